@@ -1,0 +1,13 @@
+//! The rules of Semel: everything that decides, and nothing that acts.
+//!
+//! This crate knows no file, clock, socket, thread, process, environment, SQL or HTTP; its `clippy.toml` bans
+//! them. Time, randomness and observations come in as arguments; decisions go out as values.
+
+pub mod code;
+pub mod digest;
+pub mod ids;
+pub mod path;
+
+pub use code::{Code, Refusal, Retry};
+pub use digest::{Fingerprint, Sha256};
+pub use path::RelPath;

@@ -1,0 +1,250 @@
+//! `RelPath`: the lexical half of confinement.
+//!
+//! It keeps absolute paths and `..` that leaves out before the kernel sees them, for a stable error. It does
+//! *not* look at the filesystem: links, mounts and races are the business of the root handle.
+
+use crate::code::{Code, Refusal};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde::{Deserialize, Serialize};
+
+/// Names a place beneath a root, lexically normalised: no `.`, no `..`, no empty component.
+///
+/// Paths are bytes; they need not be UTF-8. The empty path is the root itself.
+///
+/// # Shape
+/// In JSON and in the journal the lossless text of [`RelPath::to_wire`]; a caller may send raw bytes as `path_b64`.
+///
+/// # Limits
+/// 4,096 bytes in all, 255 bytes a component, 64 components.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RelPath(Vec<u8>);
+
+const LONGEST: usize = 4096;
+const LONGEST_COMPONENT: usize = 255;
+const DEEPEST: usize = 64;
+
+impl RelPath {
+    /// Gives the root itself.
+    #[must_use]
+    pub const fn root() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Normalises a path that a caller sent.
+    ///
+    /// `a/./b`, `a//b` and `a/x/../b` become `a/b`; `a/` becomes `a`.
+    ///
+    /// # Errors
+    /// `path_escapes_root` for an absolute path, for `..` that leaves, for a leading `~`; `bad_input` for a NUL
+    /// byte and past the limits.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
+        let escapes = |why: &str| Refusal::new(Code::PathEscapesRoot, why).name(shown(bytes));
+        if bytes.contains(&0) {
+            return Err(Refusal::new(Code::BadInput, "a path holds no NUL byte").name(shown(bytes)));
+        }
+        if bytes.first() == Some(&b'/') {
+            return Err(escapes("an absolute path leads out of the root"));
+        }
+        if bytes.first() == Some(&b'~') {
+            return Err(escapes("a home directory lies outside of the root"));
+        }
+        let mut parts: Vec<&[u8]> = Vec::new();
+        for part in bytes.split(|b| *b == b'/') {
+            match part {
+                b"" | b"." => {}
+                b".." => {
+                    parts
+                        .pop()
+                        .ok_or_else(|| escapes("the path leaves the root by .."))?;
+                }
+                _ => parts.push(part),
+            }
+        }
+        let long = parts.iter().any(|part| part.len() > LONGEST_COMPONENT);
+        if bytes.len() > LONGEST || long || parts.len() > DEEPEST {
+            return Err(Refusal::new(
+                Code::BadInput,
+                format!(
+                    "a path has at most {LONGEST} bytes, {LONGEST_COMPONENT} a component, {DEEPEST} components"
+                ),
+            ));
+        }
+        Ok(Self(parts.join(&b'/')))
+    }
+
+    /// Gives the normalised bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Says whether this is the root itself.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Gives the components in order.
+    pub fn components(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.split(|b| *b == b'/').filter(|part| !part.is_empty())
+    }
+
+    /// Splits into the parent and the last component; `None` for the root.
+    #[must_use]
+    pub fn split_last(&self) -> Option<(RelPath, &[u8])> {
+        if self.is_root() {
+            return None;
+        }
+        Some(match self.0.iter().rposition(|b| *b == b'/') {
+            Some(at) => (RelPath(self.0[..at].to_vec()), &self.0[at + 1..]),
+            None => (RelPath::root(), &self.0),
+        })
+    }
+
+    /// Adds one component.
+    ///
+    /// # Errors
+    /// `bad_input` where the component is not a plain name or the result is past the limits.
+    pub fn join(&self, name: &[u8]) -> Result<RelPath, Refusal> {
+        if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
+            return Err(Refusal::new(Code::BadInput, "not the name of an entry").name(shown(name)));
+        }
+        let mut bytes = self.0.clone();
+        if !bytes.is_empty() {
+            bytes.push(b'/');
+        }
+        bytes.extend_from_slice(name);
+        RelPath::parse(&bytes)
+    }
+
+    /// Says whether the path lies in a directory that belongs to git.
+    #[must_use]
+    pub fn in_git_dir(&self) -> bool {
+        self.components().any(|part| part.eq_ignore_ascii_case(b".git"))
+    }
+
+    /// Gives the path as text where it is UTF-8.
+    #[must_use]
+    pub fn as_utf8(&self) -> Option<&str> {
+        core::str::from_utf8(&self.0).ok()
+    }
+
+    /// Gives a lossless text: the path itself where it is UTF-8 and does not begin with `b64:`, else `b64:` and
+    /// its base64.
+    #[must_use]
+    pub fn to_wire(&self) -> String {
+        match self.as_utf8() {
+            Some(text) if !text.starts_with("b64:") => text.to_owned(),
+            _ => format!("b64:{}", BASE64_STANDARD.encode(&self.0)),
+        }
+    }
+}
+
+impl TryFrom<String> for RelPath {
+    type Error = Refusal;
+    fn try_from(text: String) -> Result<Self, Refusal> {
+        match text.strip_prefix("b64:") {
+            Some(coded) => {
+                let bytes = BASE64_STANDARD
+                    .decode(coded)
+                    .map_err(|_| Refusal::new(Code::BadInput, "not base64 after b64:").name(&text))?;
+                RelPath::parse(&bytes)
+            }
+            None => RelPath::parse(text.as_bytes()),
+        }
+    }
+}
+
+impl From<RelPath> for String {
+    fn from(path: RelPath) -> String {
+        path.to_wire()
+    }
+}
+
+impl core::fmt::Display for RelPath {
+    /// Prints for people: control characters escaped, bytes that are not UTF-8 as `\xNN`.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(&shown(if self.is_root() { b"." } else { &self.0 }))
+    }
+}
+
+impl core::fmt::Debug for RelPath {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// Makes bytes fit to be shown: printable text stays, everything else is escaped.
+#[must_use]
+pub fn shown(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() {
+                text.extend(c.escape_default());
+            } else {
+                text.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(text: &str) -> Result<String, Code> {
+        RelPath::parse(text.as_bytes())
+            .map(|p| p.to_wire())
+            .map_err(|e| e.code)
+    }
+
+    #[test]
+    fn normalises_and_refuses() {
+        for (given, normal) in [
+            ("a/b", "a/b"),
+            ("./a//b/", "a/b"),
+            ("a/x/../b", "a/b"),
+            ("", ""),
+            (".", ""),
+            ("a/..", ""),
+        ] {
+            assert_eq!(parse(given), Ok(normal.to_owned()), "{given}");
+        }
+        for given in ["/a", "..", "a/../..", "../a", "~", "~/x", "//"] {
+            assert_eq!(parse(given), Err(Code::PathEscapesRoot), "{given}");
+        }
+        assert_eq!(parse("a\0b"), Err(Code::BadInput));
+        assert_eq!(parse(&"n".repeat(256)), Err(Code::BadInput));
+        assert_eq!(parse(&"a/".repeat(65)), Err(Code::BadInput));
+        assert_eq!(
+            parse(&"a/".repeat(64)).as_deref(),
+            Ok("a/".repeat(64).trim_end_matches('/'))
+        );
+    }
+
+    #[test]
+    fn git_internals_are_seen_in_any_case() {
+        for path in [".git", ".git/config", "sub/.GIT/hooks", "a/.Git"] {
+            assert!(RelPath::parse(path.as_bytes()).unwrap().in_git_dir(), "{path}");
+        }
+        assert!(!RelPath::parse(b".gitignore").unwrap().in_git_dir());
+    }
+
+    proptest! {
+        #[test]
+        fn a_path_that_parses_is_normal_and_survives_the_wire(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            if let Ok(path) = RelPath::parse(&bytes) {
+                prop_assert!(path.components().all(|c| c != b".." && c != b"." && !c.is_empty()));
+                prop_assert_eq!(RelPath::parse(path.as_bytes()).unwrap(), path.clone());
+                prop_assert_eq!(RelPath::try_from(path.to_wire()).unwrap(), path);
+            }
+        }
+    }
+}

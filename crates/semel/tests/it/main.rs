@@ -1,0 +1,1 @@
+//! Tests of the binary as people and machines meet it.
