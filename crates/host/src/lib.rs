@@ -1,1 +1,18 @@
-//! The hands of Semel.
+//! The hands of Semel: the only crate that opens workspace files, spawns processes and reads clocks.
+//!
+//! It knows no journal and decides nothing: it carries out what it is told, and says what it saw. The same
+//! volume, tarball and process pieces serve the gateway, the certification and the restoration.
+
+pub mod clock;
+pub mod error;
+pub mod files;
+pub mod git;
+pub mod installer;
+pub mod key;
+pub mod process;
+pub mod root;
+pub mod sandbox;
+pub mod tarball;
+pub mod volume;
+
+pub use error::{Error, Result};

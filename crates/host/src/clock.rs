@@ -1,0 +1,45 @@
+//! The one place that reads clocks and asks the kernel for randomness.
+
+use crate::error::{Error, Result};
+use semel_core::ids::{Seed, UnixMs};
+
+/// Reads the wall clock.
+#[must_use]
+pub fn now() -> UnixMs {
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Fills a buffer from the kernel's generator.
+///
+/// # Errors
+/// `io_failed` where the kernel gives none.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0_u8; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| Error::io("read randomness", "getrandom", std::io::Error::other(e)))?;
+    Ok(bytes)
+}
+
+/// Gives what a new id is made from.
+///
+/// # Errors
+/// `io_failed` where the kernel gives no randomness.
+pub fn seed() -> Result<Seed> {
+    Ok(Seed {
+        unix_ms: now().0,
+        random: random()?,
+    })
+}
+
+/// Reads the id of this boot of the machine.
+///
+/// # Errors
+/// `io_failed` where `/proc` is not mounted.
+pub fn boot_id() -> Result<String> {
+    const PLACE: &str = "/proc/sys/kernel/random/boot_id";
+    let text = std::fs::read_to_string(PLACE).map_err(|e| Error::io("read", PLACE, e))?;
+    Ok(text.trim().to_owned())
+}

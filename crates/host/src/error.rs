@@ -1,0 +1,60 @@
+//! What can go wrong when hands touch the world.
+
+use semel_core::{Code, Refusal};
+use std::path::Path;
+
+/// A failed operation of the host.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A named refusal: a rule did not hold.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The system refused an operation that is proven not to have begun, or to have had no effect.
+    #[error("{operation} {path}: {source}")]
+    Io {
+        /// What was tried, as a verb.
+        operation: &'static str,
+        /// On what, fit to be shown.
+        path: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+/// The result of a host operation.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Makes the error of a failed system operation on a path.
+    pub fn io(operation: &'static str, path: impl AsRef<Path>, source: impl Into<std::io::Error>) -> Self {
+        use std::os::unix::ffi::OsStrExt;
+        let path = semel_core::path::shown(path.as_ref().as_os_str().as_bytes());
+        Self::Io {
+            operation,
+            path,
+            source: source.into(),
+        }
+    }
+
+    /// Names the refusal.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Refused(refusal) => refusal.code,
+            Self::Io { .. } => Code::IoFailed,
+        }
+    }
+
+    /// Turns the error into what a caller is told.
+    #[must_use]
+    pub fn into_refusal(self) -> Refusal {
+        match self {
+            Self::Refused(refusal) => refusal,
+            Self::Io {
+                operation,
+                path,
+                source,
+            } => Refusal::new(Code::IoFailed, format!("{operation}: {source}")).name(path),
+        }
+    }
+}
