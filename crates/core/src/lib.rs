@@ -4,10 +4,12 @@
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
 pub mod code;
+pub mod confinement;
 pub mod digest;
 pub mod ids;
 pub mod path;
 
 pub use code::{Code, Refusal, Retry};
+pub use confinement::{Confinement, Level};
 pub use digest::{Fingerprint, Sha256};
 pub use path::RelPath;
