@@ -4,8 +4,10 @@
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
 pub mod canonical;
+pub mod certificate;
 pub mod code;
 pub mod digest;
+pub mod gate;
 pub mod git_tree;
 pub mod ids;
 pub mod path;
