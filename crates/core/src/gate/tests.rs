@@ -1,6 +1,6 @@
 use super::*;
 use crate::certificate::tests::{generation, key, path, statement};
-use crate::certificate::{Counts, PAYLOAD_TYPE, Weak, seal, sign};
+use crate::certificate::{Counts, Outcome, PAYLOAD_TYPE, Statement, Weak, seal, sign};
 
 const NOW: UnixMs = UnixMs(1_790_000_100_000 + 3_600_000);
 
