@@ -5,13 +5,24 @@
 
 pub mod canonical;
 pub mod certificate;
+pub mod attempt;
+pub mod call;
 pub mod code;
+pub mod confinement;
 pub mod digest;
 pub mod gate;
 pub mod git_tree;
 pub mod ids;
+pub mod installer;
+pub mod job;
 pub mod path;
+pub mod pipeline;
+pub mod record;
+pub mod recovery;
+pub mod report;
+pub mod volume;
 
 pub use code::{Code, Refusal, Retry};
+pub use confinement::{Confinement, Level};
 pub use digest::{Fingerprint, Sha256};
 pub use path::RelPath;
