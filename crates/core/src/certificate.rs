@@ -5,10 +5,13 @@
 
 use crate::canonical;
 use crate::code::{Code, Refusal};
+use crate::confinement::Level;
 use crate::digest::Sha256;
 use crate::git_tree::ObjectId;
 use crate::ids::{AttemptId, Generation, JobId, UnixMs};
+use crate::installer::Toolchain;
 use crate::path::RelPath;
+use crate::report::Counts;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -76,9 +79,9 @@ pub struct Predicate {
     /// The digest of the [`Recipe`].
     pub recipe: Sha256,
     /// Every tool that took part.
-    pub toolchain: Vec<Tool>,
+    pub toolchain: Vec<Toolchain>,
     /// How far the attempt was confined.
-    pub confinement: Confinement,
+    pub confinement: Level,
     /// The test report; absent where the attempt ended before there was one.
     pub report: Option<Report>,
     /// The paths changed against the base that can change what the tests say.
@@ -153,66 +156,6 @@ impl From<EarlierVerdict> for String {
     }
 }
 
-/// Holds one tool that took part in an attempt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tool {
-    /// Its name, such as `python`, `uv`, `cargo`.
-    pub name: String,
-    /// What it says its version is.
-    pub version: String,
-    /// Its absolute path; see [`Tool::path_text`].
-    pub path: String,
-    /// The digest of the file, or of the manifest of its directory.
-    pub sha256: Sha256,
-}
-
-impl Tool {
-    /// Gives an absolute path as lossless text: itself where it is UTF-8, else `b64:` and its base64.
-    #[must_use]
-    pub fn path_text(path: &[u8]) -> String {
-        use base64::{Engine as _, prelude::BASE64_STANDARD};
-        match core::str::from_utf8(path) {
-            Ok(text) if !text.starts_with("b64:") => text.to_owned(),
-            _ => format!("b64:{}", BASE64_STANDARD.encode(path)),
-        }
-    }
-}
-
-/// Says how far an attempt was confined.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Confinement {
-    /// The level reached.
-    pub level: Level,
-    /// What is missing to the full level, by name.
-    pub missing: Vec<String>,
-}
-
-/// Orders the levels of confinement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// Nothing confined it.
-    None,
-    /// Some of the sandbox held.
-    Partial,
-    /// All of the sandbox held.
-    Full,
-}
-
-impl Level {
-    /// Gives the name of the level.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Level::None => "none",
-            Level::Partial => "partial",
-            Level::Full => "full",
-        }
-    }
-}
-
 /// Holds what the tests said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -225,38 +168,15 @@ pub struct Report {
     pub counts: Counts,
 }
 
-/// Counts tests by their end; `tests` is the sum of the others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Counts {
-    /// All of them.
-    pub tests: u64,
-    /// Those that ran and held.
-    pub passed: u64,
-    /// Those that ran and did not hold.
-    pub failed: u64,
-    /// Those that could not run to their end.
-    pub errors: u64,
-    /// Those that did not run.
-    pub skipped: u64,
-}
-
-impl Counts {
-    /// Says why these counts are no pass; `None` where they are one.
-    #[must_use]
-    pub fn not_a_pass(&self) -> Option<&'static str> {
-        let sum = [self.passed, self.failed, self.errors, self.skipped]
-            .iter()
-            .try_fold(0_u64, |sum, part| sum.checked_add(*part));
-        if sum != Some(self.tests) {
-            Some("the counts do not add up")
-        } else if self.failed > 0 || self.errors > 0 {
-            Some("tests failed")
-        } else if self.passed == 0 {
-            Some("no test ran")
-        } else {
-            None
-        }
+/// Says why counts are no pass; `None` where they are one.
+#[must_use]
+pub fn not_a_pass(counts: &Counts) -> Option<&'static str> {
+    if counts.failed > 0 {
+        Some("tests failed")
+    } else if counts.passed == 0 {
+        Some("no test ran")
+    } else {
+        None
     }
 }
 
@@ -266,7 +186,7 @@ impl Counts {
 pub struct Weak {
     /// A stable name, such as `cut_not_visible` or `build_backend_unbound`; a policy allows it by this name.
     pub name: String,
-    /// What it concerns, such as a lockfile.
+    /// What it concerns and why, in one clause.
     pub about: String,
 }
 
@@ -433,8 +353,8 @@ impl Statement {
         if predicate.verdict != Outcome::Pass {
             return Ok(());
         }
-        let counts = predicate.report.as_ref().map(|report| report.counts);
-        match counts.map(|counts| counts.not_a_pass()) {
+        let report = predicate.report.as_ref();
+        match report.map(|report| not_a_pass(&report.counts)) {
             None => {
                 return Err(Refusal::new(
                     Code::EvidenceForeign,

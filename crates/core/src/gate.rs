@@ -17,7 +17,7 @@ mod consume;
 mod markdown;
 mod policy;
 
-pub use consume::{Consumed, Consumption, consume};
+pub use consume::{Consumed, consume};
 pub use policy::{ConsumptionRule, Policy, RecipeRule, policy_base};
 
 /// How far a certificate's time may lie ahead of the gate's clock, in milliseconds.

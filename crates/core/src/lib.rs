@@ -3,10 +3,10 @@
 //! This crate knows no file, clock, socket, thread, process, environment, SQL or HTTP; its `clippy.toml` bans
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
-pub mod canonical;
-pub mod certificate;
 pub mod attempt;
 pub mod call;
+pub mod canonical;
+pub mod certificate;
 pub mod code;
 pub mod confinement;
 pub mod digest;

@@ -3,6 +3,7 @@
 use super::Sha256;
 use crate::canonical;
 use crate::code::Refusal;
+use crate::installer::Installer;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -10,8 +11,8 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// The installers that the job uses, by name.
-    pub installers: BTreeSet<String>,
+    /// The installers that the job uses.
+    pub installers: BTreeSet<Installer>,
     /// The install commands, in order, each as its arguments.
     pub install: Vec<Vec<String>>,
     /// The test command, as its arguments.

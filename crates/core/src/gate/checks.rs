@@ -3,7 +3,7 @@
 //! Each takes what is known of the certificate, which may be nothing; none looks at another's outcome.
 
 use super::{CLOCK_SKEW_MS, Candidate, Check, Policy, RecipeRule};
-use crate::certificate::{KeyId, Opened, Outcome, Statement};
+use crate::certificate::{KeyId, Opened, Outcome, Statement, not_a_pass};
 use crate::digest::Sha256;
 use crate::ids::UnixMs;
 use crate::path::RelPath;
@@ -90,16 +90,15 @@ pub(super) fn content(
         || "no report".to_owned(),
         |c| {
             format!(
-                "{} passed, {} failed, {} errors, {} skipped of {}",
-                c.passed, c.failed, c.errors, c.skipped, c.tests
+                "{} passed, {} failed, {} skipped, {} deselected",
+                c.passed, c.failed, c.skipped, c.deselected
             )
         },
     );
     let least = policy.min_tests.max(1);
     let why = match counts {
         None => Some("there is no test report"),
-        Some(counts) => counts
-            .not_a_pass()
+        Some(counts) => not_a_pass(&counts)
             .or((counts.passed < least).then_some("fewer tests passed than the policy demands")),
     };
     checks.push(Check::new("tests", format!("at least {least} passed, none failed"), actual).unless(why));
@@ -153,39 +152,53 @@ pub(super) fn demands(known: Option<&Statement>, policy: &Policy, now: UnixMs) -
     let mut checks = vec![Check::new("recipe", policy.recipe.to_string(), recipe).unless(other)];
     checks.extend(tool_checks(known, policy));
 
-    let level = known.map(|s| s.predicate.confinement.level);
+    let level = known.map(|s| s.predicate.confinement.confinement);
     let why = level
         .is_some_and(|level| level < policy.confinement)
         .then_some("the attempt was confined less than the policy demands");
     let actual = said(known, |s| {
         let confinement = &s.predicate.confinement;
         match confinement.missing.as_slice() {
-            [] => confinement.level.name().to_owned(),
-            missing => format!("{}, missing {}", confinement.level.name(), missing.join(", ")),
+            [] => confinement.confinement.to_string(),
+            missing => format!("{}, missing {}", confinement.confinement, missing.join(", ")),
         }
     });
-    let expected = format!("at least {}", policy.confinement.name());
+    let expected = format!("at least {}", policy.confinement);
     checks.push(Check::new("confinement", expected, actual).unless(why));
 
-    let weak: Vec<String> = known
-        .map(|s| s.predicate.weak.as_slice())
-        .unwrap_or_default()
-        .iter()
-        .filter(|weak| !policy.weak_allowed.contains(&weak.name))
-        .map(|weak| format!("{} ({})", weak.name, weak.about))
-        .collect();
-    let why = (!weak.is_empty()).then_some("something is bound less than the policy demands");
-    let actual = if weak.is_empty() {
-        said(known, |_| "none else".to_owned())
-    } else {
-        weak.join(", ")
-    };
-    let allowed: Vec<&str> = policy.weak_allowed.iter().map(String::as_str).collect();
-    let expected = format!("no weak binding but [{}]", allowed.join(", "));
-    checks.push(Check::new("weak", expected, actual).unless(why));
+    checks.push(weak_check(known, policy));
     checks.push(attempts_check(known, policy));
     checks.push(age_check(known, policy, now));
     checks
+}
+
+fn weak_check(known: Option<&Statement>, policy: &Policy) -> Check {
+    let weak = known.map(|s| s.predicate.weak.as_slice()).unwrap_or_default();
+    let refused = |name: &String| {
+        let allowed = policy.weak_allowed.as_ref();
+        allowed.is_some_and(|allowed| !allowed.contains(name))
+    };
+    let why = weak
+        .iter()
+        .any(|weak| refused(&weak.name))
+        .then_some("something is bound less than the policy demands");
+    let expected = match &policy.weak_allowed {
+        None => "any weak binding, named".to_owned(),
+        Some(allowed) if allowed.is_empty() => "no weak binding".to_owned(),
+        Some(allowed) => {
+            let names: Vec<&str> = allowed.iter().map(String::as_str).collect();
+            format!("no weak binding but {}", names.join(", "))
+        }
+    };
+    let actual = said(known, |_| {
+        let shown: Vec<String> = weak.iter().map(|w| format!("{} ({})", w.name, w.about)).collect();
+        if shown.is_empty() {
+            "none".to_owned()
+        } else {
+            shown.join("; ")
+        }
+    });
+    Check::new("weak", expected, actual).unless(why)
 }
 
 fn tool_checks(known: Option<&Statement>, policy: &Policy) -> Vec<Check> {

@@ -1,26 +1,8 @@
 //! Whether a certificate may be used up for a merge: once, or again for the very same one.
 
 use crate::code::{Code, Refusal};
-use crate::digest::Sha256;
-use crate::git_tree::ObjectId;
-use crate::ids::Generation;
+use crate::record::Consumption;
 use serde::{Deserialize, Serialize};
-
-/// Holds what a certificate was used up for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Consumption {
-    /// The certificate's generation; the journal looks a prior consumption up by it.
-    pub generation: Generation,
-    /// The digest of the envelope.
-    pub certificate: Sha256,
-    /// The repository that was merged into.
-    pub repository: String,
-    /// The full name of the ref that was merged into.
-    pub target: String,
-    /// The tree that was merged.
-    pub tree: ObjectId,
-}
 
 /// Says how a certificate may be consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +15,8 @@ pub enum Consumed {
 }
 
 /// Decides whether a certificate may be consumed, given what its generation was consumed for.
+///
+/// Everything but the time counts.
 ///
 /// # Errors
 /// `gate_refused` with reason `already_consumed`, naming each field that differs.

@@ -3,8 +3,9 @@
 //! The text comes from a base commit or from host configuration; reading it is the caller's, and
 //! [`policy_base`] says which names of a base commit are safe.
 
-use crate::certificate::{Level, PublicKey};
+use crate::certificate::PublicKey;
 use crate::code::{Code, Refusal};
+use crate::confinement::Confinement;
 use crate::digest::Sha256;
 use crate::git_tree::ObjectId;
 use crate::path::{RelPath, shown};
@@ -24,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// max_age_hours = 168
 /// locks = ["uv.lock"]              # must be there, besides that every lockfile must be certified
 /// min_tests = 1
-/// weak_allowed = []
+/// weak_allowed = []               # unset: any is taken, and shown
 /// consumption = "optional"         # or "required"
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -40,7 +41,7 @@ pub struct Policy {
     pub toolchain: BTreeMap<String, Sha256>,
     /// The least confinement.
     #[serde(default = "full")]
-    pub confinement: Level,
+    pub confinement: Confinement,
     /// The most attempts that a proposal may have taken, the passing one included.
     #[serde(default = "one_u32")]
     pub max_attempts: u32,
@@ -53,9 +54,9 @@ pub struct Policy {
     /// The fewest tests that must have passed; 0 counts as 1.
     #[serde(default = "one_u64")]
     pub min_tests: u64,
-    /// The names of weak bindings that are taken.
+    /// The names of weak bindings that are taken; unset, any is taken and shown.
     #[serde(default)]
-    pub weak_allowed: BTreeSet<String>,
+    pub weak_allowed: Option<BTreeSet<String>>,
     /// Whether a journal must be asked.
     #[serde(default)]
     pub consumption: ConsumptionRule,
@@ -104,8 +105,8 @@ impl core::fmt::Display for RecipeRule {
     }
 }
 
-const fn full() -> Level {
-    Level::Full
+const fn full() -> Confinement {
+    Confinement::Full
 }
 
 const fn one_u32() -> u32 {

@@ -1,13 +1,17 @@
 use super::*;
 use crate::certificate::tests::{generation, key, path, statement};
-use crate::certificate::{Counts, Outcome, PAYLOAD_TYPE, Statement, Weak, seal, sign};
+use crate::certificate::{Outcome, PAYLOAD_TYPE, Statement, Weak, seal, sign};
+
+use crate::confinement::Confinement;
+use crate::record::Consumption;
+use crate::report::Counts;
 
 const NOW: UnixMs = UnixMs(1_790_000_100_000 + 3_600_000);
 
 fn policy() -> Policy {
     Policy::parse(&format!(
         "[gate]\nkeys = [\"{}\"]\nrecipe = \"{}\"\ntoolchain = {{ python = \"{}\" }}\nconfinement = \"partial\"\n\
-         max_attempts = 2\nmax_age_hours = 24\nlocks = [\"uv.lock\"]\nmin_tests = 600\n",
+         max_attempts = 2\nmax_age_hours = 24\nlocks = [\"uv.lock\"]\nmin_tests = 600\nweak_allowed = []\n",
         key(1).public().to_ssh(),
         Sha256::of(b"recipe"),
         Sha256::of(b"python"),
@@ -163,7 +167,7 @@ fn another_recipe_or_tool_has_its_name() {
 #[test]
 fn whatever_a_policy_demands_has_its_name() {
     assert_eq!(
-        edited(|s| s.predicate.confinement.level = certificate::Level::None),
+        edited(|s| s.predicate.confinement.confinement = Confinement::None),
         ["confinement"]
     );
     assert_eq!(edited(|s| s.predicate.report = None), ["tests"]);
@@ -205,23 +209,44 @@ fn whatever_a_policy_demands_has_its_name() {
 
 #[test]
 fn tests_must_have_run_and_held() {
-    let counts = |tests, passed, failed, skipped| {
+    let counts = |passed, failed, skipped| {
         edited(|s| {
             s.predicate.report.as_mut().unwrap().counts = Counts {
-                tests,
                 passed,
                 failed,
-                errors: 0,
                 skipped,
+                deselected: 0,
             };
         })
     };
-    assert_eq!(counts(0, 0, 0, 0), ["tests"]);
-    assert_eq!(counts(700, 0, 0, 700), ["tests"]);
-    assert_eq!(counts(700, 699, 1, 0), ["tests"]);
-    assert_eq!(counts(700, 599, 0, 101), ["tests"]);
-    assert_eq!(counts(700, 600, 0, 0), ["tests"]);
-    assert_eq!(counts(700, 600, 0, 100), [""; 0]);
+    assert_eq!(counts(0, 0, 0), ["tests"]);
+    assert_eq!(counts(0, 0, 700), ["tests"]);
+    assert_eq!(counts(699, 1, 0), ["tests"]);
+    assert_eq!(counts(599, 0, 101), ["tests"]);
+    assert_eq!(counts(600, 0, 100), [""; 0]);
+}
+
+#[test]
+fn a_weak_binding_is_shown_and_refused_where_the_policy_says_so() {
+    let mut statement = statement();
+    statement.predicate.weak.push(Weak {
+        name: "cut_not_visible".to_owned(),
+        about: "requirements.txt".to_owned(),
+    });
+    let envelope = sign(&statement, &key(1)).unwrap();
+    for (allowed, want) in [
+        (Some(vec![]), 1),
+        (Some(vec!["build_backend_unbound"]), 1),
+        (Some(vec!["cut_not_visible"]), 0),
+        (None, 0),
+    ] {
+        let mut policy = policy();
+        policy.weak_allowed = allowed.map(|names| names.into_iter().map(str::to_owned).collect());
+        let verdict = verdict(&policy, &envelope, None, &candidate(), NOW, &[]);
+        assert_eq!(failed(&verdict).len(), want);
+        let check = verdict.checks.iter().find(|check| check.name == "weak").unwrap();
+        assert_eq!(check.actual, "cut_not_visible (requirements.txt)");
+    }
 }
 
 #[test]
@@ -344,7 +369,7 @@ fn a_policy_is_read_or_refused_with_its_line() {
     let least = Policy::parse(&format!("[gate]\nkeys = [\"{key}\"]\nrecipe = \"any\"\n")).unwrap();
     assert_eq!(
         (least.max_attempts, least.min_tests, least.confinement),
-        (1, 1, certificate::Level::Full)
+        (1, 1, Confinement::Full)
     );
     assert_eq!(least.consumption, ConsumptionRule::Optional);
     for (text, names, word) in [
@@ -421,7 +446,8 @@ fn a_certificate_is_consumed_for_one_target() {
         certificate: Sha256::of(&signed()),
         repository: "git@example.org:a/b".to_owned(),
         target: "refs/heads/main".to_owned(),
-        tree: candidate().tree,
+        tree: candidate().tree.to_string(),
+        at: NOW,
     };
     assert_eq!(consume(None, &first), Ok(Consumed::First));
     assert_eq!(consume(Some(&first), &first), Ok(Consumed::AlreadySame));
