@@ -5,9 +5,13 @@
 
 pub mod attempt;
 pub mod call;
+pub mod canonical;
+pub mod certificate;
 pub mod code;
 pub mod confinement;
 pub mod digest;
+pub mod gate;
+pub mod git_tree;
 pub mod ids;
 pub mod installer;
 pub mod job;
