@@ -15,6 +15,7 @@ pub mod git_tree;
 pub mod ids;
 pub mod installer;
 pub mod job;
+pub mod lockset;
 pub mod path;
 pub mod pipeline;
 pub mod record;
