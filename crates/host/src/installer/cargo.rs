@@ -3,7 +3,7 @@
 //! cargo installs nothing into the tree: what is installed are the unpacked crates of a `CARGO_HOME` that belongs
 //! to this generation. The offline stage proves that the lock is in step and that nothing is missing.
 
-use super::plan::{Plan, Step, selections};
+use super::plan::{Plan, Step, private_dir, selections};
 use super::toolchain::Tools;
 use crate::error::Result;
 use crate::sandbox::Network;
@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
     let chosen = selections(&plan.args, &[], &["--target"])?;
+    // A lock of local packages alone leaves nothing there; an empty installation is one, too.
+    private_dir(&home(plan))?;
     Ok(vec![
         base(plan, Network::Host)?
             .args(["fetch", "--locked"])

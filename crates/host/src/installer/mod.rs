@@ -73,7 +73,7 @@ pub fn environment(plan: &Plan) -> PathBuf {
     match plan.tools.installer() {
         Installer::Uv | Installer::Pip => plan.tree.join(".venv"),
         Installer::Npm => plan.tree.join("node_modules"),
-        Installer::Cargo => cargo::home(plan).join("registry"),
+        Installer::Cargo => cargo::home(plan),
     }
 }
 

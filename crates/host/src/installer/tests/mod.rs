@@ -85,7 +85,7 @@ impl Site {
 
 pub(super) fn isolation() -> Isolation {
     Isolation {
-        hide: Vec::new(),
+        hide: vec!["/root".into(), "/home".into()],
         read_only: Vec::new(),
         require: Require::BestEffort,
     }

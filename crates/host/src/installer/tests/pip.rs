@@ -76,3 +76,29 @@ fn an_environment_that_came_with_the_tree_is_refused() {
     assert_eq!(refused(fetch(&plan, &never())).code, Code::TreeNotEmpty);
     assert_eq!(refused(install(&plan, &never())).code, Code::TreeNotEmpty);
 }
+
+#[test]
+fn registry_pip_installs_published_wheels() {
+    let site = site();
+    let Some(tools) = tools(Installer::Pip, &site.tree) else {
+        return;
+    };
+    site.write(
+        "requirements/pinned.txt",
+        "idna==3.10 --hash=sha256:946d195a0d259cbba61165e88e65941f16e9b36ea6ddb97f00452bae8b1287d3\n",
+    );
+    let mut plan = site.plan(tools);
+    plan.network_env = network();
+    plan.requirements = vec![RelPath::parse(b"requirements/pinned.txt").unwrap()];
+    if let Err(error) = fetch(&plan, &never()) {
+        return unreachable(&error);
+    }
+    install(&plan, &never()).unwrap();
+    let observed = observe(&environment(&plan)).unwrap();
+    assert!(
+        observed
+            .entries
+            .keys()
+            .any(|path| path.to_string().ends_with("idna/core.py"))
+    );
+}

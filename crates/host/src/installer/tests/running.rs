@@ -106,3 +106,32 @@ fn a_declared_directory_behind_a_link_is_refused() {
     plan.writable = vec![RelPath::parse(b"cache/x").unwrap()];
     assert_eq!(refused(run_tests(&plan, &never())).code, Code::PathEscapesRoot);
 }
+
+/// The parts of the sandbox that evidence rests on, seen from inside of a test command.
+#[test]
+fn the_tree_is_read_only_and_nothing_answers_outside() {
+    let site = site();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    site.write("file", "text");
+    let line = format!(
+        "if echo x > file; then echo WROTE; fi; if touch new; then echo MADE; fi; \
+         if (exec 3<>/dev/tcp/127.0.0.1/{port}); then echo REACHED; fi; echo x > cache/ok && echo CACHED; \
+         printf '%s' '{GREEN}' > {{report}}"
+    );
+    let mut plan = site.tests("inside", &[], &["bash", "-c", &line]);
+    plan.writable = vec![RelPath::parse(b"cache").unwrap()];
+    let run = run_tests(&plan, &never()).unwrap();
+    if run.level.confinement != semel_core::Confinement::Full {
+        return skipped(&format!("no full confinement: {:?}", run.level));
+    }
+    assert_eq!(
+        String::from_utf8_lossy(&run.stdout),
+        "CACHED\n",
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    assert_eq!(run.verdict.unwrap().passed, 1);
+    assert_eq!(run.tree_ended, crate::process::TreeEnded::Proved);
+    assert_eq!(std::fs::read_to_string(site.tree.join("file")).unwrap(), "text");
+}

@@ -255,3 +255,113 @@ fn a_build_that_writes_into_the_environment_is_refused() {
     assert_eq!(refusal.reason.as_deref(), Some("build_wrote"));
     assert!(refusal.names[0].ends_with("leaf/__init__.py"), "{refusal:#?}");
 }
+
+/// A published project with its own lock: every test of it runs, against its own source tree.
+#[test]
+fn registry_uv_tests_a_published_project() {
+    let site = site();
+    let Some(tools) = tools(Installer::Uv, &site.tree) else {
+        return;
+    };
+    let python = tools.python().unwrap().path.clone();
+    if !unpack_sdist(&site, &python, "dirty-equals", "0.11") {
+        return;
+    }
+    let mut plan = site.plan(tools);
+    plan.network_env = network();
+    if let Err(error) = fetch(&plan, &never()) {
+        return unreachable(&error);
+    }
+    install(&plan, &never()).unwrap();
+    let plans = [plan];
+    let run = run_tests(&site.tests("test", &plans, &["python", "-m", "pytest"]), &never()).unwrap();
+    let counts = run
+        .verdict
+        .unwrap_or_else(|e| panic!("{e:?} {}", String::from_utf8_lossy(&run.stdout)));
+    assert_eq!((counts.passed, counts.failed), (613, 0));
+    // One failing test is named, whatever the exit code is made to say.
+    site.write("tests/test_red.py", "def test_red():\n    assert 1 == 2\n");
+    let line = "python -m pytest --junitxml={report}; exit 0";
+    let red = run_tests(&site.tests("red", &plans, &["sh", "-c", line]), &never()).unwrap();
+    let refusal = red.verdict.unwrap_err();
+    assert_eq!(refusal.code, Code::TestsFailed);
+    assert_eq!(refusal.names, ["tests.test_red::test_red"]);
+    // Deselecting everything proves nothing.
+    let none = site.tests("none", &plans, &["pytest", "-k", "nothing_of_that_name"]);
+    assert_eq!(
+        run_tests(&none, &never()).unwrap().verdict.unwrap_err().code,
+        Code::EvidenceForeign
+    );
+}
+
+fn unpack_sdist(site: &Site, python: &Path, name: &str, version: &str) -> bool {
+    let mut command = crate::process::Command::new(python, &site.stock)
+        .args([
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "--dest",
+            ".",
+        ])
+        .args([format!("{name}=={version}")]);
+    command.env = network();
+    command
+        .env
+        .insert("HOME".into(), site.stock.clone().into_os_string());
+    command
+        .env
+        .insert("PATH".into(), std::env::var_os("PATH").unwrap());
+    let ended = crate::process::run(&command, &never()).unwrap();
+    if !ended.end.success() {
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(said.contains("Could not find a version"), "{said}");
+        skipped(&format!("the registry is not reachable: {said}"));
+        return false;
+    }
+    let stem = format!("{}-{version}", name.replace('-', "_"));
+    let archive = format!("{stem}.tar.gz");
+    prepare(Path::new("/bin/tar"), &["-xzf", &archive], &site.stock, &[]);
+    std::fs::remove_dir(&site.tree).unwrap();
+    std::fs::rename(site.stock.join(stem), &site.tree).unwrap();
+    true
+}
+
+#[test]
+fn registry_uv_builds_with_an_unbound_backend() {
+    let site = site();
+    let Some(tools) = tools(Installer::Uv, &site.tree) else {
+        return;
+    };
+    let Tools::Uv { uv, python } = &tools else {
+        unreachable!();
+    };
+    site.write(
+        "pyproject.toml",
+        "[project]\nname = \"app\"\nversion = \"0\"\nrequires-python = \">=3.9\"\n\
+         [build-system]\nrequires = [\"hatchling\"]\nbuild-backend = \"hatchling.build\"\n\
+         [tool.hatch.build.targets.wheel]\npackages = [\"src/app\"]\n",
+    );
+    site.write("src/app/__init__.py", "");
+    lock(&site, &uv.path, &python.path, "http://127.0.0.1:9/simple");
+    let mut plan = site.plan(tools.clone());
+    plan.network_env = network();
+    plan.project = ProjectInstall::UnboundBackend;
+    if let Err(error) = fetch(&plan, &never()) {
+        return unreachable(&error);
+    }
+    install(&plan, &never()).unwrap();
+    let observed = observe(&environment(&plan)).unwrap();
+    let names: Vec<String> = observed.entries.keys().map(ToString::to_string).collect();
+    assert!(
+        names.iter().any(|name| name.contains("app-0.dist-info/RECORD")),
+        "{names:?}"
+    );
+    assert!(
+        !names.iter().any(|name| name.contains("hatchling")),
+        "the backend stays outside"
+    );
+}
