@@ -6,7 +6,9 @@
 pub mod code;
 pub mod digest;
 pub mod ids;
+pub mod ignore;
 pub mod path;
+pub mod restore;
 
 pub use code::{Code, Refusal, Retry};
 pub use digest::{Fingerprint, Sha256};
