@@ -4,6 +4,7 @@
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
 pub mod code;
+pub mod confinement;
 pub mod digest;
 pub mod ids;
 pub mod ignore;
@@ -11,5 +12,6 @@ pub mod path;
 pub mod restore;
 
 pub use code::{Code, Refusal, Retry};
+pub use confinement::{Confinement, Level};
 pub use digest::{Fingerprint, Sha256};
 pub use path::RelPath;
