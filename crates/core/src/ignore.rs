@@ -63,17 +63,16 @@ impl Ignore {
     /// pattern takes anything back.
     #[must_use]
     pub fn ignored(&self, path: &RelPath, kind: EntryKind) -> bool {
-        if self.matches(path, kind) {
-            return true;
-        }
-        let mut at = path.split_last();
-        while let Some((parent, _)) = at {
-            if self.matches(&parent, EntryKind::Directory) {
+        let (mut at, mut kind) = (path.clone(), kind);
+        loop {
+            if self.matches(&at, kind) {
                 return true;
             }
-            at = parent.split_last();
+            match at.split_last() {
+                Some((parent, _)) => (at, kind) = (parent, EntryKind::Directory),
+                None => return false,
+            }
         }
-        false
     }
 }
 
@@ -431,7 +430,8 @@ mod tests {
             let mut ignore = Ignore::new();
             ignore.add(RelPath::root(), &text);
             if let Ok(path) = RelPath::parse(name.as_bytes()) {
-                ignore.ignored(&path, EntryKind::Other);
+                let once = ignore.ignored(&path, EntryKind::Other);
+                prop_assert_eq!(once, ignore.ignored(&path, EntryKind::Other));
             }
         }
     }
