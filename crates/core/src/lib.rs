@@ -3,9 +3,11 @@
 //! This crate knows no file, clock, socket, thread, process, environment, SQL or HTTP; its `clippy.toml` bans
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
+pub mod canonical;
 pub mod code;
 pub mod confinement;
 pub mod digest;
+pub mod git_tree;
 pub mod ids;
 pub mod ignore;
 pub mod path;
