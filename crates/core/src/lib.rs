@@ -22,6 +22,9 @@ pub mod record;
 pub mod recovery;
 pub mod report;
 pub mod volume;
+pub mod ignore;
+pub mod path;
+pub mod restore;
 
 pub use code::{Code, Refusal, Retry};
 pub use confinement::{Confinement, Level};
