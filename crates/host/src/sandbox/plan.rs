@@ -125,7 +125,8 @@ impl Plan {
         for (place, what) in all {
             let above = self.above(&place);
             let idle = match what {
-                What::Nothing | What::Blank => !matches!(above, Some(What::Read | What::Write)),
+                // Where everyone may write, nobody is to plant what looks like the hidden.
+                What::Nothing | What::Blank => matches!(above, None | Some(What::Nothing | What::Blank)),
                 What::Read | What::Write => above == Some(what),
                 What::Scratch => false,
             };
