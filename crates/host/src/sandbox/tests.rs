@@ -101,7 +101,10 @@ struct House {
 
 impl House {
     fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
+        Self::within(tempfile::tempdir().unwrap())
+    }
+
+    fn within(root: tempfile::TempDir) -> Self {
         for dir in ["state/v/tree", "state/v/home", "state/v/tmp", "state/keys"] {
             std::fs::create_dir_all(root.path().join(dir)).unwrap();
         }
@@ -192,11 +195,11 @@ fn until(holds: impl Fn() -> bool) -> bool {
     true
 }
 
-/// A script that leaves five daemons, each of a session of its own and twice orphaned, and says when they stand.
-const DAEMONS: &str = "for i in 1 2 3 4 5; do \
+/// A script that leaves forty daemons, each of a session of its own and twice orphaned, and says when they stand.
+const DAEMONS: &str = "for i in $(seq 40); do \
     (setsid sh -c 'trap : TERM HUP INT; (touch up-$1; while :; do sleep 0.1; done) & ' sh $i $MARK \
       </dev/null >/dev/null 2>&1 &); done; \
-    while [ $(ls | grep -c up-) -lt 5 ]; do sleep 0.01; done; ";
+    while [ $(ls | grep -c up-) -lt 40 ]; do sleep 0.01; done; ";
 
 #[test]
 fn a_program_runs_and_its_end_is_told() {
@@ -389,7 +392,7 @@ fn everything_dies_with_a_killed_parent() {
             .spawn()
             .unwrap();
         assert!(until(|| house.at("state/v/tree/ready").exists()), "{how}");
-        assert!(alive(&mark).len() > 5, "{how}: {:?}", alive(&mark));
+        assert!(alive(&mark).len() > 40, "{how}: {:?}", alive(&mark));
         parent.kill().unwrap();
         parent.wait().unwrap();
         assert!(until(|| alive(&mark).is_empty()), "{how}: {:?}", alive(&mark));
@@ -645,4 +648,113 @@ fn the_cost_of_one_sandbox() {
         "one sandboxed `true`: {:?} (least {:?}); unconfined: {:?}\n",
         times[15], times[0], bare[15]
     ));
+}
+
+#[test]
+fn the_state_root_may_lie_anywhere() {
+    if !stands() {
+        return;
+    }
+    for place in [
+        "/dev/shm",
+        "/opt",
+        "/usr/local",
+        "/etc",
+        "/var/tmp",
+        "/run",
+        "/home",
+        "/root",
+        "/srv",
+    ] {
+        let Ok(root) = tempfile::tempdir_in(place) else {
+            continue;
+        };
+        let house = House::within(root);
+        let script = "cat file && echo x > new && echo x > $H/state/v/home/new && ! cat $H/state/journal.db && \
+            ! touch $H/state/new && ! touch $H/state/v/new && ls $H/state";
+        let ended = go(&house.sh(script));
+        assert!(ended.end.success(), "{place}: {ended:?}");
+        assert_eq!(text(&ended.stdout), "in the treev\n", "{place}");
+        assert!(house.at("state/v/home/new").exists(), "{place}");
+    }
+}
+
+#[test]
+fn a_path_through_symlinks_leads_to_the_same_place_inside() {
+    if !stands() {
+        return;
+    }
+    let house = House::new();
+    std::os::unix::fs::symlink("state", house.at("link")).unwrap();
+    std::os::unix::fs::symlink(house.at("link/v"), house.at("volume")).unwrap();
+    let mut sandbox = house.sandbox();
+    sandbox.tree = house.at("volume/tree");
+    let mut command =
+        house.sh("cat $H/volume/tree/file; touch $H/volume/tree/new; cat $H/link/journal.db; pwd -P");
+    command.cwd = house.at("volume/tree");
+    command.confinement = Confinement::Sandbox(sandbox);
+    let ended = go(&command);
+    let real = house.at("state/v/tree");
+    assert_eq!(
+        text(&ended.stdout),
+        format!("in the tree{}\n", real.display()),
+        "{ended:?}"
+    );
+    assert!(house.at("state/v/tree/new").exists());
+}
+
+#[test]
+fn a_sandbox_in_a_sandbox_says_what_it_lacks() {
+    if !stands() {
+        return;
+    }
+    let outer = House::new();
+    let exe = std::env::current_exe().unwrap();
+    let root = outer.at("state/v/tree/inner");
+    for dir in ["state/v/tree", "state/v/home", "state/v/tmp"] {
+        std::fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    std::fs::write(root.join("state/v/tree/file"), "in the tree").unwrap();
+    std::fs::write(root.join("state/journal.db"), "secret").unwrap();
+    let mut sandbox = outer.sandbox();
+    sandbox.read_only = vec![exe.clone()];
+    let mut command = Command::new(exe, outer.at("state/v/tree"))
+        .arg("__level")
+        .arg(&root);
+    command.confinement = Confinement::Sandbox(sandbox);
+    let ended = go(&command);
+    let lines: Vec<&str> = text(&ended.stdout).lines().collect();
+    let [seen, required, level, end, tree] = lines[..] else {
+        panic!("{ended:?}");
+    };
+    // Who is confined makes no mounts and maps no users: the inner one has Landlock once more, and a supervisor.
+    assert_eq!(seen, "in the treewrote");
+    assert_eq!(required, "Some(\"sandbox_unavailable\")");
+    assert!(
+        level.contains("Partial") && level.contains("user namespace: "),
+        "{level}"
+    );
+    assert_eq!((end, tree), ("Exited(3)", "Proved"));
+    assert!(!root.join("state/new").exists() && !root.join("new").exists());
+}
+
+#[test]
+fn what_programs_expect_of_a_system_is_there() {
+    if !stands() {
+        return;
+    }
+    let house = House::new();
+    for script in [
+        "echo x > /dev/null && echo x > /dev/stderr && echo x > /dev/stdout",
+        "head -c 4 /dev/urandom | wc -c | grep -q 4",
+        "test -d /proc/self/fd && test -e /sys/devices/system/cpu && test -e /etc/passwd",
+        "! command -v script || script -qec 'test -t 1' /dev/null",
+        "test $$ = 2 && test $(cat /proc/2/comm) = sh",
+        "ln file link && mv link moved && mkdir d && mv moved d/ && rm -r d",
+        "touch /var/tmp/x && test -d /var/run",
+        "! hostname other 2>/dev/null",
+    ] {
+        let ended = go(&house.sh(script));
+        assert!(ended.end.success(), "{script}: {ended:?}");
+    }
 }
