@@ -6,6 +6,7 @@
 pub mod code;
 pub mod digest;
 pub mod ids;
+pub mod manifest;
 pub mod path;
 
 pub use code::{Code, Refusal, Retry};
