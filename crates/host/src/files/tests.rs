@@ -1,4 +1,5 @@
 use super::*;
+use crate::root::tests::skipped;
 use crate::root::{GitInternals, Resolver, Root};
 use crate::volume::{Volume, Volumes};
 use proptest::prelude::*;
@@ -150,8 +151,8 @@ fn a_new_file_and_a_replacement_leave_their_evidence() {
     }
 }
 
-#[test]
-fn preconditions_are_refused_with_nothing_staged() {
+/// A tree with one of each thing that is no plain target.
+fn odd_tree() -> World {
     let world = World::new();
     std::fs::create_dir(world.tree("dir")).unwrap();
     std::fs::create_dir(world.tree(".git")).unwrap();
@@ -160,6 +161,12 @@ fn preconditions_are_refused_with_nothing_staged() {
     symlink("../../..", world.tree("out")).unwrap();
     let fifo = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, world.tree("fifo"), fifo, Mode::RWXU, 0).unwrap();
+    world
+}
+
+#[test]
+fn a_write_is_refused_by_name_with_nothing_staged() {
+    let world = odd_tree();
     let wrong = Expected::Sha256(sha(b"other"));
     for (at, expected, code, reason) in [
         ("file", Expected::Absent, Code::PreconditionFailed, "exists"),
@@ -204,19 +211,6 @@ fn preconditions_are_refused_with_nothing_staged() {
         let error = world.write(at, b"new", expected).map(|_| ()).unwrap_err();
         assert_eq!(named(error), (code, reason.to_owned()), "{at}");
     }
-    for (at, expected, code, reason) in [
-        ("none", Expected::Any, Code::NotFound, ""),
-        ("none/x", Expected::Any, Code::NotFound, "parent_missing"),
-        ("dir", Expected::Any, Code::PreconditionFailed, "is_directory"),
-        ("file", wrong, Code::PreconditionFailed, "sha256_mismatch"),
-        ("fifo", Expected::Any, Code::PathEscapesRoot, "special_file"),
-        ("", Expected::Any, Code::PathEscapesRoot, "root"),
-        (".git", Expected::Any, Code::PathEscapesRoot, "git_internals"),
-        ("out/x", Expected::Any, Code::PathEscapesRoot, "link_outside"),
-    ] {
-        let error = world.removal(at, expected).map(|_| ()).unwrap_err();
-        assert_eq!(named(error), (code, reason.to_owned()), "{at}");
-    }
     assert_eq!(world.staged(), 0);
     let execution = id();
     let write = Write {
@@ -236,6 +230,25 @@ fn preconditions_are_refused_with_nothing_staged() {
 }
 
 #[test]
+fn a_removal_is_refused_by_name() {
+    let world = odd_tree();
+    let wrong = Expected::Sha256(sha(b"other"));
+    for (at, expected, code, reason) in [
+        ("none", Expected::Any, Code::NotFound, ""),
+        ("none/x", Expected::Any, Code::NotFound, "parent_missing"),
+        ("dir", Expected::Any, Code::PreconditionFailed, "is_directory"),
+        ("file", wrong, Code::PreconditionFailed, "sha256_mismatch"),
+        ("fifo", Expected::Any, Code::PathEscapesRoot, "special_file"),
+        ("", Expected::Any, Code::PathEscapesRoot, "root"),
+        (".git", Expected::Any, Code::PathEscapesRoot, "git_internals"),
+        ("out/x", Expected::Any, Code::PathEscapesRoot, "link_outside"),
+    ] {
+        let error = world.removal(at, expected).map(|_| ()).unwrap_err();
+        assert_eq!(named(error), (code, reason.to_owned()), "{at}");
+    }
+}
+
+#[test]
 fn a_replacement_keeps_what_belongs_to_the_file() {
     let world = World::new();
     std::fs::create_dir(world.tree("d")).unwrap();
@@ -251,7 +264,7 @@ fn a_replacement_keeps_what_belongs_to_the_file() {
         std::os::unix::fs::chown(world.tree("d/real"), Some(1234), Some(4321)).unwrap();
         std::fs::set_permissions(world.tree("d/real"), std::fs::Permissions::from_mode(0o4751)).unwrap();
     } else {
-        eprintln!("SKIPPED: this user may not give a file away");
+        skipped("this user may not give a file away");
     }
 
     let (_, prepared) = world
@@ -279,7 +292,7 @@ fn a_replacement_keeps_what_belongs_to_the_file() {
         let file = std::fs::File::open(world.tree("d/real")).unwrap();
         assert_eq!(attribute(file.as_fd(), b"user.note").unwrap(), b"kept");
     } else {
-        eprintln!("SKIPPED: this filesystem has no user attributes");
+        skipped("this filesystem has no user attributes");
     }
 }
 
@@ -420,6 +433,13 @@ fn a_removal_is_kept_and_the_second_finds_nothing() {
     assert_eq!(std::fs::read(world.kept(&execution)).unwrap(), b"other");
 }
 
+/// Ends a call at a step, without a word.
+fn stop_at(step: Step, stop: Step) {
+    if step == stop {
+        std::panic::resume_unwind(Box::new("stopped here"));
+    }
+}
+
 /// Stops at a step as a killed process would, and settles by what is on disk alone.
 #[test]
 fn at_every_step_the_disk_tells_what_happened() {
@@ -435,7 +455,7 @@ fn at_every_step_the_disk_tells_what_happened() {
             let evidence = prepared.evidence.clone();
             let volume = &world.volume;
             let stopped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                let steps = |step: Step| assert!(step != stop, "stopped here");
+                let steps = |step: Step| stop_at(step, stop);
                 install(volume, prepared, &steps)
             }));
             let seen = observe(volume, &execution, &evidence.resolved).unwrap();
@@ -469,7 +489,7 @@ fn recovery_discards_only_what_is_ours() {
     world.put("f", b"old", Expected::Absent).unwrap();
     let (execution, prepared) = world.write("f", b"new", Expected::Any).unwrap();
     let evidence = prepared.evidence.clone();
-    let stop = |step: Step| assert!(step != Step::Installed, "stopped here");
+    let stop = |step: Step| stop_at(step, Step::Installed);
     let volume = &world.volume;
     let call = std::panic::AssertUnwindSafe(|| install(volume, prepared, &stop));
     assert!(std::panic::catch_unwind(call).is_err());
@@ -586,7 +606,7 @@ fn power_is_refused_where_it_cannot_be_kept() {
                 (Code::DurabilityUnavailable, "volatile".to_owned())
             );
         }
-        _ => eprintln!("SKIPPED: /dev/shm is no tmpfs"),
+        _ => skipped("/dev/shm is no tmpfs"),
     }
     assert_eq!(
         named(power_supported(Path::new("/proc")).unwrap_err()).0,
@@ -649,9 +669,9 @@ fn a_swap_attack_never_gets_out() {
             }
             stop.store(true, Ordering::Relaxed);
         });
-        eprintln!(
+        crate::root::tests::told(&format!(
             "{resolver:?}: {reads} reads, {writes} mutations inside, {refused} reads refused, 0 escapes"
-        );
+        ));
         assert!(reads > 0 && writes > 0 && refused > 0, "the race was on");
         assert_eq!(std::fs::read(outside.join("f")).unwrap(), b"outside");
         assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
