@@ -304,6 +304,32 @@ fn what_is_mounted_or_immutable_stays_and_is_named() {
     assert_eq!(std::fs::read_dir(world.of_job()).unwrap().count(), 0);
 }
 
+#[test]
+fn a_mount_over_the_volume_itself_is_not_emptied() {
+    let world = World::new();
+    let outside = world.dir.path().join("outside");
+    std::fs::create_dir_all(outside.join("d")).unwrap();
+    std::fs::write(outside.join("d/f"), "stays").unwrap();
+    let (volume, _) = world.create();
+    if rustix::mount::mount_bind(&outside, volume.path().join("vol")).is_err() {
+        skipped("this user may not mount");
+        return;
+    }
+    drop(volume);
+    let reaped = world.volumes.destroy(&world.job, &world.generation).unwrap();
+    assert_eq!(std::fs::read(outside.join("d/f")).unwrap(), b"stays");
+    let kept: Vec<(&str, &str)> = reaped
+        .kept
+        .iter()
+        .map(|k| (k.path.as_str(), k.why.as_str()))
+        .collect();
+    assert_eq!(kept, [("vol", "mount")]);
+    let aside = world.volumes.aside().unwrap().remove(0);
+    let left = world.of_job().join(format!("{ASIDE}{}", world.generation));
+    rustix::mount::unmount(left.join("vol"), rustix::mount::UnmountFlags::empty()).unwrap();
+    assert_eq!(world.volumes.reap(&aside).unwrap().kept, []);
+}
+
 /// A tree deeper than any descriptor limit; freed in a process that may hold 64 descriptors.
 #[test]
 fn a_tree_of_20_000_levels_is_freed_with_64_descriptors() {
