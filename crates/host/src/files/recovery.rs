@@ -141,7 +141,7 @@ pub fn sweep_staging(volume: &Volume, keep: &BTreeSet<ExecutionId>) -> Result<Sw
     let mut swept = Swept::default();
     for (name, _) in names {
         let shown = semel_core::path::shown(&name);
-        if keep.iter().any(|kept| kept.as_str().as_bytes() == name) {
+        if ExecutionId::parse(shown.as_str()).is_ok_and(|id| keep.contains(&id)) {
             continue;
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

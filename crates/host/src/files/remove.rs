@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::files::read::FileKind;
-use crate::files::write::{Syncs, as_unproven, changed, kept_digest, target_place};
+use crate::files::write::{Syncs, as_unproven, changed, kept_digest, out_of_reach, target_place};
 use crate::files::{DIGEST_CAP, Durability, Expected, Step, Steps, digest_of, file_id, file_id_at};
 use crate::root::{GitInternals, LastLink, failed};
 use crate::volume::Volume;
@@ -102,11 +102,16 @@ pub fn prepare_remove(volume: &Volume, wanted: &Remove<'_>) -> Result<PreparedRe
     }
     let asked = matches!(wanted.expected, Expected::Sha256(_));
     let small = u64::try_from(stat.st_size).unwrap_or_default() <= DIGEST_CAP;
-    let sha256 = if kind == FileKind::File && (small || asked) {
-        let (file, _) = super::read::open_regular(volume.tree(), &place)?;
-        Some(digest_of(&file).map_err(|e| Error::io("read", path.to_string(), e))?)
-    } else {
-        None
+    let target = file_id(&found)?;
+    let sha256 = match super::read::open_regular(volume.tree(), &place) {
+        _ if kind != FileKind::File || !(small || asked) => None,
+        Ok((file, _)) if file_id(&file)? != target => {
+            return Err(changed("another process replaced the file", path));
+        }
+        Ok((file, _)) => Some(digest_of(&file).map_err(|e| Error::io("read", path.to_string(), e))?),
+        // A file that may not be read may be removed all the same, unless its content matters.
+        Err(Error::Io { source, .. }) if unreadable(&source) && !asked => None,
+        Err(error) => return Err(error),
     };
     if let (Expected::Sha256(wanted), Some(found)) = (wanted.expected, sha256)
         && wanted != found
@@ -117,7 +122,7 @@ pub fn prepare_remove(volume: &Volume, wanted: &Remove<'_>) -> Result<PreparedRe
     Ok(PreparedRemove {
         evidence: RemoveEvidence {
             resolved: place.resolved.clone(),
-            target: file_id(&found)?,
+            target,
             sha256,
         },
         expected: wanted.expected,
@@ -189,7 +194,7 @@ pub(super) fn give_back(
 ) -> Result<()> {
     match rustix::fs::renameat_with(volume.trash(), name, parent, last, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(()),
-        Err(Errno::EXIST) => {
+        Err(errno) if errno == Errno::EXIST || out_of_reach(errno) => {
             let kept = volume.path().join("vol/trash").join(name);
             let why = "another process changed the same path during the call; both contents are kept";
             Err(Refusal::new(Code::OutcomeUnknown, why)
@@ -199,6 +204,10 @@ pub(super) fn give_back(
         }
         Err(errno) => Err(Error::unproven("put back", path.to_string(), errno)),
     }
+}
+
+pub(super) fn unreadable(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::PermissionDenied
 }
 
 /// Where the parent is gone, so is the file.

@@ -266,8 +266,8 @@ pub(super) fn kept_digest(
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
         Ok(file) => std::fs::File::from(file),
-        // A symbolic link, removed as such.
-        Err(Errno::LOOP) => return Ok(None),
+        // A symbolic link, removed as such; or a file that its owner closed to us.
+        Err(Errno::LOOP | Errno::ACCESS) => return Ok(None),
         Err(errno) => return Err(Error::io("open", name, errno)),
     };
     let stat = file.metadata().map_err(|e| Error::io("examine", name, e))?;
@@ -288,7 +288,7 @@ pub(super) fn undo_exchange(
     let path = &evidence.resolved;
     match exchange(volume, name, parent, last) {
         Ok(()) => {}
-        Err(Errno::NOENT) => return Err(unknown(volume, name, path)),
+        Err(errno) if out_of_reach(errno) => return Err(unknown(volume, name, path)),
         Err(errno) => return Err(Error::unproven("undo the exchange of", path.to_string(), errno)),
     }
     let out = file_id_at(volume.staging(), name.as_bytes())
@@ -298,9 +298,19 @@ pub(super) fn undo_exchange(
     }
     // A third file was saved over ours meanwhile. The newest gets its place again; the older one stays staged.
     match exchange(volume, name, parent, last) {
-        Ok(()) | Err(Errno::NOENT) => Err(unknown(volume, name, path)),
+        Ok(()) => Err(unknown(volume, name, path)),
+        Err(errno) if out_of_reach(errno) => Err(unknown(volume, name, path)),
         Err(errno) => Err(Error::unproven("undo the exchange of", path.to_string(), errno)),
     }
+}
+
+/// Knows the answers by which another process, not the disk, stands in the way: both contents are where they were.
+pub(super) fn out_of_reach(errno: Errno) -> bool {
+    use Errno as E;
+    matches!(
+        errno,
+        E::NOENT | E::NOTDIR | E::ACCESS | E::PERM | E::XDEV | E::BUSY | E::ROFS
+    )
 }
 
 /// Moves a verified pre-image from `staging/` to `trash/`.

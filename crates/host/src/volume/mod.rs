@@ -331,11 +331,13 @@ impl Volumes {
             Err(Errno::NOENT) => return Err(gone().into()),
             Err(errno) => return Err(Error::io("open", job.as_str(), errno)),
         };
-        // A half-made volume has no owner yet.
-        if let Ok((_, volume)) = Volume::open(self, job, generation)
-            && owner_alive(&volume)?
-        {
-            return Err(owner::busy(generation).into());
+        let meta = subdirectory(of_job.as_fd(), generation.as_str())
+            .and_then(|dir| subdirectory(dir.as_fd(), "meta"));
+        match meta {
+            Ok(meta) if owner::alive_at(meta.as_fd())? => return Err(owner::busy(generation).into()),
+            // A half-made volume has no owner yet.
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(Error::io("open", generation.as_str(), errno)),
         }
         let aside = format!("{ASIDE}{generation}");
         let (from, flags) = (generation.as_str(), RenameFlags::NOREPLACE);
