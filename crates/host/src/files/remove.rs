@@ -8,7 +8,8 @@ use crate::root::{GitInternals, LastLink, failed};
 use crate::volume::Volume;
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
-use semel_core::ids::{ExecutionId, FileId};
+use semel_core::call::{Before, Effect};
+use semel_core::ids::ExecutionId;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -32,10 +33,18 @@ pub struct Remove<'a> {
 pub struct RemoveEvidence {
     /// The path with every link but a last one followed.
     pub resolved: RelPath,
-    /// The identity of what is to be removed.
-    pub target: FileId,
-    /// The digest of its content; `None` for a link, and above [`DIGEST_CAP`] unless it was asked for.
-    pub sha256: Option<Sha256>,
+    /// What is to be removed. The digest is missing for a link, and above [`DIGEST_CAP`] unless it was asked for.
+    pub before: Before,
+}
+
+impl RemoveEvidence {
+    /// Gives the evidence as an intent records it.
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        Effect::Remove {
+            before: self.before.clone(),
+        }
+    }
 }
 
 /// Holds a removal that nothing shows yet.
@@ -122,8 +131,7 @@ pub fn prepare_remove(volume: &Volume, wanted: &Remove<'_>) -> Result<PreparedRe
     Ok(PreparedRemove {
         evidence: RemoveEvidence {
             resolved: place.resolved.clone(),
-            target,
-            sha256,
+            before: Before { id: target, sha256 },
         },
         expected: wanted.expected,
         execution: wanted.execution.clone(),
@@ -161,7 +169,7 @@ pub fn remove(volume: &Volume, prepared: &PreparedRemove, steps: &dyn Steps) -> 
     }
     let out = file_id_at(volume.trash(), name.as_bytes())
         .map_err(|e| as_unproven("examine what was removed at", path, e))?;
-    let same = out.as_ref() == Some(&prepared.evidence.target);
+    let same = out.as_ref() == Some(&prepared.evidence.before.id);
     let digest = if same {
         kept_digest(volume.trash(), name, prepared.expected)
             .map_err(|e| as_unproven("examine what was removed at", path, e))?

@@ -10,6 +10,7 @@ use crate::root::{GitInternals, LastLink, Place, check_target};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
+use semel_core::call::{Before, Effect};
 use semel_core::ids::{ExecutionId, FileId};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::io::Write as _;
@@ -37,16 +38,30 @@ pub struct Write<'a> {
 pub struct WriteEvidence {
     /// The path with every link followed.
     pub resolved: RelPath,
-    /// The identity of the file that is to be replaced; `None` where a new one is made.
-    pub target: Option<FileId>,
-    /// The digest of its content as it was read; `None` also above [`DIGEST_CAP`] unless it was asked for.
-    pub before: Option<Sha256>,
+    /// The file that is to be replaced; `None` where a new one is made. Its digest is missing above
+    /// [`DIGEST_CAP`] unless it was asked for.
+    pub before: Option<Before>,
     /// The identity of the staged file.
     pub staged: FileId,
     /// The digest of the new content.
     pub after: Sha256,
+    /// The length of the new content in bytes.
+    pub size_bytes: u64,
     /// Whether the target has other names, which will keep the old content.
     pub hard_link_broken: bool,
+}
+
+impl WriteEvidence {
+    /// Gives the evidence as an intent records it.
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        Effect::Install {
+            staged: self.staged.clone(),
+            sha256: self.after,
+            size_bytes: self.size_bytes,
+            before: self.before.clone(),
+        }
+    }
 }
 
 /// Holds a staged write that nothing outside of `staging/` shows yet.
@@ -140,17 +155,17 @@ pub fn prepare_write(volume: &Volume, write: &Write<'_>, steps: &dyn Steps) -> R
         }
     };
     steps.reached(Step::Staged);
-    let (target, before, hard_link_broken) = match target {
-        Some(found) => (Some(found.id), found.sha256, found.stat.st_nlink > 1),
-        None => (None, None, false),
+    let (before, hard_link_broken) = match target {
+        Some(found) => (Some(found.before), found.stat.st_nlink > 1),
+        None => (None, false),
     };
     Ok(Prepared {
         evidence: WriteEvidence {
             resolved: place.resolved,
-            target,
             before,
             staged: staged_id,
             after: Sha256::of(write.bytes),
+            size_bytes: write.bytes.len() as u64,
             hard_link_broken,
         },
         expected: write.expected,
@@ -177,12 +192,12 @@ pub fn prepare_write(volume: &Volume, write: &Write<'_>, steps: &dyn Steps) -> R
 /// With [`Durability::Power`]: content, name and kept pre-image survive a power cut.
 pub fn install(volume: &Volume, mut prepared: Prepared, steps: &dyn Steps) -> Result<Installed> {
     prepared.sync_staged(steps)?;
-    let before = match prepared.evidence.target.clone() {
+    let before = match prepared.evidence.before.clone() {
         None => {
             place_new(volume, &prepared, steps)?;
             None
         }
-        Some(target) => replace(volume, &prepared, &target, steps)?,
+        Some(target) => replace(volume, &prepared, &target.id, steps)?,
     };
     if let Some(syncs) = &prepared.syncs {
         syncs.all()?;
@@ -230,7 +245,13 @@ fn replace(
     let out = taken_out(volume, name, target, prepared.expected)
         .map_err(|error| as_unproven("examine the pre-image of", path, error))?;
     let Some(before) = out else {
-        undo_exchange(volume, name, &prepared.parent, &prepared.name, &prepared.evidence)?;
+        undo_exchange(
+            volume,
+            name,
+            (&prepared.parent, &prepared.name),
+            path,
+            &prepared.evidence.staged,
+        )?;
         steps.reached(Step::ExchangedBack);
         return Err(changed("another process changed the file", path));
     };
@@ -281,11 +302,10 @@ pub(super) fn kept_digest(
 pub(super) fn undo_exchange(
     volume: &Volume,
     name: &str,
-    parent: &OwnedFd,
-    last: &[u8],
-    evidence: &WriteEvidence,
+    (parent, last): (&OwnedFd, &[u8]),
+    path: &RelPath,
+    staged: &FileId,
 ) -> Result<()> {
-    let path = &evidence.resolved;
     match exchange(volume, name, parent, last) {
         Ok(()) => {}
         Err(errno) if out_of_reach(errno) => return Err(unknown(volume, name, path)),
@@ -293,7 +313,7 @@ pub(super) fn undo_exchange(
     }
     let out = file_id_at(volume.staging(), name.as_bytes())
         .map_err(|error| as_unproven("examine the exchange of", path, error))?;
-    if out.as_ref() == Some(&evidence.staged) {
+    if out.as_ref() == Some(staged) {
         return Ok(());
     }
     // A third file was saved over ours meanwhile. The newest gets its place again; the older one stays staged.
@@ -344,8 +364,7 @@ pub(super) fn target_place(
 }
 
 struct PreImage {
-    id: FileId,
-    sha256: Option<Sha256>,
+    before: Before,
     stat: Stat,
     file: std::fs::File,
 }
@@ -392,8 +411,7 @@ fn pre_image(volume: &Volume, place: &Place, expected: Expected) -> Result<Optio
     }
     let id = file_id(&file)?;
     Ok(Some(PreImage {
-        id,
-        sha256,
+        before: Before { id, sha256 },
         stat,
         file,
     }))

@@ -25,8 +25,9 @@ impl World {
     }
 
     fn create(&self) -> (Volume, VolumeIdentity) {
-        let nonce = VolumeNonce::from_bits(clock::random().unwrap());
-        self.volumes.create(&self.job, &self.generation, &nonce).unwrap()
+        self.volumes
+            .create(&self.job, &self.generation, clock::random().unwrap())
+            .unwrap()
     }
 
     fn of_job(&self) -> PathBuf {
@@ -85,11 +86,10 @@ fn a_mark_of_any_type_is_dirt() {
 fn a_generation_is_made_once() {
     let world = World::new();
     let (volume, _) = world.create();
-    let nonce = VolumeNonce::from_bits([7; 16]);
     let again = || {
         world
             .volumes
-            .create(&world.job, &world.generation, &nonce)
+            .create(&world.job, &world.generation, [7; 16])
             .map(|_| ())
     };
     assert_eq!(again().unwrap_err().code(), Code::GenerationReused);
