@@ -5,6 +5,7 @@
 //! a key or a policy.
 
 mod attributes;
+mod exchange;
 mod identity;
 mod power;
 pub(crate) mod read;

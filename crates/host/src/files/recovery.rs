@@ -4,9 +4,9 @@
 //! is what the intent names, and each may be repeated.
 
 use crate::error::{Error, Result};
+use crate::files::exchange::{keep_pre_image, kept_digest, undo_exchange};
 use crate::files::read::FileKind;
 use crate::files::remove::give_back;
-use crate::files::write::{keep_pre_image, kept_digest, undo_exchange};
 use crate::files::{Durability, Expected, file_id_at, sync, syncable};
 use crate::root::{LastLink, Place};
 use crate::volume::Volume;

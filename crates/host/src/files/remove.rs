@@ -1,8 +1,9 @@
 //! Removing a file once: one rename into `trash/` that leaves evidence, and can be undone.
 
 use crate::error::{Error, Result};
+use crate::files::exchange::{Syncs, as_unproven, changed, kept_digest, out_of_reach};
 use crate::files::read::FileKind;
-use crate::files::write::{Syncs, as_unproven, changed, kept_digest, out_of_reach, target_place};
+use crate::files::write::target_place;
 use crate::files::{DIGEST_CAP, Durability, Expected, Step, Steps, digest_of, file_id, file_id_at};
 use crate::root::{GitInternals, LastLink, failed};
 use crate::volume::Volume;
