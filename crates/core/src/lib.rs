@@ -6,6 +6,7 @@
 pub mod code;
 pub mod digest;
 pub mod ids;
+pub mod install;
 pub mod lockset;
 pub mod path;
 
