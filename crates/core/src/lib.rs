@@ -13,6 +13,7 @@ pub mod digest;
 pub mod gate;
 pub mod git_tree;
 pub mod ids;
+pub mod install;
 pub mod ignore;
 pub mod installer;
 pub mod job;
