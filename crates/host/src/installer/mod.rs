@@ -71,8 +71,8 @@ pub fn install(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
 #[must_use]
 pub fn environment(plan: &Plan) -> PathBuf {
     match plan.tools.installer() {
-        Installer::Uv | Installer::Pip => plan.tree.join(".venv"),
-        Installer::Npm => plan.tree.join("node_modules"),
+        Installer::Uv | Installer::Pip => plan.project_dir().join(".venv"),
+        Installer::Npm => plan.project_dir().join("node_modules"),
         Installer::Cargo => cargo::home(plan),
     }
 }
@@ -83,7 +83,7 @@ fn check_empty(plan: &Plan) -> Result<()> {
         Installer::Uv | Installer::Pip => ".venv",
         Installer::Npm => "node_modules",
         Installer::Cargo => {
-            let target = plan.tree.join("target");
+            let target = plan.project_dir().join("target");
             let residue = ["CACHEDIR.TAG", ".rustc_info.json"];
             return match residue.iter().find(|name| there(&target.join(name))) {
                 Some(_) => Err(not_empty(&target)),
@@ -91,7 +91,7 @@ fn check_empty(plan: &Plan) -> Result<()> {
             };
         }
     };
-    let path = plan.tree.join(place);
+    let path = plan.project_dir().join(place);
     if there(&path) {
         return Err(not_empty(&path));
     }

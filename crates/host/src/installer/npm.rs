@@ -21,9 +21,12 @@ const REGISTRY: &str = "npm_config_registry";
 
 pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
     let copy = plan.place().join("fetched");
-    copy_manifests(&plan.tree, &copy)?;
-    let step = base(plan, Network::Host)?;
-    Ok(vec![step.args(["ci"]).args(STRICT).args(chosen(plan)?).cwd(copy)])
+    copy_manifests(&plan.project_dir(), &copy)?;
+    let step = base(plan, Network::Host)?.args(["ci"]).args(STRICT);
+    Ok(vec![
+        step.args(chosen(plan)?).cwd(copy.clone()),
+        plan.sweep(&copy),
+    ])
 }
 
 pub(super) fn install(plan: &Plan) -> Result<Vec<Step>> {

@@ -25,7 +25,7 @@ pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
 }
 
 pub(super) fn install(plan: &Plan) -> Result<Vec<Step>> {
-    let environment = plan.tree.join(".venv");
+    let environment = plan.project_dir().join(".venv");
     let create = base(plan, Network::Loopback)?
         .args(["-I", "-m", "venv", "--without-pip"])
         .args([&environment])
@@ -80,6 +80,11 @@ fn requirements(plan: &Plan) -> Vec<OsString> {
     }
     files
         .into_iter()
-        .flat_map(|file| [OsString::from("-r"), plan.tree.join(file).into_os_string()])
+        .flat_map(|file| {
+            [
+                OsString::from("-r"),
+                plan.project_dir().join(file).into_os_string(),
+            ]
+        })
         .collect()
 }

@@ -47,7 +47,8 @@ pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
             .args(["sync", "--frozen", "--no-build", "--no-install-workspace"])
             .args(["--link-mode", "hardlink", "--no-compile-bytecode"])
             .args(selections(&plan.args, ALONE, WITH_VALUE)?)
-            .var("UV_PROJECT_ENVIRONMENT", throwaway),
+            .var("UV_PROJECT_ENVIRONMENT", &throwaway),
+        plan.sweep(&throwaway),
     ];
     if plan.project == ProjectInstall::UnboundBackend {
         let scratch = plan.home.join("build").join("fetched");
@@ -62,7 +63,7 @@ pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
         if !plan.args.iter().any(|arg| arg == "--no-editable") {
             warm = warm.args(["--editable"]);
         }
-        steps.push(warm.args([&plan.tree]));
+        steps.push(warm.args([plan.project_dir()]));
     }
     Ok(steps)
 }
@@ -112,8 +113,8 @@ fn base(plan: &Plan, network: Network) -> Result<Step> {
         .var("UV_PYTHON", python.path.as_os_str())
         .var("UV_PYTHON_DOWNLOADS", "never")
         .var("UV_NO_ENV_FILE", "1")
-        .var("UV_PROJECT_ENVIRONMENT", plan.tree.join(".venv"));
-    if !configures_uv(&plan.tree)? {
+        .var("UV_PROJECT_ENVIRONMENT", plan.project_dir().join(".venv"));
+    if !configures_uv(&plan.project_dir())? {
         // Else uv would look for settings in the directories above the tree.
         step = step.var("UV_NO_CONFIG", "1");
     }
@@ -134,12 +135,12 @@ fn read(path: &Path) -> Result<Option<String>> {
 }
 
 /// Whether the sealed tree itself holds settings of uv; these belong to the proposal.
-fn configures_uv(tree: &Path) -> Result<bool> {
-    if read(&tree.join("uv.toml"))?.is_some() {
+fn configures_uv(project: &Path) -> Result<bool> {
+    if read(&project.join("uv.toml"))?.is_some() {
         return Ok(true);
     }
-    let project = read(&tree.join("pyproject.toml"))?.unwrap_or_default();
-    let parsed: toml::Table = toml::from_str(&project).unwrap_or_default();
+    let manifest = read(&project.join("pyproject.toml"))?.unwrap_or_default();
+    let parsed: toml::Table = toml::from_str(&manifest).unwrap_or_default();
     let settings = parsed.get("tool").and_then(|tool| tool.get("uv"));
     Ok(settings.is_some())
 }
@@ -147,7 +148,7 @@ fn configures_uv(tree: &Path) -> Result<bool> {
 /// `--locked` compares the index of the lock with the one that is set, so an index that the lock itself names
 /// stays set; one with credentials never does.
 fn kept_index(plan: &Plan) -> Result<Vec<(&'static str, OsString)>> {
-    let lock = read(&plan.tree.join("uv.lock"))?.unwrap_or_default();
+    let lock = read(&plan.project_dir().join("uv.lock"))?.unwrap_or_default();
     let kept = INDEX_NAMES.iter().filter_map(|name| {
         let value = plan.network_env.get(std::ffi::OsStr::new(name))?;
         let url = std::str::from_utf8(value.as_bytes()).ok()?;

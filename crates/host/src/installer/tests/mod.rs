@@ -55,6 +55,7 @@ impl Site {
     pub(super) fn plan(&self, tools: Tools) -> Plan {
         Plan {
             tree: self.tree.clone(),
+            directory: RelPath::root(),
             home: self.home.clone(),
             tools,
             project: ProjectInstall::Skip,
