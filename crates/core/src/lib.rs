@@ -8,6 +8,7 @@ pub mod confinement;
 pub mod digest;
 pub mod ids;
 pub mod installer;
+pub mod install;
 pub mod lockset;
 pub mod path;
 pub mod report;

@@ -6,7 +6,7 @@
 //! strictest mode.
 
 mod cargo;
-mod npm;
+pub(crate) mod npm;
 mod pep;
 mod requirements;
 mod semver;
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use pep::normal_name;
+pub(crate) use pep::normal_version;
 
 macro_rules! formats {
     ($($variant:ident = $name:literal, $installer:literal, $doc:literal;)*) => {
@@ -368,6 +369,14 @@ impl Lockfile {
             }
         }
         found
+    }
+
+    /// Gives every place of an npm lock; none for another format.
+    pub(crate) fn npm_places(&self) -> Option<&BTreeMap<String, npm::Entry>> {
+        match &self.facts {
+            Facts::Npm(facts) => Some(&facts.entries),
+            Facts::Uv(_) | Facts::Requirements | Facts::Cargo => None,
+        }
     }
 
     fn walk<'a>(&'a self, selection: &Selection, found: &mut BTreeSet<&'a str>) {
