@@ -3,11 +3,12 @@
 //! `npm ci` alone, and no script of any package runs. Artifacts are fetched for a copy of the manifests, so that
 //! the tree stays empty until the offline stage.
 
-use super::plan::{Plan, Step, private_dir, selections};
+use super::plan::{Plan, Step, private_dir, selections, values_of};
 use super::toolchain::Tools;
 use crate::error::{Error, Result};
 use crate::sandbox::Network;
 use semel_core::installer::ProjectInstall;
+use semel_core::lockset::Selection;
 use semel_core::{Code, Refusal, RelPath};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -125,4 +126,17 @@ fn named_by(text: &[u8], lock: &Path) -> Result<BTreeSet<PathBuf>> {
 fn inside(text: &str) -> Result<PathBuf> {
     let path = RelPath::parse(text.as_bytes())?;
     Ok(PathBuf::from(OsStr::from_bytes(path.as_bytes())))
+}
+
+/// Says what the arguments select of a lock.
+pub(super) fn selected(plan: &Plan) -> Selection {
+    let omitted = values_of(&plan.args, "--omit").iter().any(|what| what == "dev");
+    let included = values_of(&plan.args, "--include")
+        .iter()
+        .any(|what| what == "dev");
+    let mut selection = Selection::default();
+    if included || !omitted {
+        selection.groups.insert("dev".to_owned());
+    }
+    selection
 }

@@ -183,7 +183,8 @@ pub(super) fn run_steps(plan: &Plan, steps: Vec<Step>, cancel: &Cancel) -> Resul
     Ok(outcome)
 }
 
-fn run_step(plan: &Plan, step: Step, left: Duration, cancel: &Cancel) -> Result<Ended> {
+/// Runs one step; gives what it said, where it succeeded.
+pub(super) fn run_step(plan: &Plan, step: Step, left: Duration, cancel: &Cancel) -> Result<Ended> {
     let installer = plan.tools.installer();
     if left.is_zero() {
         return Err(timed_out(plan).into());
@@ -331,6 +332,22 @@ pub(super) fn selections(args: &[String], alone: &[&str], with_value: &[&str]) -
         }
     }
     Ok(args.iter().map(OsString::from).collect())
+}
+
+/// Gives the values of an option, as `--name value` or `--name=value`.
+pub(super) fn values_of(args: &[String], name: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        let attached = word.strip_prefix(name).and_then(|rest| rest.strip_prefix('='));
+        let value = if word == name {
+            words.next().map(String::as_str)
+        } else {
+            attached
+        };
+        found.extend(value.map(str::to_owned));
+    }
+    found
 }
 
 #[cfg(test)]
