@@ -37,7 +37,7 @@ const SECRETS: [&str; 16] = [
 const NETWORK: [&str; 4] = ["/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs", "/etc/pki"];
 
 /// Where programs write without asking where they may.
-const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
+pub(super) const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// What stands at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,8 @@ impl Plan {
         for (place, what) in all {
             let above = self.above(&place);
             let idle = match what {
-                What::Nothing | What::Blank => !matches!(above, Some(What::Read | What::Write)),
+                // Where everyone may write, nobody is to plant what looks like the hidden.
+                What::Nothing | What::Blank => matches!(above, None | Some(What::Nothing | What::Blank)),
                 What::Read | What::Write => above == Some(what),
                 What::Scratch => false,
             };

@@ -49,11 +49,13 @@ pub(super) fn drop_all() -> io::Result<()> {
     Ok(())
 }
 
-/// Forbids core files, which would be written outside, or hold what was read.
+/// Forbids core dumps, which would be written outside, or be piped to a program of the host.
 pub(super) fn no_core() -> io::Result<()> {
+    // Less than the smallest core file; and the one value at which the kernel starts no program for it (zero
+    // does not stop it).
     let none = Rlimit {
-        current: Some(0),
-        maximum: Some(0),
+        current: Some(1),
+        maximum: Some(1),
     };
     Ok(setrlimit(Resource::Core, none)?)
 }
