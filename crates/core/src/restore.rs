@@ -108,7 +108,14 @@ pub struct Wait {
     bound: Duration,
     poll: Duration,
     first: Option<Duration>,
+    adopting: Adopting,
     counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Adopting {
+    No,
+    Tried,
 }
 
 impl Wait {
@@ -119,8 +126,14 @@ impl Wait {
             bound,
             poll,
             first: None,
+            adopting: Adopting::No,
             counts: Counts::default(),
         }
+    }
+
+    /// Changes how often the lock is looked at: seldom where the system tells of its moves.
+    pub fn set_poll(&mut self, poll: Duration) {
+        self.poll = poll;
     }
 
     /// Gives what was counted so far.
@@ -150,9 +163,12 @@ impl Wait {
         if let Some(step) = unsafe_lock(sight) {
             return step;
         }
-        if sight.provenance == Provenance::Dead {
+        // An adoption that came to nothing is not repeated at once: whoever was faster is waited for, like any owner.
+        if sight.provenance == Provenance::Dead && self.adopting == Adopting::No {
+            self.adopting = Adopting::Tried;
             return Step::Adopt;
         }
+        self.adopting = Adopting::No;
         if waited >= self.bound {
             let why = format!(
                 "index.lock was held for all of {} ms by {}",
@@ -281,6 +297,11 @@ mod tests {
             assert!(matches!(wait.next(seconds(1), &held(provenance)), Step::Wait(_)));
         }
         assert_eq!(wait.next(seconds(1), &held(Provenance::Dead)), Step::Adopt);
+        assert!(matches!(
+            wait.next(seconds(1), &held(Provenance::Dead)),
+            Step::Wait(_)
+        ));
+        assert_eq!(wait.next(seconds(2), &held(Provenance::Dead)), Step::Adopt);
         assert_eq!(wait.next(seconds(1), &Observation::Adopted), Step::Done);
         assert_eq!(wait.counts().adopted, 1);
     }

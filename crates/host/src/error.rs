@@ -19,6 +19,9 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// Git failed for a reason of its own.
+    #[error(transparent)]
+    Git(Box<crate::git::Failure>),
 }
 
 /// The result of a host operation.
@@ -42,6 +45,7 @@ impl Error {
         match self {
             Self::Refused(refusal) => refusal.code,
             Self::Io { .. } => Code::IoFailed,
+            Self::Git(_) => Code::GitFailed,
         }
     }
 
@@ -55,6 +59,7 @@ impl Error {
                 path,
                 source,
             } => Refusal::new(Code::IoFailed, format!("{operation}: {source}")).name(path),
+            Self::Git(failure) => failure.refusal(),
         }
     }
 }
