@@ -248,14 +248,18 @@ fn c06_a_corrupt_object_is_terminal_and_leaves_the_index() {
     for git in gits() {
         let lab = Lab::new(&git);
         let (_, lock) = lab.linked();
-        lab.write("r/f", "two\n");
+        // Long, and of many different bytes, so that the header of the object is whole and its body is not.
+        let text: Vec<u8> = (0..40_000_u32)
+            .flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes())
+            .collect();
+        lab.write("r/f", text);
         lab.commit("r", "two");
         let tree = lab.sh("r", &["rev-parse", "HEAD^{tree}"]);
         let id = lab.sh("r", &["rev-parse", "HEAD:f"]);
         let loose = lab.path(&format!("r/.git/objects/{}/{}", &id[..2], &id[2..]));
         let mut bytes = std::fs::read(&loose).unwrap();
-        let last = bytes.len() - 1;
-        bytes[last] ^= 0xff;
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 0xff;
         std::fs::remove_file(&loose).unwrap();
         std::fs::write(&loose, bytes).unwrap();
         let index = std::fs::read(lock.with_extension("")).unwrap();
@@ -545,6 +549,7 @@ fn content_that_the_tree_declares_is_taken_and_a_program_is_never_run() {
         lab.write("wt/f", "changed\n");
         run(&lab, &tree, 0).unwrap();
         assert_eq!(lab.read("wt/f"), "one\n");
+        lab.sh("r", &["config", "filter.evil.required", "false"]);
         lab.write("r/.gitattributes", "* filter=evil\n");
         lab.commit("r", "filtered");
         let tree = lab.sh("r", &["rev-parse", "HEAD^{tree}"]);
