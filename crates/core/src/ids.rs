@@ -124,6 +124,42 @@ text_id! {
     IdempotencyKey, key_shape
 }
 
+text_id! {
+    /// Identifies a file beyond its name: the filesystem's own handle, which is not given again.
+    ///
+    /// # Shape
+    /// 1 to 512 characters of `[a-z0-9:._-]`, made and compared by the host only.
+    ///
+    /// # Errors
+    /// `bad_input` for any other text.
+    FileId, file_id_shape
+}
+
+fn file_id_shape(text: &str) -> Result<(), Refusal> {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b":._-".contains(&b);
+    if (1..=512).contains(&text.len()) && text.bytes().all(inner) {
+        Ok(())
+    } else {
+        Err(bad("a file id is 1 to 512 characters of [a-z0-9:._-]", text))
+    }
+}
+
+/// Holds what a volume's directory must say when it is opened again.
+///
+/// Device and inode alone are given again at once; the handle is not, and the nonce is ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeIdentity {
+    /// 128 random bits, as hexadecimal digits; also a user xattr where the filesystem has them.
+    pub nonce: String,
+    /// The directory itself.
+    pub handle: FileId,
+    /// The filesystem's id.
+    pub fsid: String,
+    /// The boot in which it was made.
+    pub boot_id: String,
+}
+
 fn job_shape(text: &str) -> Result<(), Refusal> {
     let bytes = text.as_bytes();
     let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(b);

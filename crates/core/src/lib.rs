@@ -3,15 +3,27 @@
 //! This crate knows no file, clock, socket, thread, process, environment, SQL or HTTP; its `clippy.toml` bans
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
+pub mod attempt;
+pub mod call;
 pub mod canonical;
+pub mod certificate;
 pub mod code;
 pub mod confinement;
 pub mod digest;
+pub mod gate;
 pub mod git_tree;
 pub mod ids;
 pub mod ignore;
 pub mod path;
 pub mod restore;
+pub mod installer;
+pub mod job;
+pub mod path;
+pub mod pipeline;
+pub mod record;
+pub mod recovery;
+pub mod report;
+pub mod volume;
 
 pub use code::{Code, Refusal, Retry};
 pub use confinement::{Confinement, Level};

@@ -1,3 +1,17 @@
-//! The doors of Semel.
+//! The doors of Semel: one binary.
 
-fn main() {}
+mod cli;
+mod config;
+mod engine;
+mod limits;
+mod wire;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // A sandboxed child begins its life here, single-threaded, before anything else is set up.
+    if let Some(status) = wire::sandbox_entry() {
+        return ExitCode::from(status);
+    }
+    cli::main()
+}

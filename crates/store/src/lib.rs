@@ -1,1 +1,10 @@
-//! The memory of Semel.
+//! The memory of Semel: the journal, the one durable record of intents, receipts, volumes, runs and certificates.
+//!
+//! It is the only crate that knows SQL. It decides nothing by itself: each verb folds records through the `apply`
+//! of `semel_core`, inside the one writer. It does *not* know files of a workspace, and never sees the host.
+
+pub mod error;
+pub mod journal;
+
+pub use error::{Error, Result};
+pub use journal::{Began, Journal, Remote, Transport, Verb};

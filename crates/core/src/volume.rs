@@ -1,0 +1,259 @@
+//! The life of a volume: who holds it, and how it ended.
+//!
+//! A volume is dirty from the moment it is opened; only a clean end lifts the mark. This module folds records
+//! into that state; it does *not* look at disks.
+
+use crate::code::{Code, Refusal};
+use crate::digest::Sha256;
+use crate::ids::{AttemptId, FencingToken, Generation, JobId, Principal, UnixMs, VolumeIdentity};
+use crate::record::{IllegalRecord, Record};
+use serde::{Deserialize, Serialize};
+
+/// Says what a volume is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// The agent works here; it may keep a warm cache.
+    Draft,
+    /// A certification runs here; nothing warm, ever.
+    Cert,
+}
+
+/// Says who keeps a volume open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Owner {
+    /// A process that holds `meta/owner.lock`: when the lock is free, the owner is dead.
+    Process,
+    /// A person, until `semel volume end`.
+    Operator,
+}
+
+/// Says what an acknowledged call survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// `kill -9` of the gateway. Another boot makes the generation dirty.
+    Process,
+    /// A power cut: what was acknowledged can be salvaged.
+    Power,
+    /// As `Power`, on a filesystem that cannot promise it; said in every answer that matters.
+    PowerBestEffort,
+}
+
+/// Says how an attempt on a volume ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "end", rename_all = "snake_case", deny_unknown_fields)]
+pub enum End {
+    /// The attempt ended by itself, and its process tree is gone.
+    Clean,
+    /// It did not; the volume is kept for salvage.
+    Dirty {
+        /// Why, as a stable name: `agent_failed`, `timed_out`, `cancelled`, `owner_died`, `boot_changed`,
+        /// `outcome_unknown`, `process_tree_unproved`, `identity_changed`, `ended_dirty`, `certification_refused`.
+        reason: String,
+    },
+}
+
+/// Says where a volume is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeState {
+    /// Recorded; its directory is being made.
+    Opening,
+    /// Held under a lease.
+    Open,
+    /// Ended clean.
+    Clean,
+    /// Ended dirty; kept for salvage.
+    Quarantined,
+    /// Gone from the disk; the record stays.
+    Destroyed,
+}
+
+/// Holds everything that is known of one generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Volume {
+    /// The job whose files it holds.
+    pub job: JobId,
+    /// The attempt that opened it.
+    pub attempt: AttemptId,
+    /// What it is for.
+    pub role: Role,
+    /// Who keeps it open.
+    pub owner: Owner,
+    /// Its id; never used again.
+    pub generation: Generation,
+    /// What its lease was fenced with.
+    pub fencing_token: FencingToken,
+    /// Who its token speaks for.
+    pub principal: Principal,
+    /// What its calls survive.
+    pub durability: Durability,
+    /// Where it is in its life.
+    pub state: VolumeState,
+    /// Why it is dirty; `None` while it is open or after a clean end.
+    pub dirty: Option<String>,
+    /// What the disk must say when it is opened again; `None` until its directory is made.
+    pub identity: Option<VolumeIdentity>,
+    /// When it was opened.
+    pub opened_at: UnixMs,
+    /// When it ended.
+    pub ended_at: Option<UnixMs>,
+}
+
+/// Holds what a new volume is asked for; the store gives it attempt and fencing token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewVolume {
+    /// The job whose files it will hold.
+    pub job: JobId,
+    /// What it is for.
+    pub role: Role,
+    /// Who keeps it open.
+    pub owner: Owner,
+    /// A newly minted id.
+    pub generation: Generation,
+    /// Who its token will speak for.
+    pub principal: Principal,
+    /// The digest of its bearer token; the token itself is never stored.
+    pub token_sha256: Sha256,
+    /// What its calls survive.
+    pub durability: Durability,
+    /// When.
+    pub at: UnixMs,
+}
+
+impl Volume {
+    /// Says whether calls may still be made in it.
+    ///
+    /// # Errors
+    /// `replay_conflict`, reason `stale_generation`, when it ended, whatever the call.
+    pub fn live(&self) -> Result<(), Refusal> {
+        match self.state {
+            VolumeState::Open => Ok(()),
+            VolumeState::Opening | VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed => {
+                Err(
+                    Refusal::new(Code::ReplayConflict, "the generation of this token has ended")
+                        .reason("stale_generation")
+                        .name(self.generation.as_str()),
+                )
+            }
+        }
+    }
+
+    /// Says whether its content may be sealed.
+    ///
+    /// # Errors
+    /// `dirty_volume` unless it is a draft that ended clean; `volume_busy` while it is open.
+    pub fn sealable(&self) -> Result<(), Refusal> {
+        match (self.role, self.state) {
+            (Role::Draft, VolumeState::Clean) => Ok(()),
+            (Role::Draft, VolumeState::Open | VolumeState::Opening) => {
+                Err(Refusal::new(Code::VolumeBusy, "the volume is still open").name(self.generation.as_str()))
+            }
+            (Role::Cert, _) => Err(Refusal::new(
+                Code::BadInput,
+                "only a draft volume is sealed; this one belongs to a certification",
+            )
+            .name(self.generation.as_str())),
+            (Role::Draft, VolumeState::Quarantined | VolumeState::Destroyed) => {
+                let why = self.dirty.as_deref().unwrap_or("its files are gone");
+                Err(Refusal::new(
+                    Code::DirtyVolume,
+                    format!("the draft did not end cleanly ({why})"),
+                )
+                .name(self.generation.as_str()))
+            }
+        }
+    }
+}
+
+/// Folds one record into the state of its volume.
+///
+/// # Errors
+/// [`IllegalRecord`] where the record cannot follow the state.
+pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, IllegalRecord> {
+    let illegal = |what: &str| IllegalRecord(what.to_owned());
+    match record {
+        Record::VolumeOpened {
+            new,
+            attempt,
+            fencing_token,
+        } => match prior {
+            None => Ok(Some(Volume {
+                job: new.job.clone(),
+                attempt: *attempt,
+                role: new.role,
+                owner: new.owner,
+                generation: new.generation.clone(),
+                fencing_token: *fencing_token,
+                principal: new.principal.clone(),
+                durability: new.durability,
+                state: VolumeState::Opening,
+                dirty: None,
+                identity: None,
+                opened_at: new.at,
+                ended_at: None,
+            })),
+            Some(_) => Err(illegal("a generation is opened twice")),
+        },
+        Record::VolumeReady { identity, .. } => match prior {
+            Some(volume) if volume.state == VolumeState::Opening => Ok(Some(Volume {
+                state: VolumeState::Open,
+                identity: Some(identity.clone()),
+                ..volume
+            })),
+            _ => Err(illegal("a volume is ready that was not being opened")),
+        },
+        Record::VolumeEnded { end, at, .. } => match prior {
+            Some(volume) => ended(volume, end, *at).map(Some),
+            None => Err(illegal("a volume ends that is not known")),
+        },
+        Record::VolumeDestroyed { .. } => match prior {
+            Some(volume) if matches!(volume.state, VolumeState::Clean | VolumeState::Quarantined) => {
+                Ok(Some(Volume {
+                    state: VolumeState::Destroyed,
+                    ..volume
+                }))
+            }
+            _ => Err(illegal("a volume is destroyed that has not ended")),
+        },
+        Record::CallIntended(_)
+        | Record::CallReceipted { .. }
+        | Record::CallFreed { .. }
+        | Record::CallUnknown { .. }
+        | Record::CallNoted(_)
+        | Record::RunStarted(_)
+        | Record::RunStaged { .. }
+        | Record::RunEnded { .. }
+        | Record::AttemptJudged(_)
+        | Record::CertificateConsumed(_)
+        | Record::WorktreeRestored(_)
+        | Record::DaemonStarted { .. } => Ok(prior),
+    }
+}
+
+fn ended(volume: Volume, end: &End, at: UnixMs) -> Result<Volume, IllegalRecord> {
+    let (state, dirty) = match (volume.state, end) {
+        (VolumeState::Open, End::Clean) => (VolumeState::Clean, None),
+        (VolumeState::Open | VolumeState::Opening, End::Dirty { reason }) => {
+            (VolumeState::Quarantined, Some(reason.clone()))
+        }
+        (VolumeState::Opening, End::Clean) => {
+            return Err(IllegalRecord(
+                "a volume ends clean before it was ready".to_owned(),
+            ));
+        }
+        (VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed, _) => {
+            return Err(IllegalRecord("a volume ends that is not open".to_owned()));
+        }
+    };
+    Ok(Volume {
+        state,
+        dirty,
+        ended_at: Some(at),
+        ..volume
+    })
+}

@@ -1,0 +1,14 @@
+//! `semel volume`: open, end, list and look at volumes.
+
+use super::Context;
+use super::answer::Answer;
+use semel_core::{Code, Refusal};
+
+/// Open, end, list and look at volumes.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {}
+
+/// Runs the command.
+pub(crate) fn run(_args: Args, _context: &Context) -> Result<Answer, Refusal> {
+    Err(Refusal::new(Code::Internal, "this command is not built yet"))
+}

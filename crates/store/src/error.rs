@@ -1,0 +1,53 @@
+//! What can go wrong with the journal.
+
+use semel_core::record::IllegalRecord;
+use semel_core::{Code, Refusal};
+
+/// A failed verb of the journal.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A named refusal: a rule of the journal did not hold.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The journal holds, or was given, a record that cannot follow the state before it.
+    #[error(transparent)]
+    Illegal(#[from] IllegalRecord),
+    /// The database failed; nothing of the verb is recorded.
+    #[error("{doing}: {detail}")]
+    Database {
+        /// What was being done.
+        doing: &'static str,
+        /// The database's own words.
+        detail: String,
+    },
+    /// An earlier failure left it open what is on the disk: this process writes no more.
+    #[error("the journal is poisoned: {why}")]
+    Poisoned {
+        /// The first failure.
+        why: String,
+    },
+}
+
+/// The result of a verb.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Names the refusal.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Refused(refusal) => refusal.code,
+            Self::Illegal(_) => Code::Internal,
+            Self::Database { .. } | Self::Poisoned { .. } => Code::StoreUnavailable,
+        }
+    }
+
+    /// Turns the error into what a caller is told.
+    #[must_use]
+    pub fn into_refusal(self) -> Refusal {
+        match self {
+            Self::Refused(refusal) => refusal,
+            other => Refusal::new(other.code(), other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The `Journal`: the verbs of the domain, each declared once.
+//!
+//! From the one table below come the trait, the wire form of each verb, the server that carries a wire verb out,
+//! and the client that sends it. There is never an `execute(sql)`.
+
+use crate::error::{Error, Result};
+use semel_core::call::{CallState, Intent, Note, Receipt, Scope};
+use semel_core::digest::Sha256;
+use semel_core::ids::{
+    ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
+};
+use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
+use semel_core::record::{Consumption, Entry, Judgement, Restoration};
+use semel_core::volume::{End, NewVolume, Volume};
+use serde::{Deserialize, Serialize};
+
+/// Is the answer to `begin`: decided inside the one writer, so that two duplicates never both begin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Began {
+    /// The intent is recorded; act now.
+    Began,
+    /// The key is known; nothing was recorded.
+    Prior(CallState),
+}
+
+/// Is the answer to `consume`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Consumed {
+    /// The certificate is used for the first time; recorded.
+    First,
+    /// It was used before for the very same merge; nothing was recorded.
+    AlreadySame,
+}
+
+/// Selects entries of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogFilter {
+    /// Only entries after this place.
+    pub after_seq: Option<u64>,
+    /// Only of this job.
+    pub job: Option<JobId>,
+    /// Only of this execution, its replays and conflicts included.
+    pub execution: Option<ExecutionId>,
+    /// Only of this key.
+    pub key: Option<IdempotencyKey>,
+    /// Only conflicts.
+    pub conflicts: Option<OnlyConflicts>,
+    /// At most so many, the newest; given in the order of the journal.
+    pub limit: Option<u32>,
+}
+
+/// Marks a filter that keeps conflicts alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnlyConflicts {
+    /// Keep conflicts alone.
+    Only,
+}
+
+/// Is an entry with the time at which it was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogLine {
+    /// When it was written.
+    pub at: UnixMs,
+    /// The entry.
+    pub entry: Entry,
+}
+
+/// Is what `verify` and `check` found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChainReport {
+    /// How many entries were read.
+    pub entries: u64,
+    /// The digest of the last one; a later verification can be held against it.
+    pub head: Sha256,
+    /// Every edit, gap, illegal record, or second effect of one key that was found, in words.
+    pub faults: Vec<String>,
+}
+
+/// Is what the journal says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JournalStatus {
+    /// The life of the writer.
+    pub incarnation: Incarnation,
+    /// How many entries there are.
+    pub entries: u64,
+    /// Commits since the writer began.
+    pub commits: u64,
+    /// Rows in them.
+    pub rows: u64,
+    /// How many of these commits were synced to the disk.
+    pub synced_commits: u64,
+    /// Calls that are running.
+    pub running: u64,
+    /// Calls whose outcome is unknown: the alert.
+    pub unknown: u64,
+    /// SQLite's or PostgreSQL's own version.
+    pub engine: String,
+}
+
+macro_rules! journal {
+    ($(
+        $(#[$doc:meta])*
+        $variant:ident = $verb:ident($($arg:ident: $ty:ty),*) -> $ret:ty;
+    )*) => {
+        /// The one durable record, by the verbs of the domain.
+        ///
+        /// # Errors
+        /// Every verb: `store_unavailable` where the database fails or the process is poisoned.
+        pub trait Journal: Send + Sync {
+            $(
+                $(#[$doc])*
+                fn $verb(&self, $($arg: $ty),*) -> Result<$ret>;
+            )*
+        }
+
+        /// Is a verb on the wire between a command and the daemon.
+        #[derive(Clone, Debug, Serialize, Deserialize)]
+        #[serde(tag = "verb", rename_all = "snake_case", deny_unknown_fields)]
+        pub enum Verb {
+            $(
+                $(#[$doc])*
+                $variant { $(
+                    /// See the verb.
+                    $arg: $ty
+                ),* },
+            )*
+        }
+
+        impl Verb {
+            /// Carries the verb out, and gives its answer as JSON.
+            ///
+            /// # Errors
+            /// Those of the verb.
+            pub fn serve(self, journal: &dyn Journal) -> Result<serde_json::Value> {
+                match self {
+                    $( Verb::$variant { $($arg),* } => encode(journal.$verb($($arg),*)?), )*
+                }
+            }
+        }
+
+        impl<T: Transport> Journal for Remote<T> {
+            $(
+                fn $verb(&self, $($arg: $ty),*) -> Result<$ret> {
+                    decode(self.0.ask(&Verb::$variant { $($arg),* })?)
+                }
+            )*
+        }
+    };
+}
+
+journal! {
+    /// Gives a new volume to an attempt: numbers the attempt, fences the lease. Recorded dirty.
+    ///
+    /// # Errors
+    /// `generation_reused` where the generation was ever used; `volume_busy` where the job has an open volume of
+    /// the same role.
+    OpenVolume = open_volume(new: NewVolume) -> Volume;
+    /// Records that the directory stands, with the identity by which it is known again.
+    ///
+    /// # Errors
+    /// `replay_conflict`, reason `stale_generation`, for an older fencing token or an ended volume.
+    VolumeReady = volume_ready(generation: Generation, fencing_token: FencingToken, identity: VolumeIdentity) -> Volume;
+    /// Ends an attempt: its token becomes a tombstone, the keys of its generation are retired whole.
+    ///
+    /// # Errors
+    /// `replay_conflict`, reason `stale_generation`, for an older fencing token or a volume that ended otherwise; a
+    /// volume that ended the same way is answered again. `outcome_unknown` for a clean end while a call of the
+    /// generation runs or is unknown.
+    EndVolume = end_volume(generation: Generation, fencing_token: FencingToken, end: End, at: UnixMs) -> Volume;
+    /// Records that the files of an ended volume were freed.
+    VolumeDestroyed = volume_destroyed(generation: Generation, at: UnixMs) -> Volume;
+    /// Finds a volume.
+    Volume = volume(generation: Generation) -> Option<Volume>;
+    /// Lists volumes, oldest first.
+    Volumes = volumes(job: Option<JobId>) -> Vec<Volume>;
+    /// Finds the volume that a bearer token is of; an ended one is found too: its token is a tombstone.
+    Lease = lease(token_sha256: Sha256) -> Option<Volume>;
+
+    /// Finds what is known of a key: a hint; `begin` decides.
+    Prior = prior(scope: Scope, key: IdempotencyKey) -> Option<CallState>;
+    /// Finds a call by its execution.
+    Execution = execution(execution_id: ExecutionId) -> Option<CallState>;
+    /// Records an intent, or answers what the key already has.
+    ///
+    /// # Errors
+    /// `replay_conflict`, reason `stale_generation`, where the volume ended or the fencing token is older.
+    ///
+    /// # Durability
+    /// When this returns, the intent is recorded as its volume's durability demands.
+    Begin = begin(intent: Intent) -> Began;
+    /// Records what came of a call.
+    Finish = finish(execution_id: ExecutionId, receipt: Receipt) -> ();
+    /// Frees the key of a call that is proven to have had no effect.
+    Free = free(execution_id: ExecutionId, why: String, at: UnixMs) -> ();
+    /// Records that the outcome of a call cannot be told.
+    Unknown = unknown(execution_id: ExecutionId, why: String, at: UnixMs) -> ();
+    /// Records something without an effect of its own; it may be lost in a power cut.
+    Note = note(note: Note) -> ();
+    /// Lists the calls that are running, in the order of the journal.
+    OpenIntents = open_intents() -> Vec<Intent>;
+    /// Counts calls of a job, with effects outside of any generation, that were finished in an attempt's time.
+    JobCommits = job_commits(job: JobId, since: UnixMs) -> u64;
+
+    /// Begins a run of a job.
+    ///
+    /// # Errors
+    /// `volume_busy` where another run of the job has not ended.
+    StartRun = start_run(new: NewRun) -> Run;
+    /// Records a proven stage.
+    StageRun = stage_run(run: RunId, stage: Stage, at: UnixMs) -> Run;
+    /// Ends a run.
+    EndRun = end_run(run: RunId, end: RunEnd, at: UnixMs) -> Run;
+    /// Finds the newest run of a job.
+    LastRun = last_run(job: JobId) -> Option<Run>;
+    /// Lists runs, oldest first.
+    Runs = runs() -> Vec<Run>;
+
+    /// Records the verdict on an attempt; at most one a generation.
+    ///
+    /// # Errors
+    /// `generation_reused` where the generation has another verdict; the very same one is answered again.
+    Judge = judge(judgement: Judgement) -> ();
+    /// Lists the verdicts on a proposal, oldest first.
+    Judgements = judgements(proposal: Sha256) -> Vec<Judgement>;
+    /// Finds the verdict of a generation.
+    Judgement = judgement(generation: Generation) -> Option<Judgement>;
+    /// Lists the verdicts of a job, oldest first.
+    JobJudgements = job_judgements(job: JobId) -> Vec<Judgement>;
+    /// Records for what a certificate is used.
+    ///
+    /// # Errors
+    /// `gate_refused`, reason `already_consumed`, where it was used for anything else.
+    Consume = consume(consumption: Consumption) -> Consumed;
+    /// Records what a restoration met.
+    Restored = restored(restoration: Restoration) -> ();
+
+    /// Reads the log.
+    Log = log(filter: LogFilter) -> Vec<LogLine>;
+    /// Verifies the chain, the state of every key, and that no key has two effects.
+    Verify = verify() -> ChainReport;
+    /// Copies the journal to a new file, whole and consistent.
+    ///
+    /// # Errors
+    /// `precondition_failed` where the file exists.
+    Backup = backup(path: String) -> ();
+    /// Says how the journal is.
+    Status = status() -> JournalStatus;
+}
+
+fn encode<T: Serialize>(value: T) -> Result<serde_json::Value> {
+    serde_json::to_value(value).map_err(|e| Error::Database {
+        doing: "encode an answer",
+        detail: e.to_string(),
+    })
+}
+
+fn decode<T: for<'de> Deserialize<'de>>(value: serde_json::Value) -> Result<T> {
+    serde_json::from_value(value).map_err(|e| Error::Database {
+        doing: "decode an answer",
+        detail: e.to_string(),
+    })
+}
+
+/// Carries a verb to the process that writes.
+pub trait Transport: Send + Sync {
+    /// Sends the verb and waits for its answer.
+    ///
+    /// # Errors
+    /// Those of the verb; `daemon_unreachable` where no answer comes.
+    fn ask(&self, verb: &Verb) -> Result<serde_json::Value>;
+}
+
+/// Is a journal that another process writes.
+#[derive(Debug)]
+pub struct Remote<T>(pub T);
