@@ -81,6 +81,9 @@ pub struct Agent {
     /// Names of variables that it gets from the environment of the run.
     #[serde(default)]
     pub pass: Vec<String>,
+    /// Programs beside its own that it finds on its PATH; they are resolved before it starts, and read-only.
+    #[serde(default)]
+    pub tools: Vec<String>,
     /// Files copied into its private HOME: name there → place here, absolute or relative to the job file.
     #[serde(default)]
     pub files: BTreeMap<String, String>,

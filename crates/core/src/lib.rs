@@ -14,15 +14,15 @@ pub mod gate;
 pub mod git_tree;
 pub mod ids;
 pub mod ignore;
-pub mod path;
-pub mod restore;
 pub mod installer;
 pub mod job;
+pub mod lockset;
 pub mod path;
 pub mod pipeline;
 pub mod record;
 pub mod recovery;
 pub mod report;
+pub mod restore;
 pub mod volume;
 
 pub use code::{Code, Refusal, Retry};

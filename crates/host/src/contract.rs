@@ -305,8 +305,8 @@ impl Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // The lock goes with the descriptor anyway; there is nothing to do about a failure here.
-        drop(rustix::fs::flock(&self.0.dir, FlockOperation::Unlock));
+        // A failure changes nothing: the lock goes with the descriptor anyway.
+        if rustix::fs::flock(&self.0.dir, FlockOperation::Unlock).is_err() {}
     }
 }
 
@@ -332,13 +332,22 @@ const fn type_in_words(kind: FileType) -> &'static str {
     }
 }
 
+/// Is what a wipe never touches.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// The homes of this machine.
+    pub homes: Vec<PathBuf>,
+    /// The state root, where one is known.
+    pub state: Option<PathBuf>,
+}
+
 /// Checks that a workspace may be wiped, and opens it.
 ///
 /// # Errors
 /// `missing_identity` where the path is not absolute or shorter than 8 characters; `path_escapes_root` for a
 /// protected place: `/`, a home, the state root or what contains or lies in it, the main worktree of a git
 /// repository, a symbolic link; `bad_input` where it is no directory.
-pub fn open_for_wipe(path: &Path, protected: &[PathBuf]) -> Result<Disk> {
+pub fn open_for_wipe(path: &Path, guard: &Guard) -> Result<Disk> {
     use std::os::unix::ffi::OsStrExt;
     let shown = path.display().to_string();
     let bytes = path.as_os_str().as_bytes();
@@ -369,13 +378,15 @@ pub fn open_for_wipe(path: &Path, protected: &[PathBuf]) -> Result<Disk> {
             "a wipe never touches the root of the system, nor a place of so short a name",
         ));
     }
-    for place in protected {
-        let place = std::fs::canonicalize(place).unwrap_or_else(|_| place.clone());
-        if place.starts_with(&real) {
-            return Err(guarded(
-                "a home, the state root, or what contains them is never wiped",
-            ));
-        }
+    let resolved = |place: &PathBuf| std::fs::canonicalize(place).unwrap_or_else(|_| place.clone());
+    if guard.homes.iter().any(|home| resolved(home).starts_with(&real)) {
+        return Err(guarded("a home, or what contains one, is never wiped"));
+    }
+    let state = guard.state.as_ref().map(resolved);
+    if state.is_some_and(|state| state.starts_with(&real) || real.starts_with(&state)) {
+        return Err(guarded(
+            "the state root, what contains it and what lies in it is never wiped",
+        ));
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = rustix::fs::open(&real, flags, Mode::empty()).map_err(|e| Error::io("open", &real, e))?;

@@ -7,10 +7,12 @@ use super::{Cancel, Command, End, Ended, Level, Output, TreeEnded};
 use crate::error::{Error, Result};
 use rustix::io::FdFlags;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open, set_parent_process_death_signal,
+    Pid, PidfdFlags, Signal, getpid, getppid, kill_process, kill_process_group, pidfd_open,
+    set_parent_process_death_signal,
 };
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::Child;
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,7 +27,7 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
     if command.output != Output::Inherit {
         process.process_group(0);
     }
-    let mut child = start(process, ends, command)?;
+    let mut child = start(process, ends, command.keep.clone(), &command.program)?;
     let grouped = command.output != Output::Inherit;
     let mut group = match Group::of(&child, grouped) {
         Ok(group) => group,
@@ -57,12 +59,15 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
 }
 
 /// Spawns a process with the given streams and kept descriptors, which dies with the thread that spawned it.
-pub(super) fn start(mut process: std::process::Command, ends: Ends, command: &Command) -> Result<Child> {
+pub(super) fn start(
+    mut process: std::process::Command,
+    ends: Ends,
+    kept: Vec<Arc<OwnedFd>>,
+    program: &Path,
+) -> Result<Child> {
     process.stdin(ends.stdin).stdout(ends.stdout).stderr(ends.stderr);
-    inherit(&mut process, command.keep.clone());
-    process
-        .spawn()
-        .map_err(|e| Error::io("start", &command.program, e))
+    inherit(&mut process, kept);
+    process.spawn().map_err(|e| Error::io("start", program, e))
 }
 
 /// Lets a process inherit descriptors, and die with the thread that spawns it.
@@ -70,13 +75,18 @@ pub(super) fn start(mut process: std::process::Command, ends: Ends, command: &Co
     unsafe_code,
     reason = "std asks for it wherever code runs between fork and exec"
 )]
-pub(super) fn inherit(process: &mut std::process::Command, kept: Vec<Arc<OwnedFd>>) {
+fn inherit(process: &mut std::process::Command, kept: Vec<Arc<OwnedFd>>) {
+    let parent = getpid();
     let before = move || {
         for fd in &kept {
             rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
         }
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        Ok(())
+        if getppid() != Some(parent) {
+            // It died before it could be followed.
+            return Err(rustix::io::Errno::SRCH.into());
+        }
+        crate::sandbox::sys::hear_all_signals()
     };
     // SAFETY: the closure makes system calls alone; it neither allocates nor locks, so it may run after fork.
     unsafe { process.pre_exec(before) };

@@ -5,7 +5,10 @@
 
 mod cancel;
 mod direct;
+mod guarded;
 mod pump;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 pub use cancel::Cancel;
@@ -204,53 +207,42 @@ pub fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
     check(command)?;
     match &command.confinement {
         Confinement::None => direct::run(command, cancel),
-        Confinement::Sandbox(sandbox) if sandbox.require == crate::sandbox::Require::Full => {
-            Err(Refusal::new(Code::SandboxUnavailable, "this build has no sandbox yet").into())
-        }
-        Confinement::Supervised | Confinement::Sandbox(_) => direct::run(command, cancel),
+        Confinement::Supervised | Confinement::Sandbox(_) => guarded::run(command, cancel),
     }
+}
+
+/// Tries the sandbox without a program; `place` is an empty directory for the trial.
+pub(crate) fn probe(place: &Path) -> Result<Level> {
+    guarded::probe(place)
 }
 
 /// Refuses a command that cannot begin, by name.
 fn check(command: &Command) -> Result<()> {
-    for (what, path) in [("program", &command.program), ("working directory", &command.cwd)] {
-        if !path.is_absolute() {
-            return Err(refusal(
-                Code::BadInput,
-                format!("the {what} is not absolute"),
-                path,
-            ));
-        }
-    }
-    let there = |path: &Path, what: &str| match std::fs::metadata(path) {
-        Ok(facts) => Ok(facts),
-        Err(e)
-            if matches!(
-                e.kind(),
-                std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
-            ) =>
-        {
-            Err(refusal(Code::NotFound, format!("the {what} is not there"), path))
-        }
-        Err(e) => Err(Error::io("look at", path, e)),
-    };
-    if !there(&command.program, "program")?.is_file() {
+    absolute(&command.program, "the program")?;
+    absolute(&command.cwd, "the working directory")?;
+    if !there(&command.program, "the program")?.is_file() {
         return Err(refusal(
             Code::BadInput,
             "the program is not a file",
             &command.program,
         ));
     }
-    if !there(&command.cwd, "working directory")?.is_dir() {
+    if !there(&command.cwd, "the working directory")?.is_dir() {
         let why = "the working directory is not a directory";
         return Err(refusal(Code::BadInput, why, &command.cwd));
     }
-    let texts = command
-        .args
-        .iter()
-        .chain(command.env.keys())
-        .chain(command.env.values());
-    for text in texts.chain([command.program.as_os_str().to_owned()].iter()) {
+    if let Confinement::Sandbox(sandbox) = &command.confinement {
+        let fixed = [&sandbox.tree, &sandbox.home, &sandbox.tmp].into_iter();
+        for path in fixed.chain(&sandbox.read_only).chain(&sandbox.writable) {
+            absolute(path, "a place to be shown in the sandbox")?;
+            there(path, "a place to be shown in the sandbox")?;
+        }
+        for path in &sandbox.hide {
+            absolute(path, "a place to be hidden from the sandbox")?;
+        }
+    }
+    let texts = command.env.keys().chain(command.env.values());
+    for text in texts.chain(&command.args) {
         if text.as_bytes().contains(&0) {
             return Err(refusal(
                 Code::BadInput,
@@ -269,6 +261,25 @@ fn check(command: &Command) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn absolute(path: &Path, what: &str) -> Result<()> {
+    if path.is_absolute() && !path.as_os_str().as_bytes().contains(&0) {
+        return Ok(());
+    }
+    Err(refusal(
+        Code::BadInput,
+        format!("{what} is not an absolute path"),
+        path,
+    ))
+}
+
+fn there(path: &Path, what: &str) -> Result<std::fs::Metadata> {
+    use std::io::ErrorKind::{NotADirectory, NotFound};
+    std::fs::metadata(path).map_err(|e| match e.kind() {
+        NotFound | NotADirectory => refusal(Code::NotFound, format!("{what} is not there"), path),
+        _ => Error::io("look at", path, e),
+    })
 }
 
 /// Makes a refusal about a path or text.
