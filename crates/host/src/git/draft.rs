@@ -1,7 +1,8 @@
 //! A draft's private repository: the working files of a base commit, objects borrowed read-only, and nothing of
 //! the source repository that could run a program or be written to.
 
-use super::repository::{Leaf, Repository};
+use super::objects::Leaf;
+use super::repository::Repository;
 use super::select::tree_of;
 use super::{Call, Git, Place, worktree};
 use crate::error::{Error, Result};

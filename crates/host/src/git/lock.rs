@@ -14,7 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use semel_core::digest::to_hex;
-use semel_core::restore::{LockKind, LockOwner, Observation, Provenance, Sight};
+use semel_core::restore::{LockKind, LockOwner, Names, Observation, Provenance, Sight};
 use semel_core::{Code, Refusal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -85,7 +85,7 @@ impl<'a> Seeker<'a> {
         }
         Ok(Observation::Held(Sight {
             kind: LockKind::Regular,
-            links: 1,
+            names: Names::One,
             owner: LockOwner::Ours,
             provenance: Provenance::Alive,
         }))
@@ -134,7 +134,11 @@ impl<'a> Seeker<'a> {
         };
         Ok(Some(Sight {
             kind,
-            links: u64::try_from(stat.st_nlink).unwrap_or(u64::MAX),
+            names: if stat.st_nlink == 1 {
+                Names::One
+            } else {
+                Names::Several
+            },
             owner: if ours { LockOwner::Ours } else { LockOwner::Foreign },
             provenance,
         }))

@@ -9,7 +9,9 @@
 
 mod deliver;
 mod draft;
+mod held;
 mod lock;
+mod objects;
 mod obstacles;
 mod record;
 mod repository;
@@ -21,7 +23,8 @@ mod worktree;
 
 pub use deliver::{Delivery, Import, Patch, Sealed, deliver_branch, make_patch};
 pub use draft::{Draft, prepare_draft};
-pub use repository::{Config, Leaf, Repository};
+pub use objects::Leaf;
+pub use repository::{Config, Repository};
 pub use restore::{Failed, Identity, Outcome, RestoreOptions, Touched, Verify, restore};
 pub use select::{LeftOut, Selection, Why, select, tree_of};
 
@@ -117,7 +120,7 @@ pub(crate) struct Place {
     /// Where new objects go, and where existing ones are borrowed from; `None`: the repository's own.
     pub(crate) objects: Option<(PathBuf, PathBuf)>,
     /// Further configuration, such as filter drivers that are switched off.
-    pub(crate) config: Vec<(String, String)>,
+    pub(crate) config: Vec<(OsString, OsString)>,
 }
 
 /// One run of git.
@@ -221,17 +224,23 @@ impl Git {
                 .var("GIT_OBJECT_DIRECTORY", own)
                 .var("GIT_ALTERNATE_OBJECT_DIRECTORIES", quoted(borrowed));
         }
-        let name = call.args.first().map(|a| a.to_string_lossy().into_owned());
+        let name = call.args.first().and_then(|name| name.to_str());
+        let name = name.unwrap_or_default().to_owned();
         command.args = call.args;
         command.keep = call.keep;
         if !call.stdin.is_empty() {
             command.stdin = Stdin::Bytes(call.stdin);
         }
-        finish(&command, &name.unwrap_or_default(), call.cancel)
+        finish(&command, &name, call.cancel)
     }
 
     /// Makes a command with the closed environment and no repository.
-    fn closed(&self, cwd: &Path, config: &[(String, String)], env: &[(&'static str, OsString)]) -> Command {
+    fn closed(
+        &self,
+        cwd: &Path,
+        config: &[(OsString, OsString)],
+        env: &[(&'static str, OsString)],
+    ) -> Command {
         let mut command = Command::new(&self.program, cwd)
             .var("PATH", "/usr/bin:/bin")
             .var("HOME", "/nonexistent")
@@ -245,7 +254,7 @@ impl Git {
             .var("GIT_NO_LAZY_FETCH", "1")
             .var("GIT_NO_REPLACE_OBJECTS", "1")
             .var("GIT_ADVICE", "0");
-        let own = CLOSED.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let own = CLOSED.iter().map(|(k, v)| (OsString::from(k), OsString::from(v)));
         let all: Vec<_> = own.chain(config.iter().cloned()).collect();
         command = command.var("GIT_CONFIG_COUNT", all.len().to_string());
         for (at, (key, value)) in all.into_iter().enumerate() {

@@ -1,7 +1,8 @@
 //! What stands in the way of a restoration, and what it leaves behind: attributes that need a program, nested
 //! repositories where a file has to go, entries that are not of the tree. It changes nothing.
 
-use super::repository::{Leaf, Repository};
+use super::objects::Leaf;
+use super::repository::Repository;
 use super::verify::Cursor;
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, openat, statat};

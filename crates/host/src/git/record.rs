@@ -95,7 +95,7 @@ fn started(pid: u32) -> Option<u64> {
 
 fn pid_namespace() -> String {
     let link = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    link.to_string_lossy().into_owned()
+    link.into_os_string().into_string().unwrap_or_default()
 }
 
 /// Says whether locks of this file are kept by this kernel alone.

@@ -6,6 +6,7 @@ mod restore;
 mod select;
 
 use super::*;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Output as Ran, Stdio};
 
@@ -20,10 +21,15 @@ pub(super) fn gits() -> Vec<Git> {
         }
     }
     if found.len() < 2 {
-        eprintln!("SKIPPED: only {} git here; two versions are wanted", found.len());
+        skipped("two versions of git are wanted, and one is here");
     }
     assert!(!found.is_empty(), "no git on this machine");
     found
+}
+
+/// Says that something could not be tested here, so that it is counted.
+pub(super) fn skipped(why: &str) {
+    writeln!(std::io::stderr(), "SKIPPED: {why}").unwrap();
 }
 
 pub(super) fn cancel() -> Cancel {

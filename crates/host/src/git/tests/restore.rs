@@ -314,7 +314,7 @@ fn c09_what_is_no_plain_lock_is_unsafe_at_once() {
             assert_eq!(reason(), "foreign");
             std::fs::remove_file(&lock).unwrap();
         } else {
-            eprintln!("SKIPPED: a foreign-owned lock needs root");
+            skipped("a foreign-owned lock needs root");
         }
         no_residue(&lock);
         run(&lab, &tree, 0).unwrap();
@@ -597,6 +597,63 @@ fn contenders_wait_for_each_other() {
     assert_eq!(lab.sh("wt", &["status", "--porcelain"]), "");
 }
 
+/// The other half of the next test: it restores, and is killed while it does.
+#[test]
+fn child_that_is_killed() {
+    let (Some(dir), Some(worktree), Some(tree)) = (
+        std::env::var_os("SEMEL_TEST_GIT"),
+        std::env::var_os("SEMEL_TEST_WORKTREE"),
+        std::env::var("SEMEL_TEST_TREE").ok(),
+    ) else {
+        return;
+    };
+    let git = Git::find(&[PathBuf::from(dir)]).unwrap();
+    let done = restore(&git, Path::new(&worktree), &tree, options(60_000), &cancel());
+    done.unwrap();
+}
+
+/// `kill -9` at many moments of a restoration: the index is whole at every one, and the next restoration takes the
+/// lock over without waiting for its age.
+#[test]
+fn a_killed_restoration_is_taken_over_at_once() {
+    let mut adopted = 0;
+    for git in gits() {
+        let lab = Lab::new(&git);
+        for n in 0..600 {
+            lab.write(&format!("r/many/{n}"), format!("{n}\n"));
+        }
+        let (tree, lock) = lab.linked();
+        for moment in 0..12_u64 {
+            for n in (0..600).step_by(2) {
+                lab.write(&format!("wt/many/{n}"), "changed by the agent\n");
+            }
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            child
+                .args(["--exact", "git::tests::restore::child_that_is_killed"])
+                .env("SEMEL_TEST_GIT", git.program().parent().unwrap())
+                .env("SEMEL_TEST_WORKTREE", lab.path("wt"))
+                .env("SEMEL_TEST_TREE", &tree)
+                .stdout(Stdio::null());
+            let mut child = Ends(child.spawn().unwrap());
+            until("the child holds the lock, or is done", || {
+                lock.exists() || child.0.try_wait().unwrap().is_some()
+            });
+            std::thread::sleep(Duration::from_millis(moment * 3));
+            drop(child);
+            assert!(lab.try_sh("wt", &["ls-files", "-s"]).status.success());
+            let began = Instant::now();
+            let outcome = run(&lab, &tree, 60_000).unwrap();
+            assert!(began.elapsed() < Duration::from_secs(10));
+            adopted += outcome.counts.adopted;
+            assert_eq!(lab.read("wt/many/0"), "0\n");
+            assert_eq!(lab.sh("wt", &["status", "--porcelain"]), "");
+            assert!(!lock.exists());
+            no_residue(&lock);
+        }
+    }
+    assert!(adopted > 0, "no kill met the lock");
+}
+
 /// A lock that is taken from us while git runs: the index stays, the thief keeps its lock.
 #[test]
 fn a_stolen_lock_leaves_the_index_untouched() {
@@ -630,7 +687,7 @@ fn a_stolen_lock_leaves_the_index_untouched() {
 #[test]
 fn another_users_repository_is_restored_by_root() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: another user's repository needs root");
+        skipped("another user's repository needs root");
         return;
     }
     for git in gits() {
