@@ -4,8 +4,10 @@
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
 pub mod call;
+pub mod canonical;
 pub mod code;
 pub mod digest;
+pub mod git_tree;
 pub mod ids;
 pub mod path;
 pub mod pipeline;
