@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 /// Says within what a key means one effect.
 ///
 /// # Shape
-/// `{"principal":"…","domain":"g-…"}`: the generation for effects on files, the job for effects outside.
+/// `{"principal":"…","job":"…","generation":"g-…"}`: `generation` is null for effects outside of the files, whose
+/// domain is the whole job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scope {
@@ -96,7 +97,7 @@ pub struct Intent {
     pub generation: Generation,
     /// The fence of the caller's lease; compared in the writer.
     pub fencing_token: FencingToken,
-    /// What the call survives.
+    /// What the volume's calls survive; see [`Intent::survives`].
     pub durability: Durability,
     /// The evidence to look for.
     pub effect: Effect,
@@ -166,6 +167,19 @@ pub struct Recovered {
 }
 
 impl Intent {
+    /// Says what the records of this call survive.
+    ///
+    /// # Durability
+    /// The key of a call whose domain is the job is not retired by another boot: its records are always synced,
+    /// whatever its volume is asked to survive.
+    #[must_use]
+    pub fn survives(&self) -> Durability {
+        match self.scope.generation {
+            Some(_) => self.durability,
+            None => Durability::Power,
+        }
+    }
+
     /// Makes the answer of this call, given that its effect happened.
     #[must_use]
     pub fn done(&self) -> Done {

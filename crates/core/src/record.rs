@@ -46,6 +46,8 @@ pub enum Record {
         generation: Generation,
         /// What the disk must say when it is opened again.
         identity: VolumeIdentity,
+        /// When.
+        at: UnixMs,
     },
     /// The attempt on a volume ended; its token and its keys are retired.
     VolumeEnded {
@@ -190,18 +192,41 @@ pub enum Sync {
 }
 
 impl Record {
-    /// Says when this record has to be on the disk.
+    /// Says when it happened.
+    #[must_use]
+    pub fn at(&self) -> UnixMs {
+        match self {
+            Record::DaemonStarted { at, .. }
+            | Record::VolumeReady { at, .. }
+            | Record::VolumeEnded { at, .. }
+            | Record::VolumeDestroyed { at, .. }
+            | Record::CallFreed { at, .. }
+            | Record::CallUnknown { at, .. }
+            | Record::RunStaged { at, .. }
+            | Record::RunEnded { at, .. } => *at,
+            Record::VolumeOpened { new, .. } => new.at,
+            Record::CallIntended(intent) => intent.at,
+            Record::CallReceipted { receipt, .. } => receipt.at,
+            Record::CallNoted(note) => note.at,
+            Record::RunStarted(new) => new.at,
+            Record::AttemptJudged(judgement) => judgement.at,
+            Record::CertificateConsumed(consumption) => consumption.at,
+            Record::WorktreeRestored(restoration) => restoration.at,
+        }
+    }
+
+    /// Says when this record has to be on the disk, given what its call survives ([`Intent::survives`]).
     ///
     /// # Durability
     /// Records of calls in a volume of durability `process` survive the death of the process without a sync,
     /// since another boot makes the generation dirty and retires its keys. Notes have no effect to protect.
     #[must_use]
-    pub fn sync(&self, volume: Durability) -> Sync {
+    pub fn sync(&self, call: Durability) -> Sync {
         match self {
             Record::CallIntended(_)
             | Record::CallReceipted { .. }
             | Record::CallFreed { .. }
-            | Record::CallUnknown { .. } => match volume {
+            | Record::CallUnknown { .. } => match call {
                 Durability::Process => Sync::Later,
                 Durability::Power | Durability::PowerBestEffort => Sync::Now,
             },

@@ -19,6 +19,8 @@ pub enum Error {
         doing: &'static str,
         /// The database's own words.
         detail: String,
+        /// What it means for the process.
+        damage: Damage,
     },
     /// An earlier failure left it open what is on the disk: this process writes no more.
     #[error("the journal is poisoned: {why}")]
@@ -26,6 +28,17 @@ pub enum Error {
         /// The first failure.
         why: String,
     },
+}
+
+/// Says what a failure of the database means for the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// This verb alone failed.
+    Verb,
+    /// The disk is full.
+    Full,
+    /// The files cannot be read or written as they have to be: the process must end.
+    Files,
 }
 
 /// The result of a verb.
@@ -38,6 +51,9 @@ impl Error {
         match self {
             Self::Refused(refusal) => refusal.code,
             Self::Illegal(_) => Code::Internal,
+            Self::Database {
+                damage: Damage::Full, ..
+            } => Code::IoFailed,
             Self::Database { .. } | Self::Poisoned { .. } => Code::StoreUnavailable,
         }
     }
@@ -47,6 +63,9 @@ impl Error {
     pub fn into_refusal(self) -> Refusal {
         match self {
             Self::Refused(refusal) => refusal,
+            full @ Self::Database {
+                damage: Damage::Full, ..
+            } => Refusal::new(full.code(), full.to_string()).reason("disk_full"),
             other => Refusal::new(other.code(), other.to_string()),
         }
     }

@@ -3,7 +3,7 @@
 //! From the one table below come the trait, the wire form of each verb, the server that carries a wire verb out,
 //! and the client that sends it. There is never an `execute(sql)`.
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use semel_core::call::{CallState, Intent, Note, Receipt, Scope};
 use semel_core::digest::Sha256;
 use semel_core::ids::{
@@ -166,7 +166,7 @@ journal! {
     ///
     /// # Errors
     /// `replay_conflict`, reason `stale_generation`, for an older fencing token or an ended volume.
-    VolumeReady = volume_ready(generation: Generation, fencing_token: FencingToken, identity: VolumeIdentity) -> Volume;
+    VolumeReady = volume_ready(generation: Generation, fencing_token: FencingToken, identity: VolumeIdentity, at: UnixMs) -> Volume;
     /// Ends an attempt: its token becomes a tombstone, the keys of its generation are retired whole.
     ///
     /// # Errors
@@ -174,7 +174,10 @@ journal! {
     /// volume that ended the same way is answered again. `outcome_unknown` for a clean end while a call of the
     /// generation runs or is unknown.
     EndVolume = end_volume(generation: Generation, fencing_token: FencingToken, end: End, at: UnixMs) -> Volume;
-    /// Records that the files of an ended volume were freed.
+    /// Records that the files of an ended volume were freed; a second time it is answered again.
+    ///
+    /// # Errors
+    /// `volume_busy` while it is open; `not_found` for a generation that never was.
     VolumeDestroyed = volume_destroyed(generation: Generation, at: UnixMs) -> Volume;
     /// Finds a volume.
     Volume = volume(generation: Generation) -> Option<Volume>;
@@ -190,22 +193,30 @@ journal! {
     /// Records an intent, or answers what the key already has.
     ///
     /// # Errors
-    /// `replay_conflict`, reason `stale_generation`, where the volume ended or the fencing token is older.
+    /// `replay_conflict`, reason `stale_generation`, where the volume ended or the fencing token is older;
+    /// `io_failed`, reason `disk_full`, below the free-space watermark.
     ///
     /// # Durability
     /// When this returns, the intent is recorded as its volume's durability demands.
     Begin = begin(intent: Intent) -> Began;
-    /// Records what came of a call.
+    /// Records what came of a call; the very same receipt is answered again.
+    ///
+    /// # Errors
+    /// `not_found` for an execution that is not known.
     Finish = finish(execution_id: ExecutionId, receipt: Receipt) -> ();
     /// Frees the key of a call that is proven to have had no effect.
     Free = free(execution_id: ExecutionId, why: String, at: UnixMs) -> ();
     /// Records that the outcome of a call cannot be told.
     Unknown = unknown(execution_id: ExecutionId, why: String, at: UnixMs) -> ();
     /// Records something without an effect of its own; it may be lost in a power cut.
+    ///
+    /// # Errors
+    /// `io_failed`, reason `disk_full`, below the free-space watermark: what is left is for receipts.
     Note = note(note: Note) -> ();
     /// Lists the calls that are running, in the order of the journal.
     OpenIntents = open_intents() -> Vec<Intent>;
-    /// Counts calls of a job, with effects outside of any generation, that were finished in an attempt's time.
+    /// Counts calls of a job, with effects outside of any generation, that may have had their effect since a time:
+    /// those that are done, run, or are unknown.
     JobCommits = job_commits(job: JobId, since: UnixMs) -> u64;
 
     /// Begins a run of a job.
@@ -245,6 +256,8 @@ journal! {
     Log = log(filter: LogFilter) -> Vec<LogLine>;
     /// Verifies the chain, the state of every key, and that no key has two effects.
     Verify = verify() -> ChainReport;
+    /// Verifies as `verify` does, and the database's own structures too.
+    Check = check() -> ChainReport;
     /// Copies the journal to a new file, whole and consistent.
     ///
     /// # Errors
@@ -258,6 +271,7 @@ fn encode<T: Serialize>(value: T) -> Result<serde_json::Value> {
     serde_json::to_value(value).map_err(|e| Error::Database {
         doing: "encode an answer",
         detail: e.to_string(),
+        damage: Damage::Verb,
     })
 }
 
@@ -265,6 +279,7 @@ fn decode<T: for<'de> Deserialize<'de>>(value: serde_json::Value) -> Result<T> {
     serde_json::from_value(value).map_err(|e| Error::Database {
         doing: "decode an answer",
         detail: e.to_string(),
+        damage: Damage::Verb,
     })
 }
 

@@ -5,6 +5,11 @@
 
 pub mod error;
 pub mod journal;
+pub mod owner;
+mod reserve;
+pub mod sqlite;
 
 pub use error::{Error, Result};
 pub use journal::{Began, Journal, Remote, Transport, Verb};
+pub use owner::OwnerLock;
+pub use sqlite::SqliteJournal;

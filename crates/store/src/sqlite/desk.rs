@@ -1,0 +1,303 @@
+//! The writer's desk: appends a record to the chain, and folds it into every projection.
+//!
+//! Whatever is written goes through `record`, which knows no rule of its own: it loads the state, asks the `apply`
+//! of the core, and stores what comes out. `verify` folds the same records the same way.
+
+use super::row::{self, CallRow};
+use super::{fault, int};
+use crate::error::Result;
+use rusqlite::{Connection, OptionalExtension as _};
+use semel_core::call::{self, Event, Intent};
+use semel_core::ids::{ExecutionId, Generation, RunId};
+use semel_core::pipeline::{self, Run};
+use semel_core::record::{IllegalRecord, RECORD_VERSION, Record, Sync, chain};
+use semel_core::volume::{self, Durability, Volume};
+use semel_core::{Code, Sha256};
+use std::collections::HashMap;
+
+/// Is the end of the chain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    /// The place of the last entry; 0 before the first.
+    pub(super) seq: u64,
+    /// Its digest; zeros before the first.
+    pub(super) hash: Sha256,
+}
+
+impl Head {
+    pub(super) const START: Head = Head {
+        seq: 0,
+        hash: Sha256::from_bytes([0; 32]),
+    };
+}
+
+/// Is what the writer has in its hands.
+pub(super) struct Desk {
+    pub(super) conn: Connection,
+    pub(super) head: Head,
+    /// When the records of this batch have to be on the disk.
+    pub(super) need: Sync,
+    /// What the running calls survive: a hint, by which a batch is begun as it has to end.
+    pub(super) running: HashMap<ExecutionId, Durability>,
+}
+
+/// Is what an entry is found by.
+#[derive(Default)]
+struct Found<'a> {
+    job: Option<&'a str>,
+    execution: Option<&'a str>,
+    key: Option<&'a str>,
+    conflict: i64,
+}
+
+impl Desk {
+    /// Records what happened: an entry of the chain, and the state that follows from it.
+    pub(super) fn record(&mut self, record: &Record) -> Result<()> {
+        match record {
+            Record::VolumeOpened { new, .. } => self.volume(record, &new.generation),
+            Record::VolumeReady { generation, .. }
+            | Record::VolumeEnded { generation, .. }
+            | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
+            Record::CallIntended(intent) => self.intent(record, intent),
+            Record::CallReceipted { execution_id, .. }
+            | Record::CallFreed { execution_id, .. }
+            | Record::CallUnknown { execution_id, .. } => self.call(record, execution_id),
+            Record::RunStarted(new) => self.run(record, &new.run),
+            Record::RunStaged { run, .. } | Record::RunEnded { run, .. } => self.run(record, run),
+            Record::CallNoted(note) => {
+                let conflict = match &note.event {
+                    Event::Refused { code, .. } => i64::from(*code == Code::ReplayConflict),
+                    Event::Replayed | Event::Read => 0,
+                };
+                let found = Found {
+                    job: note.job.as_ref().map(|j| j.as_str()),
+                    execution: note.execution_id.as_ref().map(ExecutionId::as_str),
+                    key: note.key.as_ref().map(|k| k.as_str()),
+                    conflict,
+                };
+                self.append(record, &found, Durability::Process).map(drop)
+            }
+            Record::WorktreeRestored(restoration) => {
+                let found = Found {
+                    job: restoration.job.as_ref().map(|j| j.as_str()),
+                    ..Found::default()
+                };
+                self.append(record, &found, Durability::Process).map(drop)
+            }
+            Record::DaemonStarted {
+                incarnation,
+                boot_id,
+                version,
+                at,
+            } => {
+                self.append(record, &Found::default(), Durability::Power)?;
+                self.execute(
+                    "INSERT INTO incarnations (incarnation, boot_id, version, at_ms) VALUES (?1, ?2, ?3, ?4)",
+                    (int(incarnation.0)?, boot_id, version, int(at.0)?),
+                )
+            }
+            Record::AttemptJudged(judgement) => {
+                let seq = self.append(record, &of_job(judgement.job.as_str()), Durability::Power)?;
+                self.execute(
+                    "INSERT INTO judgements (generation, seq, job, proposal, json) VALUES (?1, ?2, ?3, ?4, ?5)",
+                    (
+                        judgement.generation.as_str(),
+                        seq,
+                        judgement.job.as_str(),
+                        judgement.proposal.as_bytes(),
+                        row::encode(judgement)?,
+                    ),
+                )
+            }
+            Record::CertificateConsumed(consumption) => {
+                self.append(record, &Found::default(), Durability::Power)?;
+                self.execute(
+                    "INSERT INTO consumptions (generation, json) VALUES (?1, ?2)",
+                    (consumption.generation.as_str(), row::encode(consumption)?),
+                )
+            }
+        }
+    }
+
+    fn volume(&mut self, record: &Record, generation: &Generation) -> Result<()> {
+        let prior = self.find_volume(generation)?;
+        let volume = volume::apply(prior, record)?.ok_or_else(|| lost("a volume"))?;
+        self.append(record, &of_job(volume.job.as_str()), Durability::Power)?;
+        let json = row::encode(&volume)?;
+        let state = row::state_of(&volume);
+        if let Record::VolumeOpened { new, .. } = record {
+            self.execute(
+                "INSERT INTO volumes (generation, job, attempt, fencing_token, token_sha256, role, state, json)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                (
+                    generation.as_str(),
+                    volume.job.as_str(),
+                    int(u64::from(volume.attempt.0))?,
+                    int(volume.fencing_token.0)?,
+                    new.token_sha256.as_bytes(),
+                    row::role_of(volume.role),
+                    state,
+                    json,
+                ),
+            )
+        } else {
+            self.execute(
+                "UPDATE volumes SET state = ?2, json = ?3 WHERE generation = ?1",
+                (generation.as_str(), state, json),
+            )
+        }
+    }
+
+    fn intent(&mut self, record: &Record, intent: &Intent) -> Result<()> {
+        let scope = row::scope(&intent.scope);
+        let prior = row::call_by_key(&self.conn, &scope, intent.key.as_str())?;
+        call::apply(prior.map(|row| row.state), record)?;
+        let found = Found {
+            job: Some(intent.scope.job.as_str()),
+            execution: Some(intent.execution_id.as_str()),
+            key: Some(intent.key.as_str()),
+            conflict: 0,
+        };
+        let survives = intent.survives();
+        let seq = self.append(record, &found, survives)?;
+        let job_scoped = match intent.scope.generation {
+            Some(_) => None,
+            None => Some(intent.scope.job.as_str()),
+        };
+        self.execute(
+            "INSERT INTO calls (intent_seq, scope, key, execution_id, generation, job_scoped, state, at_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'running', ?7)",
+            (
+                seq,
+                scope,
+                intent.key.as_str(),
+                intent.execution_id.as_str(),
+                intent.generation.as_str(),
+                job_scoped,
+                int(intent.at.0)?,
+            ),
+        )?;
+        self.running.insert(intent.execution_id.clone(), survives);
+        Ok(())
+    }
+
+    fn call(&mut self, record: &Record, execution: &ExecutionId) -> Result<()> {
+        let CallRow { intent_seq, state } = row::call_by_execution(&self.conn, execution.as_str())?
+            .ok_or_else(|| IllegalRecord("the end of a call that is not known".to_owned()))?;
+        let intent = state.intent().clone();
+        let next = call::apply(Some(state), record)?;
+        let found = Found {
+            job: Some(intent.scope.job.as_str()),
+            execution: Some(execution.as_str()),
+            key: Some(intent.key.as_str()),
+            conflict: 0,
+        };
+        let seq = self.append(record, &found, intent.survives())?;
+        self.running.remove(execution);
+        let state = match &next {
+            None => return self.execute("DELETE FROM calls WHERE intent_seq = ?1", (intent_seq,)),
+            Some(next) => row::state_of_call(next),
+        };
+        self.execute(
+            "UPDATE calls SET state = ?2, outcome_seq = ?3, at_ms = ?4 WHERE intent_seq = ?1",
+            (intent_seq, state, seq, int(record.at().0)?),
+        )
+    }
+
+    fn run(&mut self, record: &Record, run: &RunId) -> Result<()> {
+        let prior = self.find_run(run)?;
+        let next = pipeline::apply(prior, record)?.ok_or_else(|| lost("a run"))?;
+        let seq = self.append(record, &of_job(next.new.job.as_str()), Durability::Power)?;
+        let over = i64::from(next.end.is_some());
+        let json = row::encode(&next)?;
+        if let Record::RunStarted(_) = record {
+            self.execute(
+                "INSERT INTO runs (run, seq, job, over, json) VALUES (?1, ?2, ?3, ?4, ?5)",
+                (run.as_str(), seq, next.new.job.as_str(), over, json),
+            )
+        } else {
+            self.execute(
+                "UPDATE runs SET over = ?2, json = ?3 WHERE run = ?1",
+                (run.as_str(), over, json),
+            )
+        }
+    }
+
+    /// Adds an entry to the chain, and gives its place.
+    fn append(&mut self, record: &Record, found: &Found<'_>, survives: Durability) -> Result<i64> {
+        let body = row::encode(record)?;
+        let seq = self.head.seq + 1;
+        let hash = chain(&self.head.hash, seq, RECORD_VERSION, body.as_bytes());
+        let place = int(seq)?;
+        self.execute(
+            "INSERT INTO records (seq, at_ms, version, body, prev, hash, job, execution_id, key, conflict)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            (
+                place,
+                int(record.at().0)?,
+                RECORD_VERSION,
+                body,
+                self.head.hash.as_bytes(),
+                hash.as_bytes(),
+                found.job,
+                found.execution,
+                found.key,
+                found.conflict,
+            ),
+        )?;
+        self.head = Head { seq, hash };
+        self.need = self.need.max(record.sync(survives));
+        Ok(place)
+    }
+
+    /// Finds a volume.
+    pub(super) fn find_volume(&self, generation: &Generation) -> Result<Option<Volume>> {
+        row::json(
+            &self.conn,
+            "SELECT json FROM volumes WHERE generation = ?1",
+            [generation.as_str()],
+        )
+    }
+
+    /// Finds a run.
+    pub(super) fn find_run(&self, run: &RunId) -> Result<Option<Run>> {
+        row::json(&self.conn, "SELECT json FROM runs WHERE run = ?1", [run.as_str()])
+    }
+
+    /// Finds one whole number; none is 0.
+    pub(super) fn number(&self, sql: &str, args: impl rusqlite::Params) -> Result<u64> {
+        let found: Option<Option<i64>> = self
+            .conn
+            .prepare_cached(sql)
+            .and_then(|mut s| s.query_row(args, |row| row.get(0)).optional())
+            .map_err(fault("read a number"))?;
+        Ok(found.flatten().map_or(0, i64::unsigned_abs))
+    }
+
+    /// Carries out one statement that changes exactly one row.
+    pub(super) fn execute(&self, sql: &'static str, args: impl rusqlite::Params) -> Result<()> {
+        let doing = "write to the journal";
+        let changed = self
+            .conn
+            .prepare_cached(sql)
+            .and_then(|mut s| s.execute(args))
+            .map_err(fault(doing))?;
+        if changed == 1 {
+            Ok(())
+        } else {
+            Err(lost("a row").into())
+        }
+    }
+}
+
+fn of_job(job: &str) -> Found<'_> {
+    Found {
+        job: Some(job),
+        ..Found::default()
+    }
+}
+
+/// Says that a projection lacks what its records say is there.
+fn lost(what: &str) -> IllegalRecord {
+    IllegalRecord(format!("{what} is missing that the records say is there"))
+}

@@ -1,0 +1,390 @@
+//! The journal in one SQLite file: one thread writes, a few connections read.
+//!
+//! Nobody but SQLite opens `journal.db` or its write-ahead log. What a verb means stands in the table of
+//! [`Journal`]; this module only says who carries it out.
+
+mod desk;
+mod read;
+mod row;
+mod schema;
+mod verbs;
+mod verify;
+mod writer;
+
+use crate::error::{Damage, Error, Result};
+use crate::journal::{Began, ChainReport, Consumed, Journal, JournalStatus, LogFilter, LogLine};
+use crate::owner::OwnerLock;
+use crate::reserve::Reserve;
+use desk::Desk;
+use read::Pool;
+use semel_core::call::{CallState, Intent, Note, Receipt, Scope};
+use semel_core::ids::{
+    ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
+};
+use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
+use semel_core::record::{Consumption, Judgement, Restoration, Sync};
+use semel_core::volume::{Durability, End, NewVolume, Volume};
+use semel_core::{Code, Refusal, Sha256};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use writer::{Class, Hint, Shared, Writer};
+
+/// Holds what the journal records of the process that opens it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The version of the binary.
+    pub version: String,
+    /// The boot in which it runs.
+    pub boot_id: String,
+    /// When it opens the journal.
+    pub now: UnixMs,
+}
+
+/// Is the journal of one state directory.
+pub struct SqliteJournal {
+    // Dropped in this order: the writer ends, then the readers close, then the lock is given up.
+    writer: Option<Writer>,
+    pool: Pool,
+    shared: Arc<Shared>,
+    incarnation: Incarnation,
+    _lock: Option<OwnerLock>,
+}
+
+impl std::fmt::Debug for SqliteJournal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteJournal")
+            .field("incarnation", &self.incarnation)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SqliteJournal {
+    /// Opens the journal of the lock's directory to write it, and records that this process began.
+    ///
+    /// # Errors
+    /// `store_unavailable`, with the reason `network_filesystem`, `engine_too_old`, `newer_schema`,
+    /// `migration_changed`, `foreign_database` or `chain_broken` (the newest entries do not follow one another);
+    /// `io_failed` where the disk is full.
+    ///
+    /// # Durability
+    /// When this returns, the schema and the new life of the writer are on the disk.
+    pub fn open(lock: OwnerLock, options: &Options) -> Result<Self> {
+        let conn = schema::open_writer(&lock)?;
+        let head = verify::tail(&conn)?;
+        let reserve = Reserve::hold(lock.dir())
+            .map_err(|e| Refusal::new(Code::IoFailed, format!("the reserve cannot be held ({e})")))?;
+        let running = read::open_intents(&conn)?
+            .into_iter()
+            .map(|intent| {
+                let survives = intent.survives();
+                (intent.execution_id, survives)
+            })
+            .collect();
+        let desk = Desk {
+            conn,
+            head,
+            need: Sync::Later,
+            running,
+        };
+        let shared = Arc::new(Shared::default());
+        let writer = Writer::start(desk, reserve, Arc::clone(&shared))?;
+        let Options {
+            version,
+            boot_id,
+            now,
+        } = options.clone();
+        let incarnation = writer.ask(Class::Settles, Hint::Known(Sync::Now), move |desk| {
+            desk.start(&boot_id, &version, now)
+        })?;
+        Ok(Self {
+            pool: Pool::open(lock.dir())?,
+            writer: Some(writer),
+            shared,
+            incarnation,
+            _lock: Some(lock),
+        })
+    }
+
+    /// Opens the journal of a directory to read it alone, whether or not another process writes it.
+    ///
+    /// # Errors
+    /// `store_unavailable` where there is none, or it is not of this build; every verb that writes then answers
+    /// `store_unavailable`, reason `read_only`.
+    pub fn open_read_only(dir: &Path) -> Result<Self> {
+        schema::on_local_disk(dir)?;
+        let pool = Pool::open(dir)?;
+        let incarnation = pool.read(|conn| {
+            schema::known(conn)?;
+            Ok(read::status(conn)?.incarnation)
+        })?;
+        Ok(Self {
+            writer: None,
+            pool,
+            shared: Arc::new(Shared::default()),
+            incarnation,
+            _lock: None,
+        })
+    }
+
+    /// Gives the number of this life of the writer.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Says why the process must end, if it must: readiness drops with it.
+    #[must_use]
+    pub fn poisoned(&self) -> Option<String> {
+        self.shared.poisoned()
+    }
+
+    /// Proves that the writer still commits: for a watchdog.
+    ///
+    /// # Errors
+    /// `store_unavailable`, reason `writer_stuck`, where no commit passed in that time.
+    pub fn heartbeat(&self, within: Duration) -> Result<()> {
+        self.writer()?.beat(within)
+    }
+
+    fn writer(&self) -> Result<&Writer> {
+        self.writer.as_ref().ok_or_else(|| {
+            Error::Refused(
+                Refusal::new(Code::StoreUnavailable, "the journal is opened to read alone")
+                    .reason("read_only"),
+            )
+        })
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        class: Class,
+        hint: Hint,
+        work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.writer()?.ask(class, hint, work)
+    }
+
+    /// Records something that is always synced.
+    fn settle<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.ask(Class::Settles, Hint::Known(Sync::Now), work)
+    }
+
+    fn read<T>(&self, work: impl FnOnce(&rusqlite::Connection) -> Result<T>) -> Result<T> {
+        self.shared.sound()?;
+        self.pool.read(work)
+    }
+}
+
+impl Journal for SqliteJournal {
+    fn open_volume(&self, new: NewVolume) -> Result<Volume> {
+        self.ask(Class::Begins, Hint::Known(Sync::Now), move |desk| {
+            desk.open_volume(&new)
+        })
+    }
+
+    fn volume_ready(
+        &self,
+        generation: Generation,
+        fencing_token: FencingToken,
+        identity: VolumeIdentity,
+        at: UnixMs,
+    ) -> Result<Volume> {
+        self.settle(move |desk| desk.volume_ready(&generation, fencing_token, &identity, at))
+    }
+
+    fn end_volume(
+        &self,
+        generation: Generation,
+        fencing_token: FencingToken,
+        end: End,
+        at: UnixMs,
+    ) -> Result<Volume> {
+        self.settle(move |desk| desk.end_volume(&generation, fencing_token, &end, at))
+    }
+
+    fn volume_destroyed(&self, generation: Generation, at: UnixMs) -> Result<Volume> {
+        self.settle(move |desk| desk.volume_destroyed(&generation, at))
+    }
+
+    fn volume(&self, generation: Generation) -> Result<Option<Volume>> {
+        self.read(|conn| read::volume(conn, &generation))
+    }
+
+    fn volumes(&self, job: Option<JobId>) -> Result<Vec<Volume>> {
+        self.read(|conn| read::volumes(conn, job.as_ref()))
+    }
+
+    fn lease(&self, token_sha256: Sha256) -> Result<Option<Volume>> {
+        self.read(|conn| read::lease(conn, &token_sha256))
+    }
+
+    fn prior(&self, scope: Scope, key: IdempotencyKey) -> Result<Option<CallState>> {
+        self.read(|conn| read::prior(conn, &scope, &key))
+    }
+
+    fn execution(&self, execution_id: ExecutionId) -> Result<Option<CallState>> {
+        self.read(|conn| read::execution(conn, &execution_id))
+    }
+
+    fn begin(&self, intent: Intent) -> Result<Began> {
+        let hint = Hint::Known(match intent.survives() {
+            Durability::Process => Sync::Later,
+            Durability::Power | Durability::PowerBestEffort => Sync::Now,
+        });
+        self.ask(Class::Begins, hint, move |desk| desk.begin(&intent))
+    }
+
+    fn finish(&self, execution_id: ExecutionId, receipt: Receipt) -> Result<()> {
+        self.ask(Class::Settles, Hint::Call(execution_id.clone()), move |desk| {
+            desk.finish(&execution_id, &receipt)
+        })
+    }
+
+    fn free(&self, execution_id: ExecutionId, why: String, at: UnixMs) -> Result<()> {
+        self.ask(Class::Settles, Hint::Call(execution_id.clone()), move |desk| {
+            desk.free(&execution_id, &why, at)
+        })
+    }
+
+    fn unknown(&self, execution_id: ExecutionId, why: String, at: UnixMs) -> Result<()> {
+        self.ask(Class::Settles, Hint::Call(execution_id.clone()), move |desk| {
+            desk.unknown(&execution_id, &why, at)
+        })
+    }
+
+    fn note(&self, note: Note) -> Result<()> {
+        self.ask(Class::Begins, Hint::Known(Sync::Later), move |desk| {
+            desk.note(&note)
+        })
+    }
+
+    fn open_intents(&self) -> Result<Vec<Intent>> {
+        self.read(read::open_intents)
+    }
+
+    fn job_commits(&self, job: JobId, since: UnixMs) -> Result<u64> {
+        self.read(|conn| read::job_commits(conn, &job, since))
+    }
+
+    fn start_run(&self, new: NewRun) -> Result<Run> {
+        self.ask(Class::Begins, Hint::Known(Sync::Now), move |desk| {
+            desk.start_run(&new)
+        })
+    }
+
+    fn stage_run(&self, run: RunId, stage: Stage, at: UnixMs) -> Result<Run> {
+        self.settle(move |desk| desk.stage_run(&run, &stage, at))
+    }
+
+    fn end_run(&self, run: RunId, end: RunEnd, at: UnixMs) -> Result<Run> {
+        self.settle(move |desk| desk.end_run(&run, &end, at))
+    }
+
+    fn last_run(&self, job: JobId) -> Result<Option<Run>> {
+        self.read(|conn| read::last_run(conn, &job))
+    }
+
+    fn runs(&self) -> Result<Vec<Run>> {
+        self.read(read::runs)
+    }
+
+    fn judge(&self, judgement: Judgement) -> Result<()> {
+        self.settle(move |desk| desk.judge(&judgement))
+    }
+
+    fn judgements(&self, proposal: Sha256) -> Result<Vec<Judgement>> {
+        self.read(|conn| read::judgements(conn, &proposal))
+    }
+
+    fn judgement(&self, generation: Generation) -> Result<Option<Judgement>> {
+        self.read(|conn| read::judgement(conn, &generation))
+    }
+
+    fn job_judgements(&self, job: JobId) -> Result<Vec<Judgement>> {
+        self.read(|conn| read::job_judgements(conn, &job))
+    }
+
+    fn consume(&self, consumption: Consumption) -> Result<Consumed> {
+        self.settle(move |desk| desk.consume(&consumption))
+    }
+
+    fn restored(&self, restoration: Restoration) -> Result<()> {
+        self.ask(Class::Settles, Hint::Known(Sync::Later), move |desk| {
+            desk.restored(&restoration)
+        })
+    }
+
+    fn log(&self, filter: LogFilter) -> Result<Vec<LogLine>> {
+        self.read(|conn| read::log(conn, &filter))
+    }
+
+    fn verify(&self) -> Result<ChainReport> {
+        self.shared.sound()?;
+        verify::verify(&self.pool.apart()?, verify::Depth::Chain)
+    }
+
+    fn check(&self) -> Result<ChainReport> {
+        self.shared.sound()?;
+        verify::verify(&self.pool.apart()?, verify::Depth::Structures)
+    }
+
+    fn backup(&self, path: String) -> Result<()> {
+        self.shared.sound()?;
+        verify::backup(&self.pool.apart()?, &self.pool.file(), Path::new(&path))
+    }
+
+    fn status(&self) -> Result<JournalStatus> {
+        let status = self.read(read::status)?;
+        Ok(JournalStatus {
+            incarnation: self.incarnation,
+            commits: self.shared.commits.load(Ordering::Relaxed),
+            rows: self.shared.rows.load(Ordering::Relaxed),
+            synced_commits: self.shared.synced.load(Ordering::Relaxed),
+            ..status
+        })
+    }
+}
+
+/// Names what was being done when the database failed.
+fn fault(doing: &'static str) -> impl FnOnce(rusqlite::Error) -> Error {
+    move |e| {
+        use rusqlite::ErrorCode as C;
+        let damage = match e.sqlite_error_code() {
+            Some(C::DiskFull) => Damage::Full,
+            Some(
+                C::SystemIoFailure
+                | C::DatabaseCorrupt
+                | C::NotADatabase
+                | C::ReadOnly
+                | C::CannotOpen
+                | C::FileLockingProtocolFailed
+                | C::OutOfMemory,
+            ) => Damage::Files,
+            Some(_) | None => Damage::Verb,
+        };
+        Error::Database {
+            doing,
+            detail: e.to_string(),
+            damage,
+        }
+    }
+}
+
+/// Fits a number into SQLite's.
+fn int(number: u64) -> Result<i64> {
+    i64::try_from(number).map_err(|_| {
+        Refusal::new(
+            Code::BadInput,
+            format!("{number} is more than the journal can count"),
+        )
+        .into()
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,281 @@
+//! The verbs that read, and the connections that they read by.
+//!
+//! A read begins after the caller's own earlier answers, which came after their commits: it sees them.
+
+use super::row::{self, select_calls};
+use super::{fault, int, schema};
+use crate::error::Result;
+use crate::journal::{JournalStatus, LogFilter, LogLine};
+use rusqlite::types::Value;
+use rusqlite::{Connection, params_from_iter};
+use semel_core::Sha256;
+use semel_core::call::{CallState, Intent, Scope};
+use semel_core::ids::{ExecutionId, Generation, IdempotencyKey, Incarnation, JobId, UnixMs};
+use semel_core::pipeline::Run;
+use semel_core::record::{Entry, Judgement};
+use semel_core::volume::Volume;
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// How many reads go on at once.
+const READERS: usize = 4;
+
+/// Lends connections that read.
+pub(super) struct Pool {
+    dir: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+    returned: Condvar,
+}
+
+impl Pool {
+    pub(super) fn open(dir: &Path) -> Result<Self> {
+        let idle = (0..READERS)
+            .map(|_| schema::open_reader(dir))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self {
+            dir: dir.to_path_buf(),
+            idle: Mutex::new(idle),
+            returned: Condvar::new(),
+        })
+    }
+
+    /// Reads by a lent connection.
+    pub(super) fn read<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let conn = loop {
+            match idle.pop() {
+                Some(conn) => break conn,
+                None => idle = self.returned.wait(idle).unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        drop(idle);
+        let lent = Lent {
+            pool: self,
+            conn: Some(conn),
+        };
+        match &lent.conn {
+            Some(conn) => work(conn),
+            None => work(&schema::open_reader(&self.dir)?),
+        }
+    }
+
+    /// Gives the path of the database.
+    pub(super) fn file(&self) -> PathBuf {
+        self.dir.join(schema::FILE)
+    }
+
+    /// Opens a connection of its own, for a read that takes long.
+    pub(super) fn apart(&self) -> Result<Connection> {
+        schema::open_reader(&self.dir)
+    }
+}
+
+/// Gives the connection back, whatever happens while it is lent.
+struct Lent<'a> {
+    pool: &'a Pool,
+    conn: Option<Connection>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(conn) = self.conn.take() {
+            let mut idle = self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.push(conn);
+            drop(idle);
+            self.pool.returned.notify_one();
+        }
+    }
+}
+
+pub(super) fn volume(conn: &Connection, generation: &Generation) -> Result<Option<Volume>> {
+    row::json(
+        conn,
+        "SELECT json FROM volumes WHERE generation = ?1",
+        [generation.as_str()],
+    )
+}
+
+pub(super) fn volumes(conn: &Connection, job: Option<&JobId>) -> Result<Vec<Volume>> {
+    match job {
+        None => row::jsons(conn, "SELECT json FROM volumes ORDER BY fencing_token", []),
+        Some(job) => row::jsons(
+            conn,
+            "SELECT json FROM volumes WHERE job = ?1 ORDER BY attempt",
+            [job.as_str()],
+        ),
+    }
+}
+
+pub(super) fn lease(conn: &Connection, token: &Sha256) -> Result<Option<Volume>> {
+    row::json(
+        conn,
+        "SELECT json FROM volumes WHERE token_sha256 = ?1",
+        [token.as_bytes()],
+    )
+}
+
+pub(super) fn prior(conn: &Connection, scope: &Scope, key: &IdempotencyKey) -> Result<Option<CallState>> {
+    Ok(row::call_by_key(conn, &row::scope(scope), key.as_str())?.map(|row| row.state))
+}
+
+pub(super) fn execution(conn: &Connection, execution: &ExecutionId) -> Result<Option<CallState>> {
+    Ok(row::call_by_execution(conn, execution.as_str())?.map(|row| row.state))
+}
+
+pub(super) fn open_intents(conn: &Connection) -> Result<Vec<Intent>> {
+    let raw = conn
+        .prepare_cached(select_calls!("WHERE c.state = 'running' ORDER BY c.intent_seq"))
+        .and_then(|mut s| {
+            s.query_map([], row::raw_call)?
+                .collect::<rusqlite::Result<Vec<_>>>()
+        })
+        .map_err(fault("list the running calls"))?;
+    raw.into_iter()
+        .map(|raw| Ok(row::fold_call(raw)?.state.intent().clone()))
+        .collect()
+}
+
+pub(super) fn job_commits(conn: &Connection, job: &JobId, since: UnixMs) -> Result<u64> {
+    count(
+        conn,
+        "SELECT count(*) FROM calls
+         WHERE job_scoped = ?1 AND at_ms >= ?2 AND state IN ('running', 'done', 'unknown')",
+        (job.as_str(), int(since.0)?),
+    )
+}
+
+fn count(conn: &Connection, sql: &str, args: impl rusqlite::Params) -> Result<u64> {
+    conn.prepare_cached(sql)
+        .and_then(|mut s| s.query_row(args, |row| row.get::<_, i64>(0)))
+        .map(i64::unsigned_abs)
+        .map_err(fault("count in the journal"))
+}
+
+pub(super) fn last_run(conn: &Connection, job: &JobId) -> Result<Option<Run>> {
+    row::json(
+        conn,
+        "SELECT json FROM runs WHERE job = ?1 ORDER BY seq DESC LIMIT 1",
+        [job.as_str()],
+    )
+}
+
+pub(super) fn runs(conn: &Connection) -> Result<Vec<Run>> {
+    row::jsons(conn, "SELECT json FROM runs ORDER BY seq", [])
+}
+
+pub(super) fn judgements(conn: &Connection, proposal: &Sha256) -> Result<Vec<Judgement>> {
+    row::jsons(
+        conn,
+        "SELECT json FROM judgements WHERE proposal = ?1 ORDER BY seq",
+        [proposal.as_bytes()],
+    )
+}
+
+pub(super) fn judgement(conn: &Connection, generation: &Generation) -> Result<Option<Judgement>> {
+    row::json(
+        conn,
+        "SELECT json FROM judgements WHERE generation = ?1",
+        [generation.as_str()],
+    )
+}
+
+pub(super) fn job_judgements(conn: &Connection, job: &JobId) -> Result<Vec<Judgement>> {
+    row::jsons(
+        conn,
+        "SELECT json FROM judgements WHERE job = ?1 ORDER BY seq",
+        [job.as_str()],
+    )
+}
+
+/// Reads the newest entries that pass the filter, and gives them in the order of the journal.
+pub(super) fn log(conn: &Connection, filter: &LogFilter) -> Result<Vec<LogLine>> {
+    let mut sql = "SELECT seq, at_ms, version, body, prev, hash FROM records WHERE 1".to_owned();
+    let mut args: Vec<Value> = Vec::new();
+    if let Some(after) = filter.after_seq {
+        sql.push_str(" AND seq > ?");
+        args.push(Value::Integer(i64::try_from(after).unwrap_or(i64::MAX)));
+    }
+    let texts = [
+        (" AND job = ?", filter.job.as_ref().map(JobId::as_str)),
+        (
+            " AND execution_id = ?",
+            filter.execution.as_ref().map(ExecutionId::as_str),
+        ),
+        (" AND key = ?", filter.key.as_ref().map(IdempotencyKey::as_str)),
+    ];
+    for (clause, text) in texts {
+        if let Some(text) = text {
+            sql.push_str(clause);
+            args.push(Value::Text(text.to_owned()));
+        }
+    }
+    if filter.conflicts.is_some() {
+        sql.push_str(" AND conflict = 1");
+    }
+    sql.push_str(" ORDER BY seq DESC");
+    if let Some(limit) = filter.limit {
+        sql.push_str(" LIMIT ?");
+        args.push(Value::Integer(i64::from(limit)));
+    }
+    let rows = conn
+        .prepare_cached(&sql)
+        .and_then(|mut s| {
+            s.query_map(params_from_iter(args), raw_entry)?
+                .collect::<rusqlite::Result<Vec<_>>>()
+        })
+        .map_err(fault("read the log"))?;
+    rows.into_iter().rev().map(line).collect()
+}
+
+/// Is an entry as it is stored.
+pub(super) struct RawEntry {
+    pub(super) seq: i64,
+    pub(super) at_ms: i64,
+    pub(super) version: u16,
+    pub(super) body: String,
+    pub(super) prev: [u8; 32],
+    pub(super) hash: [u8; 32],
+}
+
+pub(super) fn raw_entry(row: &rusqlite::Row<'_>) -> rusqlite::Result<RawEntry> {
+    Ok(RawEntry {
+        seq: row.get(0)?,
+        at_ms: row.get(1)?,
+        version: row.get(2)?,
+        body: row.get(3)?,
+        prev: row.get(4)?,
+        hash: row.get(5)?,
+    })
+}
+
+fn line(raw: RawEntry) -> Result<LogLine> {
+    Ok(LogLine {
+        at: UnixMs(raw.at_ms.unsigned_abs()),
+        entry: Entry {
+            seq: raw.seq.unsigned_abs(),
+            version: raw.version,
+            record: row::decode_record(raw.version, &raw.body)?,
+            prev: Sha256::from_bytes(raw.prev),
+            hash: Sha256::from_bytes(raw.hash),
+        },
+    })
+}
+
+/// Reads what the journal's tables say of it; the writer's counts are filled in by whoever knows them.
+pub(super) fn status(conn: &Connection) -> Result<JournalStatus> {
+    let open = "SELECT count(*) FROM calls WHERE state = ?1 AND state IN ('running', 'unknown')";
+    Ok(JournalStatus {
+        incarnation: Incarnation(count(
+            conn,
+            "SELECT coalesce(max(incarnation), 0) FROM incarnations",
+            [],
+        )?),
+        entries: count(conn, "SELECT coalesce(max(seq), 0) FROM records", [])?,
+        commits: 0,
+        rows: 0,
+        synced_commits: 0,
+        running: count(conn, open, ["running"])?,
+        unknown: count(conn, open, ["unknown"])?,
+        engine: format!("SQLite {}", rusqlite::version()),
+    })
+}

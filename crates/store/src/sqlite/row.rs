@@ -1,0 +1,161 @@
+//! How what the core knows lies in rows.
+
+use super::fault;
+use crate::error::{Damage, Error, Result};
+use rusqlite::{Connection, OptionalExtension as _, Row};
+use semel_core::call::{self, CallState, Outcome, Scope};
+use semel_core::record::{RECORD_VERSION, Record};
+use semel_core::volume::{Role, Volume, VolumeState};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Is a call with the place of its intent.
+pub(super) struct CallRow {
+    pub(super) intent_seq: i64,
+    pub(super) state: CallState,
+}
+
+/// Writes a value as it is stored.
+pub(super) fn encode(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| unreadable("write an entry", &e))
+}
+
+/// Reads a value as it is stored.
+pub(super) fn decode<T: DeserializeOwned>(text: &str) -> Result<T> {
+    serde_json::from_str(text).map_err(|e| unreadable("read an entry", &e))
+}
+
+/// Reads a record; a newer format is refused.
+pub(super) fn decode_record(version: u16, body: &str) -> Result<Record> {
+    if version == RECORD_VERSION {
+        decode(body)
+    } else {
+        Err(unreadable(
+            "read an entry",
+            &format!("its format {version} is not known to this build"),
+        ))
+    }
+}
+
+fn unreadable(doing: &'static str, detail: &impl ToString) -> Error {
+    Error::Database {
+        doing,
+        detail: detail.to_string(),
+        damage: Damage::Verb,
+    }
+}
+
+/// Writes a scope as text; none of its parts can hold a space.
+pub(super) fn scope(scope: &Scope) -> String {
+    let generation = scope.generation.as_ref().map_or("-", |g| g.as_str());
+    format!("{} {} {generation}", scope.principal, scope.job)
+}
+
+/// Says in a word where a volume is.
+pub(super) fn state_of(volume: &Volume) -> &'static str {
+    match volume.state {
+        VolumeState::Opening => "opening",
+        VolumeState::Open => "open",
+        VolumeState::Clean => "clean",
+        VolumeState::Quarantined => "quarantined",
+        VolumeState::Destroyed => "destroyed",
+    }
+}
+
+/// Says in a word what a volume is for.
+pub(super) fn role_of(role: Role) -> &'static str {
+    match role {
+        Role::Draft => "draft",
+        Role::Cert => "cert",
+    }
+}
+
+/// Says in a word what is recorded of a call.
+pub(super) fn state_of_call(state: &CallState) -> &'static str {
+    match state {
+        CallState::Running { .. } => "running",
+        CallState::Finished { receipt, .. } => match receipt.outcome {
+            Outcome::Done(_) => "done",
+            Outcome::Refused { .. } => "refused",
+        },
+        CallState::Unknown { .. } => "unknown",
+    }
+}
+
+macro_rules! select_calls {
+    ($rest:literal) => {
+        concat!(
+            "SELECT c.intent_seq, i.version, i.body, o.version, o.body FROM calls c
+             JOIN records i ON i.seq = c.intent_seq LEFT JOIN records o ON o.seq = c.outcome_seq ",
+            $rest
+        )
+    };
+}
+pub(super) use select_calls;
+
+/// Is a call as it is read: the records that it is folded from.
+pub(super) type RawCall = (i64, u16, String, Option<u16>, Option<String>);
+
+pub(super) fn raw_call(row: &Row<'_>) -> rusqlite::Result<RawCall> {
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+}
+
+/// Folds a call from its records.
+pub(super) fn fold_call(raw: RawCall) -> Result<CallRow> {
+    let (intent_seq, version, body, outcome_version, outcome) = raw;
+    let mut state = call::apply(None, &decode_record(version, &body)?)?;
+    if let (Some(version), Some(body)) = (outcome_version, outcome) {
+        state = call::apply(state, &decode_record(version, &body)?)?;
+    }
+    match state {
+        Some(state) => Ok(CallRow { intent_seq, state }),
+        None => Err(unreadable("read a call", &"its records leave nothing of it")),
+    }
+}
+
+/// Finds what is known of a key.
+pub(super) fn call_by_key(conn: &Connection, scope: &str, key: &str) -> Result<Option<CallRow>> {
+    let raw = conn
+        .prepare_cached(select_calls!("WHERE c.scope = ?1 AND c.key = ?2"))
+        .and_then(|mut s| s.query_row([scope, key], raw_call).optional())
+        .map_err(fault("find a key"))?;
+    raw.map(fold_call).transpose()
+}
+
+/// Finds a call by its execution.
+pub(super) fn call_by_execution(conn: &Connection, execution: &str) -> Result<Option<CallRow>> {
+    let raw = conn
+        .prepare_cached(select_calls!("WHERE c.execution_id = ?1"))
+        .and_then(|mut s| s.query_row([execution], raw_call).optional())
+        .map_err(fault("find a call"))?;
+    raw.map(fold_call).transpose()
+}
+
+/// Finds one value that lies as JSON in the first column.
+pub(super) fn json<T: DeserializeOwned>(
+    conn: &Connection,
+    sql: &str,
+    args: impl rusqlite::Params,
+) -> Result<Option<T>> {
+    let text: Option<String> = conn
+        .prepare_cached(sql)
+        .and_then(|mut s| s.query_row(args, |row| row.get(0)).optional())
+        .map_err(fault("read the journal"))?;
+    text.as_deref().map(decode).transpose()
+}
+
+/// Lists values that lie as JSON in the first column.
+pub(super) fn jsons<T: DeserializeOwned>(
+    conn: &Connection,
+    sql: &str,
+    args: impl rusqlite::Params,
+) -> Result<Vec<T>> {
+    let texts = conn
+        .prepare_cached(sql)
+        .and_then(|mut s| {
+            s.query_map(args, |row| row.get::<_, String>(0))?
+                .collect::<rusqlite::Result<Vec<_>>>()
+        })
+        .map_err(fault("read the journal"))?;
+    texts.iter().map(|text| decode(text)).collect()
+}

@@ -1,0 +1,410 @@
+//! The verbs that write, as the writer carries them out: look, check, record.
+
+use super::desk::Desk;
+use super::row;
+use crate::error::{Error, Result};
+use crate::journal::{Began, Consumed};
+use rusqlite::OptionalExtension as _;
+use semel_core::call::{CallState, Intent, Note, Receipt};
+use semel_core::ids::{
+    AttemptId, ExecutionId, FencingToken, Generation, Incarnation, RunId, UnixMs, VolumeIdentity,
+};
+use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
+use semel_core::record::{Consumption, IllegalRecord, Judgement, Record, Restoration};
+use semel_core::volume::{End, NewVolume, Volume, VolumeState};
+use semel_core::{Code, Refusal};
+
+impl Desk {
+    /// Records that a process began to write.
+    pub(super) fn start(&mut self, boot_id: &str, version: &str, at: UnixMs) -> Result<Incarnation> {
+        let last = self.number("SELECT max(incarnation) FROM incarnations", [])?;
+        let incarnation = Incarnation(last + 1);
+        self.record(&Record::DaemonStarted {
+            incarnation,
+            boot_id: boot_id.to_owned(),
+            version: version.to_owned(),
+            at,
+        })?;
+        Ok(incarnation)
+    }
+
+    /// See [`Journal::open_volume`](crate::Journal::open_volume).
+    pub(super) fn open_volume(&mut self, new: &NewVolume) -> Result<Volume> {
+        if self.find_volume(&new.generation)?.is_some() {
+            return Err(
+                Refusal::new(Code::GenerationReused, "the generation was used before")
+                    .name(new.generation.as_str())
+                    .into(),
+            );
+        }
+        let open: Option<Volume> = row::json(
+            &self.conn,
+            "SELECT json FROM volumes WHERE job = ?1 AND role = ?2 AND state IN ('opening', 'open')",
+            [new.job.as_str(), row::role_of(new.role)],
+        )?;
+        if let Some(open) = open {
+            let why = "the job has an open volume of this role";
+            return Err(Refusal::new(Code::VolumeBusy, why)
+                .name(open.generation.as_str())
+                .into());
+        }
+        let token = self.number(
+            "SELECT 1 FROM volumes WHERE token_sha256 = ?1",
+            [new.token_sha256.as_bytes()],
+        )?;
+        if token != 0 {
+            return Err(IllegalRecord("a bearer token is given out twice".to_owned()).into());
+        }
+        let attempt = self.number(
+            "SELECT max(attempt) FROM volumes WHERE job = ?1",
+            [new.job.as_str()],
+        )?;
+        let fence = self.number("SELECT max(fencing_token) FROM volumes", [])?;
+        let attempt = u32::try_from(attempt + 1)
+            .map_err(|_| IllegalRecord("the job has no more attempts".to_owned()))?;
+        self.record(&Record::VolumeOpened {
+            new: new.clone(),
+            attempt: AttemptId(attempt),
+            fencing_token: FencingToken(fence + 1),
+        })?;
+        self.must_find(&new.generation)
+    }
+
+    /// See [`Journal::volume_ready`](crate::Journal::volume_ready).
+    pub(super) fn volume_ready(
+        &mut self,
+        generation: &Generation,
+        fence: FencingToken,
+        identity: &VolumeIdentity,
+        at: UnixMs,
+    ) -> Result<Volume> {
+        let volume = self.must_find(generation)?;
+        fenced(&volume, fence)?;
+        match volume.state {
+            VolumeState::Open if volume.identity.as_ref() == Some(identity) => return Ok(volume),
+            VolumeState::Opening | VolumeState::Open => {}
+            VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed => {
+                return Err(stale(&volume, "the volume ended before it was ready"));
+            }
+        }
+        self.record(&Record::VolumeReady {
+            generation: generation.clone(),
+            identity: identity.clone(),
+            at,
+        })?;
+        self.must_find(generation)
+    }
+
+    /// See [`Journal::end_volume`](crate::Journal::end_volume).
+    pub(super) fn end_volume(
+        &mut self,
+        generation: &Generation,
+        fence: FencingToken,
+        end: &End,
+        at: UnixMs,
+    ) -> Result<Volume> {
+        let volume = self.must_find(generation)?;
+        fenced(&volume, fence)?;
+        if volume.ended_at.is_some() {
+            let same = match end {
+                End::Clean => volume.dirty.is_none(),
+                End::Dirty { reason } => volume.dirty.as_ref() == Some(reason),
+            };
+            return if same {
+                Ok(volume)
+            } else {
+                Err(stale(&volume, "the volume ended otherwise"))
+            };
+        }
+        if *end == End::Clean {
+            self.settled(generation)?;
+        }
+        self.record(&Record::VolumeEnded {
+            generation: generation.clone(),
+            end: end.clone(),
+            at,
+        })?;
+        self.must_find(generation)
+    }
+
+    /// Refuses while a call of the generation runs or is unknown.
+    fn settled(&self, generation: &Generation) -> Result<()> {
+        let open: Option<(String, String)> = self
+            .conn
+            .prepare_cached(
+                "SELECT execution_id, state FROM calls WHERE generation = ?1 AND state IN ('running', 'unknown')
+                 ORDER BY state DESC, intent_seq LIMIT 1",
+            )
+            .and_then(|mut s| {
+                s.query_row([generation.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
+                    .optional()
+            })
+            .map_err(super::fault("look for open calls"))?;
+        match open {
+            None => Ok(()),
+            Some((execution, state)) => Err(Refusal::new(
+                Code::OutcomeUnknown,
+                "a call of the generation has no outcome, so the volume cannot end clean",
+            )
+            .reason(if state == "running" {
+                "call_running"
+            } else {
+                "call_unknown"
+            })
+            .name(execution)
+            .into()),
+        }
+    }
+
+    /// See [`Journal::volume_destroyed`](crate::Journal::volume_destroyed).
+    pub(super) fn volume_destroyed(&mut self, generation: &Generation, at: UnixMs) -> Result<Volume> {
+        let volume = self.must_find(generation)?;
+        match volume.state {
+            VolumeState::Destroyed => return Ok(volume),
+            VolumeState::Opening | VolumeState::Open => {
+                return Err(Refusal::new(Code::VolumeBusy, "the volume is still open")
+                    .name(generation.as_str())
+                    .into());
+            }
+            VolumeState::Clean | VolumeState::Quarantined => {}
+        }
+        self.record(&Record::VolumeDestroyed {
+            generation: generation.clone(),
+            at,
+        })?;
+        self.must_find(generation)
+    }
+
+    /// See [`Journal::begin`](crate::Journal::begin).
+    pub(super) fn begin(&mut self, intent: &Intent) -> Result<Began> {
+        let volume = self.must_find(&intent.generation)?;
+        fenced(&volume, intent.fencing_token)?;
+        volume.live()?;
+        belongs(intent, &volume)?;
+        let scope = row::scope(&intent.scope);
+        if let Some(prior) = row::call_by_key(&self.conn, &scope, intent.key.as_str())? {
+            return Ok(Began::Prior(prior.state));
+        }
+        // Looked for among the records: a freed call has no row of its own, and its id is used up all the same.
+        let used = "SELECT 1 FROM records WHERE execution_id = ?1 LIMIT 1";
+        if self.number(used, [intent.execution_id.as_str()])? != 0 {
+            return Err(IllegalRecord("an execution id is used twice".to_owned()).into());
+        }
+        self.record(&Record::CallIntended(Box::new(intent.clone())))?;
+        Ok(Began::Began)
+    }
+
+    /// See [`Journal::finish`](crate::Journal::finish).
+    pub(super) fn finish(&mut self, execution: &ExecutionId, receipt: &Receipt) -> Result<()> {
+        match self.must_find_call(execution)? {
+            CallState::Finished { receipt: known, .. } if known == *receipt => Ok(()),
+            CallState::Running { .. } | CallState::Finished { .. } | CallState::Unknown { .. } => self
+                .record(&Record::CallReceipted {
+                    execution_id: execution.clone(),
+                    receipt: receipt.clone(),
+                }),
+        }
+    }
+
+    /// See [`Journal::free`](crate::Journal::free).
+    pub(super) fn free(&mut self, execution: &ExecutionId, why: &str, at: UnixMs) -> Result<()> {
+        self.must_find_call(execution)?;
+        self.record(&Record::CallFreed {
+            execution_id: execution.clone(),
+            why: why.to_owned(),
+            at,
+        })
+    }
+
+    /// See [`Journal::unknown`](crate::Journal::unknown).
+    pub(super) fn unknown(&mut self, execution: &ExecutionId, why: &str, at: UnixMs) -> Result<()> {
+        self.must_find_call(execution)?;
+        self.record(&Record::CallUnknown {
+            execution_id: execution.clone(),
+            why: why.to_owned(),
+            at,
+        })
+    }
+
+    /// See [`Journal::note`](crate::Journal::note).
+    pub(super) fn note(&mut self, note: &Note) -> Result<()> {
+        self.record(&Record::CallNoted(Box::new(note.clone())))
+    }
+
+    /// See [`Journal::start_run`](crate::Journal::start_run).
+    pub(super) fn start_run(&mut self, new: &NewRun) -> Result<Run> {
+        match self.find_run(&new.run)? {
+            Some(run) if run.new == *new => return Ok(run),
+            Some(_) => return Err(IllegalRecord("a run id is used twice".to_owned()).into()),
+            None => {}
+        }
+        let open: Option<Run> = row::json(
+            &self.conn,
+            "SELECT json FROM runs WHERE job = ?1 AND over = 0",
+            [new.job.as_str()],
+        )?;
+        if let Some(open) = open {
+            return Err(
+                Refusal::new(Code::VolumeBusy, "another run of the job has not ended")
+                    .name(open.new.run.as_str())
+                    .into(),
+            );
+        }
+        self.record(&Record::RunStarted(Box::new(new.clone())))?;
+        self.must_find_run(&new.run)
+    }
+
+    /// See [`Journal::stage_run`](crate::Journal::stage_run).
+    pub(super) fn stage_run(&mut self, run: &RunId, stage: &Stage, at: UnixMs) -> Result<Run> {
+        let known = self.must_find_run(run)?;
+        if known.end.is_none() && known.stages.last() == Some(stage) {
+            return Ok(known);
+        }
+        self.record(&Record::RunStaged {
+            run: run.clone(),
+            stage: stage.clone(),
+            at,
+        })?;
+        self.must_find_run(run)
+    }
+
+    /// See [`Journal::end_run`](crate::Journal::end_run).
+    pub(super) fn end_run(&mut self, run: &RunId, end: &RunEnd, at: UnixMs) -> Result<Run> {
+        let known = self.must_find_run(run)?;
+        if known.end.as_ref() == Some(end) {
+            return Ok(known);
+        }
+        self.record(&Record::RunEnded {
+            run: run.clone(),
+            end: end.clone(),
+            at,
+        })?;
+        self.must_find_run(run)
+    }
+
+    /// See [`Journal::judge`](crate::Journal::judge).
+    pub(super) fn judge(&mut self, judgement: &Judgement) -> Result<()> {
+        let known: Option<Judgement> = row::json(
+            &self.conn,
+            "SELECT json FROM judgements WHERE generation = ?1",
+            [judgement.generation.as_str()],
+        )?;
+        match known {
+            None => self.record(&Record::AttemptJudged(Box::new(judgement.clone()))),
+            Some(known)
+                if known
+                    == (Judgement {
+                        at: known.at,
+                        ..judgement.clone()
+                    }) =>
+            {
+                Ok(())
+            }
+            Some(_) => Err(Refusal::new(
+                Code::GenerationReused,
+                "the generation already has another verdict",
+            )
+            .name(judgement.generation.as_str())
+            .into()),
+        }
+    }
+
+    /// See [`Journal::consume`](crate::Journal::consume).
+    pub(super) fn consume(&mut self, consumption: &Consumption) -> Result<Consumed> {
+        let known: Option<Consumption> = row::json(
+            &self.conn,
+            "SELECT json FROM consumptions WHERE generation = ?1",
+            [consumption.generation.as_str()],
+        )?;
+        match known {
+            None => {
+                self.record(&Record::CertificateConsumed(consumption.clone()))?;
+                Ok(Consumed::First)
+            }
+            Some(known)
+                if known
+                    == (Consumption {
+                        at: known.at,
+                        ..consumption.clone()
+                    }) =>
+            {
+                Ok(Consumed::AlreadySame)
+            }
+            Some(known) => Err(Refusal::new(
+                Code::GateRefused,
+                format!(
+                    "the certificate was used for {} of {}",
+                    known.target, known.repository
+                ),
+            )
+            .reason("already_consumed")
+            .name(consumption.generation.as_str())
+            .into()),
+        }
+    }
+
+    /// See [`Journal::restored`](crate::Journal::restored).
+    pub(super) fn restored(&mut self, restoration: &Restoration) -> Result<()> {
+        self.record(&Record::WorktreeRestored(restoration.clone()))
+    }
+
+    fn must_find(&self, generation: &Generation) -> Result<Volume> {
+        self.find_volume(generation)?.ok_or_else(|| {
+            Refusal::new(Code::NotFound, "no such generation")
+                .name(generation.as_str())
+                .into()
+        })
+    }
+
+    fn must_find_run(&self, run: &RunId) -> Result<Run> {
+        self.find_run(run)?.ok_or_else(|| {
+            Refusal::new(Code::NotFound, "no such run")
+                .name(run.as_str())
+                .into()
+        })
+    }
+
+    fn must_find_call(&self, execution: &ExecutionId) -> Result<CallState> {
+        row::call_by_execution(&self.conn, execution.as_str())?
+            .map(|row| row.state)
+            .ok_or_else(|| {
+                Refusal::new(Code::NotFound, "no such execution, or its key was freed")
+                    .name(execution.as_str())
+                    .into()
+            })
+    }
+}
+
+fn stale(volume: &Volume, why: &str) -> Error {
+    Refusal::new(Code::ReplayConflict, why)
+        .reason("stale_generation")
+        .name(volume.generation.as_str())
+        .into()
+}
+
+fn fenced(volume: &Volume, fence: FencingToken) -> Result<()> {
+    if volume.fencing_token == fence {
+        Ok(())
+    } else {
+        Err(stale(volume, "the fencing token is not the one of this lease"))
+    }
+}
+
+/// Refuses an intent that says of its volume what the volume does not say of itself.
+fn belongs(intent: &Intent, volume: &Volume) -> Result<()> {
+    let scope = &intent.scope;
+    let foreign = if scope.principal != volume.principal {
+        "principal"
+    } else if scope.job != volume.job {
+        "job"
+    } else if scope.generation.as_ref().is_some_and(|g| *g != volume.generation) {
+        "scope"
+    } else if intent.attempt != volume.attempt {
+        "attempt"
+    } else if intent.durability != volume.durability {
+        "durability"
+    } else {
+        return Ok(());
+    };
+    Err(IllegalRecord(format!("an intent whose {foreign} is not its volume's")).into())
+}

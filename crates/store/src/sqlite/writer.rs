@@ -1,0 +1,527 @@
+//! The one writer: a thread that commits whatever is queued in one transaction, a savepoint a verb.
+//!
+//! An answer never leaves before its COMMIT. It does *not* know what a verb means; that is the desk's.
+
+use super::desk::Desk;
+use super::fault;
+use crate::error::{Damage, Error, Result};
+use crate::reserve::{Freed, Reserve, WATERMARK_BYTES};
+use rusqlite::Connection;
+use semel_core::ids::ExecutionId;
+use semel_core::record::Sync;
+use semel_core::{Code, Refusal};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How many verbs share one commit at most; bounds what one of them waits for.
+const GROUP: usize = 256;
+
+/// How long a commit that was not synced may stay so.
+const SYNC_WITHIN: Duration = Duration::from_millis(500);
+
+/// How many pages the write-ahead log holds before it is checkpointed (16 MiB).
+const CHECKPOINT_PAGES: u64 = 4096;
+
+/// How often the length of the log is asked for, in rows.
+const CHECKPOINT_ROWS: u64 = 512;
+
+/// Is what the writer tells everyone else.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) commits: AtomicU64,
+    pub(super) rows: AtomicU64,
+    pub(super) synced: AtomicU64,
+    poison: OnceLock<String>,
+}
+
+impl Shared {
+    /// Refuses once the process is poisoned.
+    pub(super) fn sound(&self) -> Result<()> {
+        match self.poison.get() {
+            None => Ok(()),
+            Some(why) => Err(Error::Poisoned { why: why.clone() }),
+        }
+    }
+
+    pub(super) fn poisoned(&self) -> Option<String> {
+        self.poison.get().cloned()
+    }
+}
+
+/// Says what kind of verb it is, to a writer that may have to choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// Begins something new: refused on a full disk.
+    Begins,
+    /// Records what is done or decided: the reserve is for it.
+    Settles,
+    /// Only asks whether commits still pass.
+    Beats,
+}
+
+/// Says how a batch with this verb has to be begun.
+#[derive(Clone, Debug)]
+pub(super) enum Hint {
+    /// So.
+    Known(Sync),
+    /// As the running call was begun.
+    Call(ExecutionId),
+}
+
+/// Is one verb in the queue.
+trait Work: Send {
+    fn class(&self) -> Class;
+    fn hint(&self) -> &Hint;
+    /// Carries the verb out, and keeps its answer; gives back what it did to the files.
+    fn run(&mut self, desk: &mut Desk) -> Ran;
+    /// Keeps a refusal as the answer.
+    fn refuse(&mut self, refusal: Refusal);
+    /// Sends the answer.
+    fn answer(self: Box<Self>, end: &std::result::Result<(), String>);
+}
+
+/// Says what became of the rows of one verb.
+enum Ran {
+    Kept,
+    Refused,
+    Lost(Damage, String),
+}
+
+struct Job<T, F> {
+    class: Class,
+    hint: Hint,
+    work: F,
+    kept: Option<Result<T>>,
+    reply: SyncSender<Result<T>>,
+}
+
+impl<T: Send, F: FnMut(&mut Desk) -> Result<T> + Send> Work for Job<T, F> {
+    fn class(&self) -> Class {
+        self.class
+    }
+
+    fn hint(&self) -> &Hint {
+        &self.hint
+    }
+
+    fn run(&mut self, desk: &mut Desk) -> Ran {
+        let result = (self.work)(desk);
+        let ran = match &result {
+            Ok(_) => Ran::Kept,
+            Err(Error::Database {
+                damage: damage @ (Damage::Full | Damage::Files),
+                ..
+            }) => Ran::Lost(
+                *damage,
+                result.as_ref().err().map(ToString::to_string).unwrap_or_default(),
+            ),
+            Err(_) => Ran::Refused,
+        };
+        self.kept = Some(result);
+        ran
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        self.kept = Some(Err(Error::Refused(refusal)));
+    }
+
+    fn answer(self: Box<Self>, end: &std::result::Result<(), String>) {
+        let answer = match (end, self.kept) {
+            (Ok(()), Some(kept)) => kept,
+            (Ok(()), None) => Err(Error::Poisoned {
+                why: "the verb was not carried out".to_owned(),
+            }),
+            (Err(why), _) => Err(Error::Poisoned { why: why.clone() }),
+        };
+        match self.reply.try_send(answer) {
+            // Whoever asked is gone; what is recorded stays.
+            Ok(()) | Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => {}
+        }
+    }
+}
+
+/// Holds the queue to the writer thread; ends it when dropped.
+pub(super) struct Writer {
+    queue: Option<Sender<Box<dyn Work>>>,
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+}
+
+impl Writer {
+    /// Starts the thread.
+    pub(super) fn start(desk: Desk, reserve: Reserve, shared: Arc<Shared>) -> Result<Self> {
+        let (queue, jobs) = channel();
+        let state = Thread {
+            desk,
+            reserve,
+            shared: Arc::clone(&shared),
+            level: Level::Full,
+            unsynced: None,
+            rows_since_checkpoint: 0,
+        };
+        let thread = std::thread::Builder::new()
+            .name("semel-journal".to_owned())
+            .spawn(move || state.serve(&jobs))
+            .map_err(|e| {
+                Refusal::new(
+                    Code::StoreUnavailable,
+                    format!("the writer cannot be started ({e})"),
+                )
+            })?;
+        Ok(Self {
+            queue: Some(queue),
+            thread: Some(thread),
+            shared,
+        })
+    }
+
+    /// Has a verb carried out, and waits for its answer, which comes after its commit.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        class: Class,
+        hint: Hint,
+        work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.send(class, hint, work)?
+            .recv()
+            .unwrap_or_else(|_| Err(self.gone()))
+    }
+
+    /// Proves that the writer still commits.
+    pub(super) fn beat(&self, within: Duration) -> Result<()> {
+        let answer = self.send(Class::Beats, Hint::Known(Sync::Later), |desk| desk.beat())?;
+        match answer.recv_timeout(within) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => Err(Refusal::new(
+                Code::StoreUnavailable,
+                format!("the writer did not commit within {} ms", within.as_millis()),
+            )
+            .reason("writer_stuck")
+            .into()),
+            Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
+        }
+    }
+
+    fn send<T: Send + 'static>(
+        &self,
+        class: Class,
+        hint: Hint,
+        work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
+    ) -> Result<Receiver<Result<T>>> {
+        self.shared.sound()?;
+        let (reply, answer) = sync_channel(1);
+        let job = Box::new(Job {
+            class,
+            hint,
+            work,
+            kept: None,
+            reply,
+        });
+        let queue = self.queue.as_ref().ok_or_else(|| self.gone())?;
+        queue.send(job).map_err(|_| self.gone())?;
+        Ok(answer)
+    }
+
+    fn gone(&self) -> Error {
+        Error::Poisoned {
+            why: self
+                .shared
+                .poisoned()
+                .unwrap_or_else(|| "the writer has ended".to_owned()),
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the writer has been seen by everyone who waited for it.
+            drop(thread.join());
+        }
+    }
+}
+
+/// Says whether a commit waits for the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Normal,
+    Full,
+}
+
+struct Thread {
+    desk: Desk,
+    reserve: Reserve,
+    shared: Arc<Shared>,
+    level: Level,
+    /// Since when there is a commit that was not synced.
+    unsynced: Option<Instant>,
+    rows_since_checkpoint: u64,
+}
+
+/// Poisons the process where the writer ends by a panic: nobody may take its silence for an idle journal.
+struct Watch(Arc<Shared>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0
+                .poison
+                .get_or_init(|| "the writer ended by a bug".to_owned());
+        }
+    }
+}
+
+/// Is why a batch is lost whole.
+struct Failed {
+    damage: Damage,
+    why: String,
+}
+
+impl From<Error> for Failed {
+    fn from(e: Error) -> Self {
+        let damage = match &e {
+            Error::Database { damage, .. } => *damage,
+            Error::Refused(_) | Error::Illegal(_) | Error::Poisoned { .. } => Damage::Files,
+        };
+        Self {
+            damage,
+            why: e.to_string(),
+        }
+    }
+}
+
+impl Thread {
+    fn serve(mut self, jobs: &Receiver<Box<dyn Work>>) {
+        let _watch = Watch(Arc::clone(&self.shared));
+        let mut batch: Vec<Box<dyn Work>> = Vec::with_capacity(GROUP);
+        loop {
+            let first = match self.unsynced {
+                None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(since) => jobs.recv_timeout(SYNC_WITHIN.saturating_sub(since.elapsed())),
+            };
+            match first {
+                Ok(job) => {
+                    batch.push(job);
+                    batch.extend(jobs.try_iter().take(GROUP - 1));
+                    let end = self.group(&mut batch);
+                    for job in batch.drain(..) {
+                        job.answer(&end);
+                    }
+                    self.tidy();
+                }
+                Err(RecvTimeoutError::Timeout) => self.sync_now(),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        if self.shared.poisoned().is_none() && self.unsynced.is_some() {
+            self.sync_now();
+        }
+    }
+
+    /// Commits a batch; once more with the reserve given back where the disk is full.
+    fn group(&mut self, batch: &mut [Box<dyn Work>]) -> std::result::Result<(), String> {
+        if let Some(why) = self.shared.poisoned() {
+            return Err(why);
+        }
+        let mut failed = match self.attempt(batch, Room::AsFound) {
+            Ok(()) => return Ok(()),
+            Err(failed) => failed,
+        };
+        if failed.damage == Damage::Full && self.reserve.free().is_ok_and(|freed| freed == Freed::Space) {
+            match self.attempt(batch, Room::Reserved) {
+                Ok(()) => return Ok(()),
+                Err(again) => failed = again,
+            }
+        }
+        Err(self.poison(failed.why))
+    }
+
+    fn poison(&self, why: String) -> String {
+        self.shared.poison.get_or_init(|| why).clone()
+    }
+
+    /// Carries out and commits a batch, once.
+    fn attempt(&mut self, batch: &mut [Box<dyn Work>], room: Room) -> std::result::Result<(), Failed> {
+        let sync = batch
+            .iter()
+            .map(|job| self.expected(job.hint()))
+            .max()
+            .unwrap_or(Sync::Later);
+        self.level(match sync {
+            Sync::Later => Level::Normal,
+            Sync::Now => Level::Full,
+        })?;
+        let start = self.desk.head;
+        self.desk.need = Sync::Later;
+        let done = self
+            .statement("BEGIN IMMEDIATE")
+            .map_err(Failed::from)
+            .and_then(|()| self.rows(batch, room))
+            .and_then(|()| self.statement("COMMIT").map_err(Failed::from));
+        if let Err(failed) = done {
+            self.desk.head = start;
+            if !self.desk.conn.is_autocommit() {
+                self.statement("ROLLBACK")?;
+            }
+            return Err(failed);
+        }
+        let rows = self.desk.head.seq - start.seq;
+        if rows > 0 {
+            self.committed(rows)?;
+        }
+        Ok(())
+    }
+
+    /// Runs every verb under its own savepoint.
+    fn rows(&mut self, batch: &mut [Box<dyn Work>], room: Room) -> std::result::Result<(), Failed> {
+        let full = match room {
+            Room::Reserved => true,
+            Room::AsFound => {
+                batch.iter().any(|job| job.class() == Class::Begins) && {
+                    let free = self.reserve.look();
+                    // A disk that cannot be asked is left to tell by itself.
+                    free.is_ok_and(|free| free < WATERMARK_BYTES)
+                }
+            }
+        };
+        for job in batch {
+            if full && job.class() == Class::Begins {
+                job.refuse(
+                    Refusal::new(Code::IoFailed, "the disk of the journal is nearly full")
+                        .reason("disk_full"),
+                );
+                continue;
+            }
+            let (head, need) = (self.desk.head, self.desk.need);
+            self.statement("SAVEPOINT verb")?;
+            match job.run(&mut self.desk) {
+                Ran::Kept => self.statement("RELEASE verb")?,
+                Ran::Refused if self.desk.conn.is_autocommit() => {
+                    return Err(Failed {
+                        damage: Damage::Files,
+                        why: "the database gave the transaction up".to_owned(),
+                    });
+                }
+                Ran::Refused => {
+                    self.statement("ROLLBACK TO verb")?;
+                    self.statement("RELEASE verb")?;
+                    self.desk.head = head;
+                    self.desk.need = need;
+                }
+                Ran::Lost(damage, why) => return Err(Failed { damage, why }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a commit; syncs it where its records turned out to need more than was expected.
+    fn committed(&mut self, rows: u64) -> Result<()> {
+        self.shared.commits.fetch_add(1, Ordering::Relaxed);
+        self.shared.rows.fetch_add(rows, Ordering::Relaxed);
+        self.rows_since_checkpoint += rows;
+        match (self.level, self.desk.need) {
+            (Level::Full, _) => self.synced(),
+            (Level::Normal, Sync::Later) => {
+                self.unsynced.get_or_insert_with(Instant::now);
+            }
+            (Level::Normal, Sync::Now) => self.barrier()?,
+        }
+        Ok(())
+    }
+
+    fn synced(&mut self) {
+        self.shared.synced.fetch_add(1, Ordering::Relaxed);
+        self.unsynced = None;
+    }
+
+    /// Brings every commit so far to the disk: one that is synced carries all before it in the same log.
+    fn barrier(&mut self) -> Result<()> {
+        self.level(Level::Full)?;
+        self.desk.beat()?;
+        self.synced();
+        Ok(())
+    }
+
+    fn sync_now(&mut self) {
+        if let Err(e) = self.barrier() {
+            self.poison(e.to_string());
+            self.unsynced = None;
+        }
+    }
+
+    /// Keeps the write-ahead log short; nobody waits for an answer meanwhile.
+    fn tidy(&mut self) {
+        if self.rows_since_checkpoint < CHECKPOINT_ROWS || self.shared.poisoned().is_some() {
+            return;
+        }
+        self.rows_since_checkpoint = 0;
+        let length = |conn: &Connection, sql| conn.query_row(sql, [], |row| row.get::<_, i64>(1));
+        let done = length(&self.desk.conn, "PRAGMA wal_checkpoint(NOOP)")
+            .and_then(|pages| {
+                if pages.unsigned_abs() < CHECKPOINT_PAGES {
+                    return Ok(());
+                }
+                length(&self.desk.conn, "PRAGMA wal_checkpoint(PASSIVE)").map(drop)
+            })
+            .map_err(fault("checkpoint the write-ahead log"));
+        if let Err(e) = done {
+            self.poison(e.to_string());
+        }
+    }
+
+    fn expected(&self, hint: &Hint) -> Sync {
+        use semel_core::volume::Durability;
+        match hint {
+            Hint::Known(sync) => *sync,
+            Hint::Call(execution) => match self.desk.running.get(execution) {
+                None | Some(Durability::Process) => Sync::Later,
+                Some(Durability::Power | Durability::PowerBestEffort) => Sync::Now,
+            },
+        }
+    }
+
+    /// Sets whether commits wait for the disk; SQLite allows it only between transactions.
+    fn level(&mut self, level: Level) -> Result<()> {
+        if self.level != level {
+            let sql = match level {
+                Level::Normal => "PRAGMA synchronous = NORMAL",
+                Level::Full => "PRAGMA synchronous = FULL",
+            };
+            self.desk
+                .conn
+                .execute_batch(sql)
+                .map_err(fault("set how commits wait"))?;
+            self.level = level;
+        }
+        Ok(())
+    }
+
+    fn statement(&self, sql: &'static str) -> Result<()> {
+        self.desk
+            .conn
+            .prepare_cached(sql)
+            .and_then(|mut s| s.execute([]))
+            .map(drop)
+            .map_err(fault(sql))
+    }
+}
+
+/// Says on which room a batch may count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// What the disk has.
+    AsFound,
+    /// The reserve alone: nothing new is begun.
+    Reserved,
+}
+
+impl Desk {
+    /// Writes something that means nothing.
+    fn beat(&self) -> Result<()> {
+        self.execute("UPDATE pulse SET beats = beats + 1 WHERE id = 1", [])
+    }
+}
