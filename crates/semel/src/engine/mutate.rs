@@ -72,7 +72,11 @@ impl Gateway {
                 })
                 .await;
             match step {
-                Err(refusal) => return Err(refusal.into()),
+                Err(refusal) => {
+                    // A panic may have left an intent without its receipt: recovery looks at it.
+                    self.poison(&refusal);
+                    return Err(refusal.into());
+                }
                 Ok(Step::Answer(answer)) => return answer,
                 Ok(Step::Wait(execution)) => {
                     if let Err(failure) = self.wait_for(&asked, execution).await {
@@ -264,9 +268,14 @@ impl Gateway {
                 self.settled(asked, &mutation.key, decision)
                     .unwrap_or_else(|| Step::Answer(Err(stopped().into())))
             }
-            Err(refusal) => {
+            Err(Unbegun::Refused(refusal)) => {
                 mutation.discard(&intent);
                 Step::Answer(self.refuse(asked, refusal, None))
+            }
+            // The intent may be recorded: the staged content is the evidence that nothing happened, and stays.
+            Err(Unbegun::Open(refusal)) => {
+                self.poison(&refusal);
+                Step::Answer(Err(stopped().into()))
             }
         };
         drop(flight);
@@ -274,7 +283,7 @@ impl Gateway {
     }
 
     /// Records the intent; in durability `power` the staged content becomes durable meanwhile.
-    fn begin(&self, intent: Intent, ready: &mut Ready) -> Result<Began, Refusal> {
+    fn begin(&self, intent: Intent, ready: &mut Ready) -> Result<Began, Unbegun> {
         let durable = intent.durability != Durability::Process;
         let journal = &self.engine.journal;
         match ready {
@@ -284,15 +293,12 @@ impl Gateway {
                     (journal.begin(intent), sync.join())
                 });
                 match synced {
-                    Ok(Ok(())) => began.map_err(store),
-                    Ok(Err(error)) => {
-                        self.poison(&host(error));
-                        Err(stopped())
-                    }
-                    Err(_) => Err(Refusal::new(Code::Internal, "a sync panicked")),
+                    Ok(Ok(())) => began.map_err(unbegun),
+                    Ok(Err(error)) => Err(Unbegun::Open(host(error))),
+                    Err(_) => Err(Unbegun::Open(Refusal::new(Code::Internal, "a sync panicked"))),
                 }
             }
-            Ready::Write(_) | Ready::Remove(_) => journal.begin(intent).map_err(store),
+            Ready::Write(_) | Ready::Remove(_) => journal.begin(intent).map_err(unbegun),
         }
     }
 
@@ -492,6 +498,21 @@ impl Mutation<'_> {
         if let Effect::Install { staged, .. } = &intent.effect {
             drop(files::discard_staged(&self.disk, &intent.execution_id, staged));
         }
+    }
+}
+
+/// Says why an intent was not recorded.
+enum Unbegun {
+    /// A rule did not hold; it is proven that nothing was recorded.
+    Refused(Refusal),
+    /// A failure left it open whether it was.
+    Open(Refusal),
+}
+
+fn unbegun(error: semel_store::Error) -> Unbegun {
+    match error {
+        semel_store::Error::Refused(refusal) => Unbegun::Refused(refusal),
+        other => Unbegun::Open(store(other)),
     }
 }
 
