@@ -9,6 +9,7 @@ pub mod code;
 pub mod digest;
 pub mod git_tree;
 pub mod ids;
+pub mod manifest;
 pub mod path;
 pub mod pipeline;
 pub mod record;
