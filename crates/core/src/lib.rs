@@ -5,17 +5,30 @@
 
 pub mod call;
 pub mod canonical;
+pub mod attempt;
+pub mod call;
+pub mod canonical;
+pub mod certificate;
 pub mod code;
+pub mod confinement;
 pub mod digest;
+pub mod gate;
 pub mod git_tree;
 pub mod ids;
 pub mod manifest;
+pub mod ignore;
+pub mod installer;
+pub mod job;
+pub mod lockset;
 pub mod path;
 pub mod pipeline;
 pub mod record;
 pub mod recovery;
+pub mod report;
+pub mod restore;
 pub mod volume;
 
 pub use code::{Code, Refusal, Retry};
+pub use confinement::{Confinement, Level};
 pub use digest::{Fingerprint, Sha256};
 pub use path::RelPath;

@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod copy;
 pub mod daemon;
+pub mod contract;
 pub mod error;
 pub mod files;
 pub mod git;
@@ -14,6 +15,7 @@ pub mod key;
 pub mod process;
 pub mod root;
 pub mod sandbox;
+pub mod signals;
 pub mod tarball;
 pub mod volume;
 

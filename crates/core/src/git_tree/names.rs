@@ -6,9 +6,8 @@
 
 /// Says whether a component may stand in a tree.
 pub(super) fn holdable(name: &[u8]) -> bool {
-    !(name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0))
-        && !ntfs_alias(name, &[b".git", b"git~1"])
-        && !hfs_dot_git(name)
+    let plain = !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0);
+    plain && !ntfs_alias(name, &[b".git", b"git~1"]) && !hfs_dot_git(name)
 }
 
 /// Says whether a component is `.gitmodules` in some disguise; such an entry may not be a link.

@@ -1,1 +1,120 @@
-//! (to be written)
+//! Installers: from a lock into an empty environment, by the ecosystem's own tool in its strictest mode.
+//!
+//! Each installation has two stages in the sandbox. *Fetch* has the host's network and what the operator
+//! configured for it, and fills caches of this generation alone; *install* has no network but its own loopback
+//! and none of that configuration. What came of it is observed byte by byte and never believed. It decides
+//! nothing: whether what was installed is what the lock says is core's business.
+
+mod cargo;
+mod npm;
+mod observe;
+mod pip;
+mod plan;
+mod testing;
+mod toolchain;
+mod uv;
+
+pub use observe::{Fact, Observed, observe};
+pub use plan::{Isolation, Plan, StageOutcome};
+pub use testing::{ReportFrom, TestPlan, TestRun, run_tests};
+pub use toolchain::{Hints, Tool, Tools, resolve};
+
+use crate::error::{Error, Result};
+use crate::process::Cancel;
+use plan::run_steps;
+use semel_core::installer::{Installer, ProjectInstall};
+use semel_core::path::shown;
+use semel_core::{Code, Refusal};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Fetches what the lock names into caches of this generation; the tree stays as it is.
+///
+/// # Errors
+/// `tree_not_empty` where an environment or build residue came with the tree, `install_failed` with the last
+/// lines of the installer, `timed_out` past the deadline, `bad_config` for an argument that is no selection,
+/// `sandbox_unavailable` where the sandbox is required and cannot be had.
+pub fn fetch(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
+    check_empty(plan)?;
+    let steps = match plan.tools.installer() {
+        Installer::Uv => uv::fetch(plan)?,
+        Installer::Pip => pip::fetch(plan)?,
+        Installer::Npm => npm::fetch(plan)?,
+        Installer::Cargo => cargo::fetch(plan)?,
+    };
+    run_steps(plan, steps, cancel)
+}
+
+/// Installs from what was fetched, without a network.
+///
+/// # Errors
+/// As [`fetch`]; also `record_mismatch` where the project's own build changed what was installed before it.
+pub fn install(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
+    check_empty(plan)?;
+    let steps = match plan.tools.installer() {
+        Installer::Uv => uv::install(plan)?,
+        Installer::Pip => pip::install(plan)?,
+        Installer::Npm => npm::install(plan)?,
+        Installer::Cargo => cargo::install(plan)?,
+    };
+    let outcome = run_steps(plan, steps, cancel)?;
+    if plan.project == ProjectInstall::Skip {
+        return Ok(outcome);
+    }
+    let before = observe(&environment(plan))?;
+    let built = run_steps(plan, uv::install_project(plan)?, cancel)?;
+    observe::only_added(&before, &observe(&environment(plan))?)?;
+    Ok(outcome.and(built))
+}
+
+/// Gives the root of what the installer installs.
+#[must_use]
+pub fn environment(plan: &Plan) -> PathBuf {
+    match plan.tools.installer() {
+        Installer::Uv | Installer::Pip => plan.tree.join(".venv"),
+        Installer::Npm => plan.tree.join("node_modules"),
+        Installer::Cargo => cargo::home(plan),
+    }
+}
+
+/// Refuses an environment, or build residue, that is there before the installer made it.
+fn check_empty(plan: &Plan) -> Result<()> {
+    let place = match plan.tools.installer() {
+        Installer::Uv | Installer::Pip => ".venv",
+        Installer::Npm => "node_modules",
+        Installer::Cargo => {
+            let target = plan.tree.join("target");
+            let residue = ["CACHEDIR.TAG", ".rustc_info.json"];
+            return match residue.iter().find(|name| there(&target.join(name))) {
+                Some(_) => Err(not_empty(&target)),
+                None => Ok(()),
+            };
+        }
+    };
+    let path = plan.tree.join(place);
+    if there(&path) {
+        return Err(not_empty(&path));
+    }
+    Ok(())
+}
+
+/// Anything counts, a dangling link and what cannot be looked at too.
+fn there(path: &Path) -> bool {
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => true,
+        Err(e) => !matches!(
+            e.kind(),
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+        ),
+    }
+}
+
+fn not_empty(path: &Path) -> Error {
+    let why = "an environment or build residue is there before anything was installed";
+    Refusal::new(Code::TreeNotEmpty, why)
+        .name(shown(path.as_os_str().as_bytes()))
+        .into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+use super::*;
+
+fn project(site: &Site) -> Option<Plan> {
+    let tools = tools(Installer::Pip, &site.tree)?;
+    let python = tools.python().unwrap().path.clone();
+    let digest = wheel(&python, &site.stock, "leaf", "1.0", &[("leaf.py", "LIMIT = 1\n")]);
+    site.write("requirements.txt", format!("leaf==1.0 --hash=sha256:{digest}\n"));
+    site.write(
+        "run.py",
+        "import pathlib, sys, leaf\n\
+         pathlib.Path(sys.argv[1]).write_text(\"<testsuite><testcase name='leaf'/></testsuite>\")\n",
+    );
+    let mut plan = site.plan(tools);
+    plan.network_env.insert("PIP_NO_INDEX".into(), "1".into());
+    plan.network_env
+        .insert("PIP_FIND_LINKS".into(), site.stock.clone().into_os_string());
+    Some(plan)
+}
+
+#[test]
+fn downloads_then_installs_without_an_index() {
+    let site = site();
+    let Some(plan) = project(&site) else {
+        return;
+    };
+    fetch(&plan, &never()).unwrap();
+    assert!(
+        !site.tree.join(".venv").exists(),
+        "fetching leaves the tree empty"
+    );
+    install(&plan, &never()).unwrap();
+    let observed = observe(&environment(&plan)).unwrap();
+    let names: Vec<String> = observed.entries.keys().map(ToString::to_string).collect();
+    assert!(names.iter().any(|name| name.ends_with("site-packages/leaf.py")));
+    assert!(
+        !names
+            .iter()
+            .any(|name| name.contains("/pip/") || name.ends_with(".pyc"))
+    );
+    let plans = [plan];
+    let run = run_tests(
+        &site.tests("test", &plans, &["python", "run.py", "{report}"]),
+        &never(),
+    )
+    .unwrap();
+    assert_eq!(run.verdict.unwrap().passed, 1);
+}
+
+#[test]
+fn a_wrong_or_missing_hash_is_not_installed() {
+    for lock in [
+        "leaf==1.0\n",
+        "leaf==1.0 --hash=sha256:0000000000000000000000000000000000000000000000000000000000000000\n",
+    ] {
+        let site = site();
+        let Some(plan) = project(&site) else {
+            return;
+        };
+        site.write("requirements.txt", lock);
+        let refusal = refused(fetch(&plan, &never()));
+        assert_eq!(refusal.code, Code::InstallFailed);
+        assert!(
+            refusal.names.join(" ").to_lowercase().contains("hash"),
+            "{refusal:#?}"
+        );
+    }
+}
+
+#[test]
+fn an_environment_that_came_with_the_tree_is_refused() {
+    let site = site();
+    let Some(plan) = project(&site) else {
+        return;
+    };
+    std::os::unix::fs::symlink("/nowhere", site.tree.join(".venv")).unwrap();
+    assert_eq!(refused(fetch(&plan, &never())).code, Code::TreeNotEmpty);
+    assert_eq!(refused(install(&plan, &never())).code, Code::TreeNotEmpty);
+}
+
+#[test]
+fn registry_pip_installs_published_wheels() {
+    let site = site();
+    let Some(tools) = tools(Installer::Pip, &site.tree) else {
+        return;
+    };
+    site.write(
+        "requirements/pinned.txt",
+        "idna==3.10 --hash=sha256:946d195a0d259cbba61165e88e65941f16e9b36ea6ddb97f00452bae8b1287d3\n",
+    );
+    let mut plan = site.plan(tools);
+    plan.network_env = network();
+    plan.requirements = vec![RelPath::parse(b"requirements/pinned.txt").unwrap()];
+    if let Err(error) = fetch(&plan, &never()) {
+        return unreachable(&error);
+    }
+    install(&plan, &never()).unwrap();
+    let observed = observe(&environment(&plan)).unwrap();
+    assert!(
+        observed
+            .entries
+            .keys()
+            .any(|path| path.to_string().ends_with("idna/core.py"))
+    );
+}
