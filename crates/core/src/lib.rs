@@ -3,8 +3,6 @@
 //! This crate knows no file, clock, socket, thread, process, environment, SQL or HTTP; its `clippy.toml` bans
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
-pub mod call;
-pub mod canonical;
 pub mod attempt;
 pub mod call;
 pub mod canonical;
@@ -15,11 +13,11 @@ pub mod digest;
 pub mod gate;
 pub mod git_tree;
 pub mod ids;
-pub mod manifest;
 pub mod ignore;
 pub mod installer;
 pub mod job;
 pub mod lockset;
+pub mod manifest;
 pub mod path;
 pub mod pipeline;
 pub mod record;

@@ -30,6 +30,8 @@ pub(crate) struct Call {
     pub(crate) header_keys: Vec<Vec<u8>>,
     /// The raw arguments.
     pub(crate) body: Vec<u8>,
+    /// What the door found wrong with their form, such as another media type.
+    pub(crate) form: Result<(), Refusal>,
     /// Where it came from.
     pub(crate) source: Source,
     /// How long it waits for the same call that runs already.
@@ -247,6 +249,7 @@ fn understood(call: &Call) -> Result<(Option<IdempotencyKey>, Understood), Refus
         let why = format!("{} changes the volume and needs a key", call.tool.name());
         return Err(Refusal::new(Code::MissingIdempotencyKey, why));
     }
+    call.form.clone()?;
     Ok((key, understand(call.tool, parsed??)?))
 }
 

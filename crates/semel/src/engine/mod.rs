@@ -3,15 +3,19 @@
 //! parse → load what is known → decide (core) → intent (store) → act (host) → observe (host) → receipt (store) →
 //! answer. Doors call this; it calls no door.
 
+pub(crate) mod admin;
 pub(crate) mod answer;
 pub(crate) mod call;
+pub(crate) mod contract;
 pub(crate) mod crash;
 pub(crate) mod gateway;
+pub(crate) mod health;
 pub(crate) mod key;
 mod locks;
 mod mutate;
 mod read;
 pub(crate) mod recover;
+pub(crate) mod serve;
 pub(crate) mod tool;
 pub(crate) mod volume;
 

@@ -169,7 +169,7 @@ fn request_id(request: &Request) -> Option<String> {
     };
     match given.filter(harmless) {
         Some(id) => Some(id.to_owned()),
-        None => Some(semel_host::clock::seed().ok()?.uuid_v7()),
+        None => crate::engine::health::request_id(),
     }
 }
 

@@ -35,14 +35,12 @@ pub(super) async fn call(
         .admit_generation(tool, &lease, &source, &header_keys)
         .await?;
     let body = body(incoming, limits::BODY).await?;
-    if !body.is_empty() {
-        json_content(&parts.headers)?;
-    }
     let call = Call {
         tool,
         lease,
         header_keys,
         body: body.to_vec(),
+        form: json_content(&parts.headers),
         source,
         wait: wait(&parts.headers),
     };
