@@ -27,7 +27,9 @@ pub enum Told {
 fn open(path: &Path) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
-    rustix::fs::open(path, flags, mode).map(File::from).map_err(|e| Error::io("open", path, e))
+    rustix::fs::open(path, flags, mode)
+        .map(File::from)
+        .map_err(|e| Error::io("open", path, e))
 }
 
 impl Hold {
@@ -45,7 +47,8 @@ impl Hold {
         let io = |e| Error::io("write", path, e);
         file.set_len(0).map_err(io)?;
         file.rewind().map_err(io)?;
-        file.write_all(std::process::id().to_string().as_bytes()).map_err(io)?;
+        file.write_all(std::process::id().to_string().as_bytes())
+            .map_err(io)?;
         Ok(Some(Self { _file: file }))
     }
 
@@ -73,8 +76,12 @@ impl Hold {
             return Ok(Told::Nobody);
         }
         let mut text = String::new();
-        open(path)?.read_to_string(&mut text).map_err(|e| Error::io("read", path, e))?;
-        let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else { return Ok(Told::Nobody) };
+        open(path)?
+            .read_to_string(&mut text)
+            .map_err(|e| Error::io("read", path, e))?;
+        let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else {
+            return Ok(Told::Nobody);
+        };
         let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
             Err(rustix::io::Errno::SRCH) => return Ok(Told::Nobody),

@@ -25,6 +25,16 @@ impl Answer {
             text: text.into(),
             json,
             exit: 0,
+            refusal: None,
+        }
+    }
+
+    /// Makes the answer a refusal that still prints its whole account.
+    pub(crate) fn refused(self, refusal: Refusal) -> Self {
+        Self {
+            exit: refusal.code.exit(),
+            refusal: Some(refusal),
+            ..self
         }
     }
 }

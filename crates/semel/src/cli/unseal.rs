@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
-    let engine = wire::command(&context.config()?)?;
+    let engine = wire::command(context.config()?)?;
     let manifest = proposal::unseal(&engine, &args.proposal, &args.into)?;
     let json = json!({
         "schema": "semel.unseal/v1",
@@ -30,5 +30,8 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         "entries": manifest.entries.len(),
         "directory": args.into,
     });
-    Ok(Answer::new(format!("{} entries in {}", manifest.entries.len(), args.into.display()), json))
+    Ok(Answer::new(
+        format!("{} entries in {}", manifest.entries.len(), args.into.display()),
+        json,
+    ))
 }

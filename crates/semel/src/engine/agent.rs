@@ -10,7 +10,7 @@ use semel_core::job::{Agent, Confine, Job, Span};
 use semel_core::{Code, Refusal, RelPath};
 use semel_host::process::{self, Cancel, Command, Confinement, End, Ended, Output, TreeEnded};
 use semel_host::sandbox::{Network, Require, Sandbox, TreeAccess, resolve_program, toolchain_roots};
-use semel_host::{copy, volume as disk};
+use semel_host::{plain, volume as disk};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -46,7 +46,12 @@ pub(crate) fn run(
     let command = command(engine, job, draft, &around)?;
     say(&format!("agent    {}", job.agent.command.join(" ")));
     let ended = process::run(&command, cancel).map_err(host)?;
-    say(&format!("agent    {}, {:.1} s, confinement {}", in_words(ended.end), ended.took.as_secs_f64(), ended.level.confinement));
+    say(&format!(
+        "agent    {}, {:.1} s, confinement {}",
+        in_words(ended.end),
+        ended.took.as_secs_f64(),
+        ended.level.confinement
+    ));
     for missing in &ended.level.missing {
         say(&format!("agent    without {missing}"));
     }
@@ -59,11 +64,15 @@ fn judge(ended: &Ended, job: &Job) -> Result<(), Refusal> {
         (End::Cancelled, _) => dirty("cancelled", "the agent was ended before it was done".to_owned()),
         (End::TimedOut, _) => {
             let after = timeout(job).as_secs();
-            Err(Refusal::new(Code::TimedOut, format!("the agent did not end within {after} s; its draft is dirty")))
+            Err(Refusal::new(
+                Code::TimedOut,
+                format!("the agent did not end within {after} s; its draft is dirty"),
+            ))
         }
-        (_, TreeEnded::Unproved) => {
-            dirty("process_tree_unproved", "something of the agent may live on".to_owned())
-        }
+        (_, TreeEnded::Unproved) => dirty(
+            "process_tree_unproved",
+            "something of the agent may live on".to_owned(),
+        ),
         (End::Exited(0), TreeEnded::Proved) => Ok(()),
         (end, TreeEnded::Proved) => dirty("agent_failed", format!("the agent {}", in_words(end))),
     }
@@ -82,16 +91,21 @@ fn timeout(job: &Job) -> std::time::Duration {
     job.agent.timeout.map_or(limits::AGENT_TIMEOUT, Span::get)
 }
 
-fn surroundings(engine: &Engine, agent: &Agent, beside: &Path, draft: &Draft) -> Result<Surroundings, Refusal> {
+fn surroundings(
+    engine: &Engine,
+    agent: &Agent,
+    beside: &Path,
+    draft: &Draft,
+) -> Result<Surroundings, Refusal> {
     let work = draft.opened.disk.path().join("work");
     let (home, tmp) = (work.join("home"), work.join("tmp"));
     for place in [&work, &home, &tmp] {
-        disk::private_directory(place).map_err(host)?;
+        plain::private_directory(place).map_err(host)?;
     }
     for (name, from) in &agent.files {
         let name = RelPath::parse(name.as_bytes())?;
         let to = home.join(OsStr::from_bytes(name.as_bytes()));
-        copy::copy_file(&beside.join(from), &to).map_err(host)?;
+        plain::copy_file(&beside.join(from), &to).map_err(host)?;
     }
     let mut read_only: BTreeSet<PathBuf> = draft.alternates.iter().cloned().collect();
     let mut path: Vec<PathBuf> = Vec::new();
@@ -104,7 +118,10 @@ fn surroundings(engine: &Engine, agent: &Agent, beside: &Path, draft: &Draft) ->
                 program
             }
         };
-        if let Some(dir) = program.parent().filter(|dir| !path.iter().any(|known| known == dir)) {
+        if let Some(dir) = program
+            .parent()
+            .filter(|dir| !path.iter().any(|known| known == dir))
+        {
             path.push(dir.to_owned());
         }
         Ok(program)
@@ -113,9 +130,21 @@ fn surroundings(engine: &Engine, agent: &Agent, beside: &Path, draft: &Draft) ->
     for tool in &agent.tools {
         find(tool)?;
     }
-    path.extend(SYSTEM.iter().map(PathBuf::from).filter(|dir| !path.contains(dir)).collect::<Vec<_>>());
+    path.extend(
+        SYSTEM
+            .iter()
+            .map(PathBuf::from)
+            .filter(|dir| !path.contains(dir))
+            .collect::<Vec<_>>(),
+    );
     let path = std::env::join_paths(path).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
-    Ok(Surroundings { home, tmp, program, read_only: read_only.into_iter().collect(), path })
+    Ok(Surroundings {
+        home,
+        tmp,
+        program,
+        read_only: read_only.into_iter().collect(),
+        path,
+    })
 }
 
 fn command(engine: &Engine, job: &Job, draft: &Draft, around: &Surroundings) -> Result<Command, Refusal> {
@@ -132,7 +161,12 @@ fn command(engine: &Engine, job: &Job, draft: &Draft, around: &Surroundings) -> 
         given.get(&name).map(|value| (name.clone(), value.clone()))
     });
     command.env.extend(passed);
-    command.env.extend(job.agent.env.iter().map(|(name, value)| (name.into(), value.into())));
+    command.env.extend(
+        job.agent
+            .env
+            .iter()
+            .map(|(name, value)| (name.into(), value.into())),
+    );
     let ours: [(&str, OsString); 10] = [
         ("PATH", around.path.clone()),
         ("HOME", around.home.clone().into()),

@@ -27,14 +27,28 @@ pub(crate) fn cancel(engine: &Engine, job: &JobId) -> Result<Cancelled, Refusal>
     if Hold::tell(&place).map_err(host)? == Told::Yes {
         return Ok(Cancelled::Told);
     }
-    let run = engine.journal.last_run(job.clone()).map_err(store)?.filter(|run| run.end.is_none());
-    let run = run.ok_or_else(|| Refusal::new(Code::NotFound, "the job has no unfinished run").name(job.as_str()))?;
+    let run = engine
+        .journal
+        .last_run(job.clone())
+        .map_err(store)?
+        .filter(|run| run.end.is_none());
+    let run =
+        run.ok_or_else(|| Refusal::new(Code::NotFound, "the job has no unfinished run").name(job.as_str()))?;
     for left in engine.journal.volumes(Some(job.clone())).map_err(store)? {
         let open = matches!(left.state, VolumeState::Open | VolumeState::Opening);
         if open && left.owner == Owner::Process {
-            volume::end(engine, &left.generation, End::Dirty { reason: "cancelled".to_owned() })?;
+            volume::end(
+                engine,
+                &left.generation,
+                End::Dirty {
+                    reason: "cancelled".to_owned(),
+                },
+            )?;
         }
     }
-    engine.journal.end_run(run.new.run, RunEnd::Cancelled, clock::now()).map_err(store)?;
+    engine
+        .journal
+        .end_run(run.new.run, RunEnd::Cancelled, clock::now())
+        .map_err(store)?;
     Ok(Cancelled::Buried)
 }

@@ -29,14 +29,25 @@ pub(crate) fn deliver(
         .rev()
         .find_map(|stage| match stage {
             Stage::AgentEnded { generation } => Some(generation),
-            Stage::Drafted { .. } | Stage::Sealed { .. } | Stage::Certified { .. } | Stage::Delivered { .. } => None,
+            Stage::Drafted { .. }
+            | Stage::Sealed { .. }
+            | Stage::Certified { .. }
+            | Stage::Delivered { .. } => None,
         })
         .ok_or_else(|| Refusal::new(Code::Internal, "a sealed run without a draft"))?;
     let known = volume::find(engine, generation)?;
     let disk = engine.volumes.look(&known.job, generation).map_err(host)?;
-    let chosen: Vec<RelPath> =
-        proposal.manifest.entries.iter().map(|entry| entry.path().clone()).collect();
-    let sealed = Sealed { dir: disk.tree().handle(), chosen: &chosen, certified: proposal.tree };
+    let chosen: Vec<RelPath> = proposal
+        .manifest
+        .entries
+        .iter()
+        .map(|entry| entry.path().clone())
+        .collect();
+    let sealed = Sealed {
+        dir: disk.tree().handle(),
+        chosen: &chosen,
+        certified: proposal.tree,
+    };
     let git = Git::find(&engine.config.path).map_err(host)?;
     let place = draft::repository(&job.repository, &asked.beside)?;
     let repository = Repository::open(&git, &place, cancel).map_err(host)?;

@@ -38,12 +38,20 @@ pub(crate) fn open(
     let git = Git::find(&engine.config.path).map_err(host)?;
     let opened = volume::open(
         engine,
-        Wanted { job: job.clone(), role: Role::Draft, owner, durability, source: Source::Empty },
+        Wanted {
+            job: job.clone(),
+            role: Role::Draft,
+            owner,
+            durability,
+            source: Source::Empty,
+        },
     )?;
     match prepare(&git, base, &opened, cancel) {
         Ok(alternates) => Ok(Draft { opened, alternates }),
         Err(refusal) => {
-            let end = End::Dirty { reason: "ended_dirty".to_owned() };
+            let end = End::Dirty {
+                reason: "ended_dirty".to_owned(),
+            };
             // The first refusal is the one to tell; what cannot be ended here, recovery ends.
             drop(volume::end(engine, &opened.volume.generation, end));
             Err(refusal)
@@ -66,7 +74,7 @@ fn prepare(git: &Git, base: &Base, opened: &Opened, cancel: &Cancel) -> Result<V
 /// `not_found` where there is none.
 pub(crate) fn repository(stated: &str, beside: &Path) -> Result<PathBuf, Refusal> {
     let place = beside.join(stated);
-    place
-        .canonicalize()
-        .map_err(|e| Refusal::new(Code::NotFound, format!("the repository: {e}")).name(place.display().to_string()))
+    place.canonicalize().map_err(|e| {
+        Refusal::new(Code::NotFound, format!("the repository: {e}")).name(place.display().to_string())
+    })
 }

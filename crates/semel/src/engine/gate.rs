@@ -10,6 +10,7 @@ use semel_core::git_tree::{Mode, ObjectId};
 use semel_core::record::Consumption;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::git::{Git, Repository};
+use semel_host::plain;
 use semel_host::process::Cancel;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -75,17 +76,21 @@ pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> 
     let commit = repository.parse_id(&ask.commit).map_err(host)?;
     let policy = policy(&repository, &ask.policy, base, &commit)?;
     let candidate = candidate(&repository, commit)?;
-    let envelope = semel_host::files::read_whole(&ask.certificate, LARGEST_CERTIFICATE).map_err(host)?;
+    let envelope = plain::read_file(&ask.certificate, LARGEST_CERTIFICATE).map_err(host)?;
     let record = match &ask.record {
-        Some(place) => {
-            Some(Sha256::of(&semel_host::files::read_whole(place, LARGEST_RECORD).map_err(host)?))
-        }
+        Some(place) => Some(Sha256::of(
+            &plain::read_file(place, LARGEST_RECORD).map_err(host)?,
+        )),
         None => None,
     };
     let now = semel_host::clock::now();
     let verdict = gate::verdict(&policy, &envelope, record, &candidate, now, &ask.revoked);
     let repository = repository.common_dir().display().to_string();
-    Ok(Judged { verdict, policy, repository })
+    Ok(Judged {
+        verdict,
+        policy,
+        repository,
+    })
 }
 
 fn policy(
@@ -103,10 +108,13 @@ fn policy(
             let tree = repository.read_commit(&base).map_err(host)?.tree;
             repository.read_blob(&tree, path).map_err(host)?.1
         }
-        (PolicySource::File(place), _) => semel_host::files::read_whole(place, LARGEST_POLICY).map_err(host)?,
-        (PolicySource::Base { .. }, None) => return Err(Refusal::new(Code::Internal, "a base without an id")),
+        (PolicySource::File(place), _) => plain::read_file(place, LARGEST_POLICY).map_err(host)?,
+        (PolicySource::Base { .. }, None) => {
+            return Err(Refusal::new(Code::Internal, "a base without an id"));
+        }
     };
-    let text = String::from_utf8(bytes).map_err(|_| Refusal::new(Code::BadConfig, "the policy is not UTF-8"))?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| Refusal::new(Code::BadConfig, "the policy is not UTF-8"))?;
     Policy::parse(&text)
 }
 

@@ -30,6 +30,8 @@ impl Interrupt {
 
     /// Gives the exit status of an interrupted command: 128 and the signal.
     pub(crate) fn status(&self) -> Option<u8> {
-        self.watch.received().and_then(|signal| u8::try_from(128 + signal).ok())
+        self.watch
+            .received()
+            .and_then(|signal| u8::try_from(128 + signal).ok())
     }
 }

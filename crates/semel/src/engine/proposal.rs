@@ -2,8 +2,8 @@
 
 use super::{Engine, host, store, volume};
 use semel_core::git_tree::{ObjectFormat, ObjectId};
-use semel_core::ignore::{EntryKind, Ignore};
 use semel_core::ids::Generation;
+use semel_core::ignore::{EntryKind, Ignore};
 use semel_core::manifest::{Manifest, WhyLeftOut};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::files::FileKind;
@@ -11,7 +11,7 @@ use semel_host::git::{Git, Repository, tree_of};
 use semel_host::process::Cancel;
 use semel_host::root::Root;
 use semel_host::tarball::{self, Choice};
-use semel_host::{files, volume as disk};
+use semel_host::{plain, volume as disk};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -71,14 +71,23 @@ fn manifest_path(engine: &Engine, digest: &Sha256) -> PathBuf {
 
 /// Reads from where a draft began; `None` where it began from no repository.
 pub(crate) fn base_of(disk: &disk::Volume) -> Result<Option<Base>, Refusal> {
-    let Some(bytes) = disk::read_record(disk, BASE, LARGEST_BASE).map_err(host)? else { return Ok(None) };
-    let unknown = |e: serde_json::Error| Refusal::new(Code::UnknownState, e.to_string()).name("meta/base.json");
+    let Some(bytes) = disk::read_record(disk, BASE, LARGEST_BASE).map_err(host)? else {
+        return Ok(None);
+    };
+    let unknown =
+        |e: serde_json::Error| Refusal::new(Code::UnknownState, e.to_string()).name("meta/base.json");
     serde_json::from_slice(&bytes).map(Some).map_err(unknown)
 }
 
 /// Reads the rules of a base commit.
-pub(crate) fn rules(git: &Git, base: Option<&Base>, cancel: &Cancel) -> Result<(BaseRules, ObjectFormat), Refusal> {
-    let Some(base) = base else { return Ok((BaseRules::default(), ObjectFormat::Sha1)) };
+pub(crate) fn rules(
+    git: &Git,
+    base: Option<&Base>,
+    cancel: &Cancel,
+) -> Result<(BaseRules, ObjectFormat), Refusal> {
+    let Some(base) = base else {
+        return Ok((BaseRules::default(), ObjectFormat::Sha1));
+    };
     let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
     let commit = repository.parse_id(&base.commit).map_err(host)?;
     let tree = repository.read_commit(&commit).map_err(host)?.tree;
@@ -93,7 +102,14 @@ pub(crate) fn rules(git: &Git, base: Option<&Base>, cancel: &Cancel) -> Result<(
             above.insert(path);
         }
     }
-    Ok((BaseRules { tracked, above, ignore }, repository.format()))
+    Ok((
+        BaseRules {
+            tracked,
+            above,
+            ignore,
+        },
+        repository.format(),
+    ))
 }
 
 impl BaseRules {
@@ -124,11 +140,13 @@ impl BaseRules {
 pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) -> Result<Proposal, Refusal> {
     let known = volume::find(engine, generation)?;
     known.sealable()?;
-    let identity = known
-        .identity
-        .as_ref()
-        .ok_or_else(|| Refusal::new(Code::UnknownState, "the volume was never ready").name(generation.as_str()))?;
-    let disk = engine.volumes.reopen(&known.job, generation, identity).map_err(host)?;
+    let identity = known.identity.as_ref().ok_or_else(|| {
+        Refusal::new(Code::UnknownState, "the volume was never ready").name(generation.as_str())
+    })?;
+    let disk = engine
+        .volumes
+        .reopen(&known.job, generation, identity)
+        .map_err(host)?;
     if disk.is_dirty().map_err(host)? {
         let why = "the disk still says that the draft did not end cleanly";
         return Err(Refusal::new(Code::DirtyVolume, why).name(generation.as_str()));
@@ -140,7 +158,7 @@ pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) ->
     let sealed = tarball::pack(disk.tree(), &mut choose, &directory(engine)).map_err(host)?;
     let proposal = complete(sealed.manifest, sealed.path, disk.tree(), format)?;
     let text = proposal.manifest.to_json()?;
-    files::write_whole(&manifest_path(engine, &proposal.digest()), &text).map_err(host)?;
+    plain::write_file(&manifest_path(engine, &proposal.digest()), &text).map_err(host)?;
     Ok(proposal)
 }
 
@@ -150,10 +168,18 @@ fn complete(
     root: &Root,
     format: ObjectFormat,
 ) -> Result<Proposal, Refusal> {
-    let chosen: Vec<RelPath> = manifest.entries.iter().map(|entry| entry.path().clone()).collect();
+    let chosen: Vec<RelPath> = manifest
+        .entries
+        .iter()
+        .map(|entry| entry.path().clone())
+        .collect();
     let tree = tree_of(root.handle(), format, &chosen).map_err(host)?;
     manifest.tree = Some(tree.to_string());
-    Ok(Proposal { manifest, tree, archive })
+    Ok(Proposal {
+        manifest,
+        tree,
+        archive,
+    })
 }
 
 /// Finds a proposal by its digest.
@@ -162,22 +188,30 @@ fn complete(
 /// `not_found`; `proposal_refused` where its manifest is malformed or of another archive.
 pub(crate) fn find(engine: &Engine, digest: &Sha256) -> Result<Proposal, Refusal> {
     let archive = tarball::archive_path(&directory(engine), digest);
-    let text = files::read_whole(&manifest_path(engine, digest), LARGEST_MANIFEST).map_err(|error| {
-        match error.code() {
-            Code::NotFound => {
-                Refusal::new(Code::NotFound, "there is no such proposal").name(digest.to_string())
+    let text =
+        plain::read_file(&manifest_path(engine, digest), LARGEST_MANIFEST).map_err(|error| {
+            match error.code() {
+                Code::NotFound => {
+                    Refusal::new(Code::NotFound, "there is no such proposal").name(digest.to_string())
+                }
+                _ => error.into_refusal(),
             }
-            _ => error.into_refusal(),
-        }
-    })?;
+        })?;
     let manifest = Manifest::from_json(&text)?;
     let refused = |why: &str| Refusal::new(Code::ProposalRefused, why).name(digest.to_string());
     if manifest.archive_sha256 != *digest {
         return Err(refused("its manifest is of another archive"));
     }
-    let tree = manifest.tree.as_deref().ok_or_else(|| refused("its manifest names no git tree"))?;
+    let tree = manifest
+        .tree
+        .as_deref()
+        .ok_or_else(|| refused("its manifest names no git tree"))?;
     let tree = ObjectId::parse(tree)?;
-    Ok(Proposal { manifest, tree, archive })
+    Ok(Proposal {
+        manifest,
+        tree,
+        archive,
+    })
 }
 
 /// Unpacks a proposal into an empty root, and checks that it is the one that was named.
@@ -185,14 +219,24 @@ pub(crate) fn find(engine: &Engine, digest: &Sha256) -> Result<Proposal, Refusal
 /// # Errors
 /// `proposal_refused` for a hostile or ambiguous archive, or another one than was named; nothing is left then.
 pub(crate) fn unpack(archive: &Path, digest: &Sha256, into: &Root) -> Result<Manifest, Refusal> {
-    let mut reader = files::open_whole(archive).map_err(host)?;
+    let other = |found: Sha256| {
+        let why = format!("its bytes are those of {found}");
+        Refusal::new(Code::ProposalRefused, why)
+            .reason("other_archive")
+            .name(digest.to_string())
+    };
+    // Looked at before anything is unpacked, so that nothing is left of another archive.
+    let found = plain::digest_file(archive).map_err(host)?;
+    if found != *digest {
+        return Err(other(found));
+    }
+    let mut reader = plain::open_file(archive).map_err(host)?;
     let manifest = tarball::unpack(&mut reader, tarball::Limits::default(), into).map_err(host)?;
     if manifest.archive_sha256 == *digest {
-        return Ok(manifest);
+        Ok(manifest)
+    } else {
+        Err(other(manifest.archive_sha256))
     }
-    tarball::clear(into).map_err(host)?;
-    let why = format!("its bytes are those of {}", manifest.archive_sha256);
-    Err(Refusal::new(Code::ProposalRefused, why).reason("other_archive").name(digest.to_string()))
 }
 
 /// Unpacks a proposal into a new directory of a person.
@@ -201,7 +245,7 @@ pub(crate) fn unpack(archive: &Path, digest: &Sha256, into: &Root) -> Result<Man
 /// As [`find`] and [`unpack`]; `precondition_failed` where the directory exists.
 pub(crate) fn unseal(engine: &Engine, digest: &Sha256, into: &Path) -> Result<Manifest, Refusal> {
     let proposal = find(engine, digest)?;
-    files::make_new_directory(into).map_err(host)?;
+    plain::new_directory(into).map_err(host)?;
     let root = Root::open(into).map_err(host)?;
     unpack(&proposal.archive, digest, &root)
 }

@@ -29,7 +29,7 @@ pub(crate) fn restore(
     git: &Git,
     worktree: &Path,
     tree: &str,
-    options: &RestoreOptions,
+    options: RestoreOptions,
     cancel: &Cancel,
 ) -> Result<Outcome, Box<Failed>> {
     git::restore(git, worktree, tree, options, cancel)

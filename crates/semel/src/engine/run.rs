@@ -14,6 +14,7 @@ use semel_core::volume::{End, Owner, Role, Volume, VolumeState};
 use semel_core::{Code, Refusal, Sha256};
 use semel_host::clock;
 use semel_host::hold::Hold;
+use semel_host::plain;
 use semel_host::process::Cancel;
 use std::path::{Path, PathBuf};
 
@@ -45,17 +46,22 @@ pub(crate) struct Asked {
 /// `not_found`, `bad_input`; `bad_config` where the file lies where an agent could write it.
 pub(crate) fn read(file: &Path, again: Again, state: &Path) -> Result<Asked, Refusal> {
     const LARGEST: u64 = 1 << 20;
-    let real = file
-        .canonicalize()
-        .map_err(|e| Refusal::new(Code::NotFound, format!("the job file: {e}")).name(file.display().to_string()))?;
+    let real = file.canonicalize().map_err(|e| {
+        Refusal::new(Code::NotFound, format!("the job file: {e}")).name(file.display().to_string())
+    })?;
     if real.starts_with(state) {
         let why = "a job file inside the state root could have been written by an agent";
         return Err(Refusal::new(Code::BadConfig, why).name(real.display().to_string()));
     }
-    let bytes = semel_host::files::read_whole(&real, LARGEST).map_err(host)?;
+    let bytes = plain::read_file(&real, LARGEST).map_err(host)?;
     let text = std::str::from_utf8(&bytes).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
     let beside = real.parent().unwrap_or(Path::new("/")).to_owned();
-    Ok(Asked { job: Job::parse(text)?, sha256: Sha256::of(&bytes), beside, again })
+    Ok(Asked {
+        job: Job::parse(text)?,
+        sha256: Sha256::of(&bytes),
+        beside,
+        again,
+    })
 }
 
 /// Is a job that is finished.
@@ -80,15 +86,25 @@ pub(crate) fn hold_place(state: &Path, job: &semel_core::ids::JobId) -> PathBuf 
 ///
 /// # Errors
 /// `volume_busy` while another process runs the job; `ownership_taken`; the refusal of the stage that did not hold.
-pub(crate) fn run(engine: &Engine, asked: &Asked, say: Say<'_>, cancel: &Cancel) -> Result<Finished, Refusal> {
+pub(crate) fn run(
+    engine: &Engine,
+    asked: &Asked,
+    say: Say<'_>,
+    cancel: &Cancel,
+) -> Result<Finished, Refusal> {
     let job = &asked.job.job;
-    semel_host::volume::private_directory(&engine.config.state.join("run")).map_err(host)?;
+    plain::private_directory(&engine.config.state.join("run")).map_err(host)?;
     let _held = Hold::take(&hold_place(&engine.config.state, job))
         .map_err(host)?
         .ok_or_else(|| Refusal::new(Code::VolumeBusy, "another process runs this job").name(job.as_str()))?;
     bury(engine, asked)?;
     let mut run = begin(engine, asked, say)?;
-    let working = Working { engine, asked, say, cancel };
+    let working = Working {
+        engine,
+        asked,
+        say,
+        cancel,
+    };
     let result = loop {
         if cancel.is_cancelled() {
             break Err(Refusal::new(Code::DirtyVolume, "the run was cancelled").reason("cancelled"));
@@ -112,12 +128,22 @@ pub(crate) fn run(engine: &Engine, asked: &Asked, say: Say<'_>, cancel: &Cancel)
 fn close(engine: &Engine, run: &Run, refusal: &Refusal, cancel: &Cancel) -> Result<(), Refusal> {
     let end = match refusal.code {
         _ if cancel.is_cancelled() => RunEnd::Cancelled,
-        Code::StoreUnavailable | Code::DaemonUnreachable | Code::Draining | Code::IoFailed | Code::Internal => {
+        Code::StoreUnavailable
+        | Code::DaemonUnreachable
+        | Code::Draining
+        | Code::IoFailed
+        | Code::Internal => {
             return Ok(());
         }
-        _ => RunEnd::Refused { refusal: refusal.clone() },
+        _ => RunEnd::Refused {
+            refusal: refusal.clone(),
+        },
     };
-    engine.journal.end_run(run.new.run.clone(), end, clock::now()).map(drop).map_err(store)
+    engine
+        .journal
+        .end_run(run.new.run.clone(), end, clock::now())
+        .map(drop)
+        .map_err(store)
 }
 
 /// Finds the run to go on with, or begins a new one.
@@ -125,13 +151,20 @@ fn begin(engine: &Engine, asked: &Asked, say: Say<'_>) -> Result<Run, Refusal> {
     let last = engine.journal.last_run(asked.job.job.clone()).map_err(store)?;
     match last {
         Some(run) if run.end.is_none() && run.new.job_sha256 == asked.sha256 => {
-            say(&format!("resume   run {} after {}", run.new.run, stage_name(run.stages.last())));
+            say(&format!(
+                "resume   run {} after {}",
+                run.new.run,
+                stage_name(run.stages.last())
+            ));
             return Ok(run);
         }
         Some(run) if run.end.is_none() => {
             say("the job file changed; the unfinished run of the old one is over");
             let end = RunEnd::Cancelled;
-            engine.journal.end_run(run.new.run.clone(), end, clock::now()).map_err(store)?;
+            engine
+                .journal
+                .end_run(run.new.run.clone(), end, clock::now())
+                .map_err(store)?;
         }
         Some(run) if over(&run, asked) => return Ok(run),
         Some(_) | None => {}
@@ -165,13 +198,23 @@ fn stage_name(stage: Option<&Stage>) -> &'static str {
 /// Ends the volumes that a killed run of this job left open: whoever held them is dead, since we hold the job.
 fn bury(engine: &Engine, asked: &Asked) -> Result<(), Refusal> {
     let open = |volume: &Volume| matches!(volume.state, VolumeState::Open | VolumeState::Opening);
-    for left in engine.journal.volumes(Some(asked.job.job.clone())).map_err(store)? {
+    for left in engine
+        .journal
+        .volumes(Some(asked.job.job.clone()))
+        .map_err(store)?
+    {
         if !open(&left) || left.owner != Owner::Process {
             continue;
         }
         let judged = engine.journal.judgement(left.generation.clone()).map_err(store)?;
         let passed = left.role == Role::Cert && judged.is_some_and(|judgement| judgement.refusal.is_none());
-        let end = if passed { End::Clean } else { End::Dirty { reason: "owner_died".to_owned() } };
+        let end = if passed {
+            End::Clean
+        } else {
+            End::Dirty {
+                reason: "owner_died".to_owned(),
+            }
+        };
         volume::end(engine, &left.generation, end)?;
     }
     Ok(())
@@ -198,30 +241,60 @@ impl Working<'_> {
     }
 
     fn stage(&self, run: &Run, stage: Stage) -> Result<Run, Refusal> {
-        self.engine.journal.stage_run(run.new.run.clone(), stage, clock::now()).map_err(store)
+        self.engine
+            .journal
+            .stage_run(run.new.run.clone(), stage, clock::now())
+            .map_err(store)
     }
 
     fn base(&self) -> Result<Base, Refusal> {
         let job = &self.asked.job;
         let repository = draft::repository(&job.repository, &self.asked.beside)?;
-        Ok(Base { repository, commit: job.base.clone() })
+        Ok(Base {
+            repository,
+            commit: job.base.clone(),
+        })
     }
 
     fn draft_and_agent(&self, run: &Run) -> Result<Run, Refusal> {
         let job = &self.asked.job;
         let base = self.base()?;
-        let draft =
-            draft::open(self.engine, &job.job, &base, job.durability, Owner::Process, self.cancel)?;
+        let draft = draft::open(
+            self.engine,
+            &job.job,
+            &base,
+            job.durability,
+            Owner::Process,
+            self.cancel,
+        )?;
         let volume = &draft.opened.volume;
         let generation = volume.generation.clone();
-        (self.say)(&format!("draft    attempt {} in generation {generation}, base {}", volume.attempt, base.commit));
-        let run = self.stage(run, Stage::Drafted { generation: generation.clone() })?;
-        match agent::run(self.engine, job, &self.asked.beside, &draft, self.say, self.cancel) {
+        (self.say)(&format!(
+            "draft    attempt {} in generation {generation}, base {}",
+            volume.attempt, base.commit
+        ));
+        let run = self.stage(
+            run,
+            Stage::Drafted {
+                generation: generation.clone(),
+            },
+        )?;
+        match agent::run(
+            self.engine,
+            job,
+            &self.asked.beside,
+            &draft,
+            self.say,
+            self.cancel,
+        ) {
             Ok(()) => volume::end(self.engine, &generation, End::Clean)?,
             Err(refusal) => {
                 let reason = match refusal.code {
                     Code::TimedOut => "timed_out".to_owned(),
-                    _ => refusal.reason.clone().unwrap_or_else(|| "agent_failed".to_owned()),
+                    _ => refusal
+                        .reason
+                        .clone()
+                        .unwrap_or_else(|| "agent_failed".to_owned()),
                 };
                 volume::end(self.engine, &generation, End::Dirty { reason })?;
                 return Err(refusal);
@@ -234,12 +307,23 @@ impl Working<'_> {
     fn after_the_agent(&self, run: &Run, generation: &Generation) -> Result<Run, Refusal> {
         let draft = volume::find(self.engine, generation)?;
         if draft.state == VolumeState::Clean {
-            return self.stage(run, Stage::AgentEnded { generation: generation.clone() });
+            return self.stage(
+                run,
+                Stage::AgentEnded {
+                    generation: generation.clone(),
+                },
+            );
         }
         let job = self.asked.job.job.clone();
-        let commits = self.engine.journal.job_commits(job, draft.opened_at).map_err(store)?;
+        let commits = self
+            .engine
+            .journal
+            .job_commits(job, draft.opened_at)
+            .map_err(store)?;
         pipeline::may_restart_agent(commits)?;
-        (self.say)(&format!("the agent of generation {generation} was killed; its draft is kept, a new attempt begins"));
+        (self.say)(&format!(
+            "the agent of generation {generation} was killed; its draft is kept, a new attempt begins"
+        ));
         self.draft_and_agent(run)
     }
 
@@ -252,18 +336,34 @@ impl Working<'_> {
             manifest.left_out.len(),
             proposal.digest()
         ));
-        self.stage(run, Stage::Sealed { proposal: proposal.digest(), tree: proposal.tree.to_string() })
+        self.stage(
+            run,
+            Stage::Sealed {
+                proposal: proposal.digest(),
+                tree: proposal.tree.to_string(),
+            },
+        )
     }
 
     fn certify(&self, run: &Run, proposal: Sha256) -> Result<Run, Refusal> {
         let job = &self.asked.job;
         // A pass that was recorded just before a kill is the certificate of this run.
-        let passed = self.engine.journal.judgements(proposal).map_err(store)?.into_iter().rev().find(|judgement| {
-            judgement.refusal.is_none() && judgement.job == job.job && judgement.at >= run.new.at
-        });
+        let passed = self
+            .engine
+            .journal
+            .judgements(proposal)
+            .map_err(store)?
+            .into_iter()
+            .rev()
+            .find(|judgement| {
+                judgement.refusal.is_none() && judgement.job == job.job && judgement.at >= run.new.at
+            });
         if let Some(judgement) = passed {
             let judgement = certify::heal(self.engine, &judgement.generation)?;
-            let stage = Stage::Certified { generation: judgement.generation, certificate: judgement.certificate };
+            let stage = Stage::Certified {
+                generation: judgement.generation,
+                certificate: judgement.certificate,
+            };
             return self.stage(run, stage);
         }
         let ask = Ask {
@@ -276,14 +376,23 @@ impl Working<'_> {
         let certified = certify::certify(self.engine, &ask, self.say, self.cancel)?;
         (self.say)(&format!("sign     certificate {}", certified.certificate));
         let (generation, certificate) = (certified.generation, certified.certificate);
-        self.stage(run, Stage::Certified { generation, certificate })
+        self.stage(
+            run,
+            Stage::Certified {
+                generation,
+                certificate,
+            },
+        )
     }
 
     fn deliver(&self, run: &Run, proposal: Sha256) -> Result<Run, Refusal> {
         let output = deliver::deliver(self.engine, self.asked, run, &proposal, self.cancel)?;
         (self.say)(&format!("deliver  {output}"));
         let run = self.stage(run, Stage::Delivered { output })?;
-        self.engine.journal.end_run(run.new.run.clone(), RunEnd::Certified, clock::now()).map_err(store)
+        self.engine
+            .journal
+            .end_run(run.new.run.clone(), RunEnd::Certified, clock::now())
+            .map_err(store)
     }
 }
 
@@ -294,5 +403,10 @@ fn finished(engine: &Engine, asked: &Asked, run: Run) -> Result<Finished, Refusa
         .ok_or_else(|| Refusal::new(Code::Internal, "a finished run without a certificate"))?;
     certify::heal(engine, &generation)?;
     let recipe = certify::recipe(&asked.job.certify)?;
-    Ok(Finished { run, generation, certificate, recipe })
+    Ok(Finished {
+        run,
+        generation,
+        certificate,
+        recipe,
+    })
 }

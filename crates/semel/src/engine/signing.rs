@@ -4,7 +4,7 @@ use super::host;
 use crate::config::Config;
 use semel_core::certificate::{PublicKey, SigningKey};
 use semel_core::{Code, Refusal};
-use semel_host::{clock, key};
+use semel_host::{clock, key, plain};
 use std::path::{Path, PathBuf};
 
 /// Gives the place of the signing key.
@@ -18,7 +18,7 @@ pub(crate) fn place(config: &Config) -> PathBuf {
 /// `precondition_failed` where there is one: a key is never overwritten; `io_failed`.
 pub(crate) fn new(config: &Config) -> Result<PublicKey, Refusal> {
     let place = place(config);
-    semel_host::volume::private_directory(place.parent().unwrap_or(&config.state)).map_err(host)?;
+    plain::private_directory(place.parent().unwrap_or(&config.state)).map_err(host)?;
     let signing = SigningKey::from_seed(&clock::random::<32>().map_err(host)?);
     key::create_secret(&place, signing.to_pem().as_bytes()).map_err(host)?;
     Ok(signing.public())
@@ -34,12 +34,16 @@ pub(crate) fn load(config: &Config) -> Result<SigningKey, Refusal> {
 
 fn read(place: &Path) -> Result<SigningKey, Refusal> {
     let bytes = key::read_secret(place).map_err(|error| match error.code() {
-        Code::NotFound => Refusal::new(Code::BadConfig, "there is no signing key; make one with semel key new")
-            .name(place.display().to_string()),
+        Code::NotFound => Refusal::new(
+            Code::BadConfig,
+            "there is no signing key; make one with semel key new",
+        )
+        .name(place.display().to_string()),
         _ => error.into_refusal(),
     })?;
-    let text = std::str::from_utf8(&bytes)
-        .map_err(|_| Refusal::new(Code::BadConfig, "the signing key is not PEM").name(place.display().to_string()))?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| {
+        Refusal::new(Code::BadConfig, "the signing key is not PEM").name(place.display().to_string())
+    })?;
     SigningKey::from_pem(text)
 }
 

@@ -19,11 +19,12 @@ use semel_core::report::Counts;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::git::Git;
 use semel_host::installer::{
-    self, Hints, Isolation, Plan, ReportFrom, StageOutcome, TestPlan, TestRun, Tools, record, run_tests, verify_again,
+    self, Hints, Isolation, Plan, ReportFrom, StageOutcome, TestPlan, TestRun, Tools, record, run_tests,
+    verify_again,
 };
 use semel_host::process::{Cancel, TreeEnded};
 use semel_host::sandbox::Require;
-use semel_host::{files, volume as disk};
+use semel_host::{plain, volume as disk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -67,7 +68,13 @@ impl Evidence {
 
     /// Gives the weak bindings as a certificate names them.
     pub(super) fn weak(&self) -> Vec<Weak> {
-        self.weak.iter().map(|(name, about)| Weak { name: name.clone(), about: about.clone() }).collect()
+        self.weak
+            .iter()
+            .map(|(name, about)| Weak {
+                name: name.clone(),
+                about: about.clone(),
+            })
+            .collect()
     }
 
     fn confined(&mut self, level: Option<Level>) {
@@ -78,7 +85,8 @@ impl Evidence {
     }
 
     fn weaken(&mut self, name: &str, clauses: impl IntoIterator<Item = String>) {
-        self.weak.extend(clauses.into_iter().map(|about| (name.to_owned(), about)));
+        self.weak
+            .extend(clauses.into_iter().map(|about| (name.to_owned(), about)));
     }
 }
 
@@ -112,17 +120,25 @@ pub(super) fn run(
         ask,
         disk,
         work: disk.path().join("work"),
-        reports: engine.config.state.join("reports").join(disk.generation().as_str()),
+        reports: engine
+            .config
+            .state
+            .join("reports")
+            .join(disk.generation().as_str()),
         isolation: isolation(engine, ask.confine),
         say,
         cancel,
     };
-    disk::private_directory(&attempt.work).map_err(host)?;
-    disk::private_directory(&attempt.reports).map_err(host)?;
+    plain::private_directory(&attempt.work).map_err(host)?;
+    plain::private_directory(&attempt.reports).map_err(host)?;
     let git = Git::find(&engine.config.path).map_err(host)?;
     let (rules, _) = proposal::rules(&git, ask.base.as_ref(), cancel)?;
     let manifest = input::take(proposal, &rules, disk.tree())?;
-    say(&format!("take     {} entries, tree {}", manifest.entries.len(), proposal.tree));
+    say(&format!(
+        "take     {} entries, tree {}",
+        manifest.entries.len(),
+        proposal.tree
+    ));
     evidence.surface = surface::changed(&git, ask.base.as_ref(), &manifest, disk.tree(), cancel)?;
     let locks = input::bind(&manifest, &ask.certify.install, disk.tree());
     if let Ok(locks) = &locks {
@@ -130,7 +146,10 @@ pub(super) fn run(
         evidence.weaken("lock", locks.weak.iter().cloned());
     }
     let locks = locks?;
-    say(&format!("bind     {}", names(locks.digests.keys().map(ToString::to_string))));
+    say(&format!(
+        "bind     {}",
+        names(locks.digests.keys().map(ToString::to_string))
+    ));
     let plans = attempt.install(&locks, evidence)?;
     let records = attempt.record(&plans, &locks, evidence)?;
     attempt.verify(&plans, &records, &manifest, proposal)?;
@@ -164,17 +183,31 @@ impl Attempt<'_> {
         let path = std::env::join_paths(&self.engine.config.path)
             .map_err(|e| Refusal::new(Code::BadConfig, e.to_string()).name("path"))?;
         env.insert("PATH".into(), path);
-        let hints = Hints { env, ..Hints::default() };
+        let hints = Hints {
+            env,
+            ..Hints::default()
+        };
         installer::resolve(installer, &hints, &self.disk.tree_path(), self.cancel).map_err(host)
     }
 
     fn plan(&self, installer: Installer) -> Result<Plan, Refusal> {
         Ok(Plan {
             tree: self.disk.tree_path(),
+            directory: RelPath::root(),
             home: self.work.join("install"),
             tools: self.tools(installer)?,
-            project: if installer == Installer::Uv { self.ask.certify.project } else { ProjectInstall::Skip },
-            args: self.ask.certify.install_args.get(&installer).cloned().unwrap_or_default(),
+            project: if installer == Installer::Uv {
+                self.ask.certify.project
+            } else {
+                ProjectInstall::Skip
+            },
+            args: self
+                .ask
+                .certify
+                .install_args
+                .get(&installer)
+                .cloned()
+                .unwrap_or_default(),
             requirements: Vec::new(),
             network_env: self.engine.config.fetch_env.clone(),
             deadline: self.deadline(),
@@ -184,12 +217,15 @@ impl Attempt<'_> {
     }
 
     fn deadline(&self) -> std::time::Duration {
-        self.ask.certify.timeout.map_or(limits::CERTIFY_TIMEOUT, semel_core::job::Span::get)
+        self.ask
+            .certify
+            .timeout
+            .map_or(limits::CERTIFY_TIMEOUT, semel_core::job::Span::get)
     }
 
     /// Fetches with the network, then installs without it, into a tree that holds no environment.
     fn install(&self, locks: &Locks, evidence: &mut Evidence) -> Result<Vec<Plan>, Refusal> {
-        disk::private_directory(&self.work.join("install")).map_err(host)?;
+        plain::private_directory(&self.work.join("install")).map_err(host)?;
         let mut plans = Vec::new();
         for installer in locks.parsed.keys() {
             let plan = self.plan(*installer)?;
@@ -198,9 +234,15 @@ impl Attempt<'_> {
                 let about = "the project's own build used a backend that no lock binds".to_owned();
                 evidence.weaken("build_backend_unbound", [about]);
             }
-            for (name, stage) in [("fetch", installer::fetch as StageFn), ("install", installer::install)] {
+            for (name, stage) in [
+                ("fetch", installer::fetch as StageFn),
+                ("install", installer::install),
+            ] {
                 let outcome = stage(&plan, self.cancel).map_err(host)?;
-                (self.say)(&format!("{name:<8} {installer}, {:.1} s", outcome.took.as_secs_f64()));
+                (self.say)(&format!(
+                    "{name:<8} {installer}, {:.1} s",
+                    outcome.took.as_secs_f64()
+                ));
                 ended(outcome.tree_ended, name)?;
                 evidence.confined(outcome.level);
             }
@@ -218,14 +260,22 @@ impl Attempt<'_> {
     ) -> Result<Vec<InstallRecord>, Refusal> {
         let mut records = Vec::new();
         for plan in plans {
-            let lock = locks.parsed.get(&plan.tools.installer()).into_iter().collect::<Vec<_>>();
+            let lock = locks
+                .parsed
+                .get(&plan.tools.installer())
+                .into_iter()
+                .collect::<Vec<_>>();
             let made = record(plan, self.disk.generation(), &lock, self.cancel).map_err(host)?;
             evidence.weaken("install", made.weak.iter().cloned());
-            (self.say)(&format!("record   {} packages, {} entries", made.packages.len(), made.entries.len()));
+            (self.say)(&format!(
+                "record   {} packages, {} entries",
+                made.packages.len(),
+                made.entries.len()
+            ));
             records.push(made);
         }
         let bytes = semel_core::canonical::canonical_of(&records)?;
-        files::write_whole(&self.reports.join("install-record.json"), &bytes).map_err(host)?;
+        plain::write_file(&self.reports.join("install-record.json"), &bytes).map_err(host)?;
         evidence.record = Some(bytes);
         Ok(records)
     }
@@ -252,8 +302,15 @@ impl Attempt<'_> {
             home: self.work.join("test"),
             installed: plans,
             command: certify.test.iter().map(Into::into).collect(),
-            report: certify.report.clone().map_or(ReportFrom::Command, ReportFrom::File),
-            env: certify.env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            report: certify
+                .report
+                .clone()
+                .map_or(ReportFrom::Command, ReportFrom::File),
+            env: certify
+                .env
+                .iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
             writable: certify.caches.clone(),
             deadline: self.deadline(),
             grace: limits::GRACE,
@@ -262,13 +319,21 @@ impl Attempt<'_> {
         let run = run_tests(&plan, self.cancel).map_err(host)?;
         self.keep(&run)?;
         evidence.confined(Some(run.level.clone()));
-        let format = if run.report.as_deref().is_some_and(|bytes| bytes.trim_ascii_start().starts_with(b"<")) {
+        let format = if run
+            .report
+            .as_deref()
+            .is_some_and(|bytes| bytes.trim_ascii_start().starts_with(b"<"))
+        {
             "junit"
         } else {
             "cargo-test"
         };
         if let (Some(sha256), Ok(counts)) = (run.report_sha256, &run.verdict) {
-            evidence.report = Some(Report { format: format.to_owned(), sha256, counts: *counts });
+            evidence.report = Some(Report {
+                format: format.to_owned(),
+                sha256,
+                counts: *counts,
+            });
         }
         ended(run.tree_ended, "test")?;
         let counts = run.verdict?;
@@ -287,7 +352,8 @@ impl Attempt<'_> {
     }
 
     fn keep(&self, run: &TestRun) -> Result<(), Refusal> {
-        let write = |name: &str, bytes: &[u8]| files::write_whole(&self.reports.join(name), bytes).map_err(host);
+        let write =
+            |name: &str, bytes: &[u8]| plain::write_file(&self.reports.join(name), bytes).map_err(host);
         if let Some(report) = &run.report {
             write("report", report)?;
         }

@@ -39,20 +39,33 @@ pub(super) fn take(proposal: &Proposal, rules: &BaseRules, root: &Root) -> Resul
 /// # Errors
 /// `tree_mismatch`.
 pub(super) fn same_tree(manifest: &Manifest, sealed: ObjectId, root: &Root) -> Result<(), Refusal> {
-    let paths: Vec<RelPath> = manifest.entries.iter().map(|entry| entry.path().clone()).collect();
+    let paths: Vec<RelPath> = manifest
+        .entries
+        .iter()
+        .map(|entry| entry.path().clone())
+        .collect();
     let tree = tree_of(root.handle(), sealed.format(), &paths).map_err(host)?;
     if tree == sealed {
         return Ok(());
     }
-    Err(Refusal::new(Code::TreeMismatch, format!("the source tree is {tree}, sealed was {sealed}")))
+    Err(Refusal::new(
+        Code::TreeMismatch,
+        format!("the source tree is {tree}, sealed was {sealed}"),
+    ))
 }
 
 fn text(root: &Root, path: &RelPath, most: u64) -> Result<Vec<u8>, Refusal> {
-    read_file(root, path, most).map(|content| content.bytes).map_err(host)
+    read_file(root, path, most)
+        .map(|content| content.bytes)
+        .map_err(host)
 }
 
 fn refuse_leftovers(manifest: &Manifest, rules: &BaseRules, root: &Root) -> Result<(), Refusal> {
-    for entry in manifest.entries.iter().filter(|entry| !rules.tracked.contains(entry.path())) {
+    for entry in manifest
+        .entries
+        .iter()
+        .filter(|entry| !rules.tracked.contains(entry.path()))
+    {
         let content = match (entry, leftover::wants_text(entry.path())) {
             (Entry::File { size, .. }, Some(most)) => {
                 let mut bytes = text(root, entry.path(), (*size).max(1))?;
@@ -66,8 +79,10 @@ fn refuse_leftovers(manifest: &Manifest, rules: &BaseRules, root: &Root) -> Resu
             Entry::Symlink { .. } => What::Symlink,
         };
         if let Some(of) = leftover::recognise(entry.path(), what) {
-            return Err(Refusal::new(Code::TreeNotEmpty, format!("{of} came with the proposal"))
-                .name(entry.path().to_string()));
+            return Err(
+                Refusal::new(Code::TreeNotEmpty, format!("{of} came with the proposal"))
+                    .name(entry.path().to_string()),
+            );
         }
     }
     Ok(())
@@ -94,7 +109,9 @@ fn refuse_ignored(manifest: &Manifest, rules: &BaseRules, root: &Root) -> Result
         return Ok(());
     }
     let why = "git would ignore these entries, so that no merge would hold them";
-    Err(Refusal::new(Code::TreeMismatch, why).reason("ignored_entry").names(ignored))
+    Err(Refusal::new(Code::TreeMismatch, why)
+        .reason("ignored_entry")
+        .names(ignored))
 }
 
 /// Is what binds the tree.
@@ -127,13 +144,21 @@ pub(super) fn bind(manifest: &Manifest, installers: &[Installer], root: &Root) -
             formats.insert(path.clone(), format);
         }
         if lockset::wants_manifest(path) && matches!(entry, Entry::File { .. }) {
-            declared.texts.insert(path.clone(), text(root, path, LARGEST_TEXT)?);
+            declared
+                .texts
+                .insert(path.clone(), text(root, path, LARGEST_TEXT)?);
         }
     }
     if digests.is_empty() {
-        return Err(Refusal::new(Code::NoLockfile, "no lockfile binds this tree").names(lockset::binding_names()));
+        return Err(
+            Refusal::new(Code::NoLockfile, "no lockfile binds this tree").names(lockset::binding_names())
+        );
     }
-    let mut locks = Locks { digests, parsed: BTreeMap::new(), weak: Vec::new() };
+    let mut locks = Locks {
+        digests,
+        parsed: BTreeMap::new(),
+        weak: Vec::new(),
+    };
     for installer in installers {
         let lock = lock_of(*installer, &formats)?;
         let parsed = lockset::parse(lock, &text(root, lock, LARGEST_TEXT)?)?;
@@ -146,15 +171,21 @@ pub(super) fn bind(manifest: &Manifest, installers: &[Installer], root: &Root) -
 
 /// Finds the lockfile that an installer reads.
 fn lock_of(installer: Installer, formats: &BTreeMap<RelPath, Format>) -> Result<&RelPath, Refusal> {
-    let mut own: Vec<&RelPath> =
-        formats.iter().filter(|(_, format)| format.installer() == installer.name()).map(|(path, _)| path).collect();
+    let mut own: Vec<&RelPath> = formats
+        .iter()
+        .filter(|(_, format)| format.installer() == installer.name())
+        .map(|(path, _)| path)
+        .collect();
     // npm prefers a shrinkwrap; pip reads `requirements.txt` unless it is told otherwise.
     own.sort_by_key(|path| match path.as_bytes() {
         b"npm-shrinkwrap.json" | b"requirements.txt" => 0,
         _ => 1,
     });
     own.first().copied().ok_or_else(|| {
-        Refusal::new(Code::NoLockfile, format!("the job installs with {installer}, and no lockfile of it is there"))
-            .name(installer.name())
+        Refusal::new(
+            Code::NoLockfile,
+            format!("the job installs with {installer}, and no lockfile of it is there"),
+        )
+        .name(installer.name())
     })
 }

@@ -58,14 +58,22 @@ pub(crate) type Say<'a> = &'a dyn Fn(&str);
 ///
 /// # Errors
 /// The refusal of the last attempt, each of which is signed as such; `sandbox_unavailable`, `store_unavailable`.
-pub(crate) fn certify(engine: &Engine, ask: &Ask, say: Say<'_>, cancel: &Cancel) -> Result<Certified, Refusal> {
+pub(crate) fn certify(
+    engine: &Engine,
+    ask: &Ask,
+    say: Say<'_>,
+    cancel: &Cancel,
+) -> Result<Certified, Refusal> {
     let proposal = proposal::find(engine, &ask.proposal)?;
     let mut left = ask.certify.attempts;
     loop {
         left = left.saturating_sub(1);
         match once(engine, ask, &proposal, say, cancel) {
             Err(refusal) if left > 0 && worth_another(&refusal, &ask.certify) && !cancel.is_cancelled() => {
-                say(&format!("refused: {} ({refusal}); {left} attempts left, the next one in a new generation", refusal.code));
+                say(&format!(
+                    "refused: {} ({refusal}); {left} attempts left, the next one in a new generation",
+                    refusal.code
+                ));
             }
             other => return other,
         }
@@ -102,19 +110,26 @@ fn once(
         },
     )?;
     let generation = opened.volume.generation.clone();
-    say(&format!("certify  attempt {} in generation {generation}", opened.volume.attempt));
+    say(&format!(
+        "certify  attempt {} in generation {generation}",
+        opened.volume.attempt
+    ));
     write_record(&opened.disk, ASKED, ask.proposal.to_string().as_bytes()).map_err(host)?;
     let mut evidence = attempt::Evidence::of(proposal);
     let verdict = attempt::run(engine, ask, proposal, &opened.disk, &mut evidence, say, cancel);
     if cancel.is_cancelled() {
-        let end = End::Dirty { reason: "cancelled".to_owned() };
+        let end = End::Dirty {
+            reason: "cancelled".to_owned(),
+        };
         volume::end(engine, &generation, end)?;
         return Err(Refusal::new(Code::DirtyVolume, "the certification was cancelled").reason("cancelled"));
     }
     let signed = sign::sign(engine, ask, proposal, &opened, &evidence, verdict.as_ref().err());
     let end = match (&verdict, &signed) {
         (Ok(()), Ok(_)) => End::Clean,
-        _ => End::Dirty { reason: "certification_refused".to_owned() },
+        _ => End::Dirty {
+            reason: "certification_refused".to_owned(),
+        },
     };
     volume::end(engine, &generation, end)?;
     verdict?;
@@ -143,12 +158,21 @@ pub(super) fn earlier(
         }
         let verdict = match judged.iter().find(|j| j.generation == volume.generation) {
             Some(judgement) => Some(
-                judgement.refusal.as_ref().map_or(EarlierVerdict::Pass, |r| EarlierVerdict::Refused(r.code)),
+                judgement
+                    .refusal
+                    .as_ref()
+                    .map_or(EarlierVerdict::Pass, |r| EarlierVerdict::Refused(r.code)),
             ),
-            None => died_on(engine, &volume, &ask.proposal).then_some(EarlierVerdict::Refused(Code::DirtyVolume)),
+            None => {
+                died_on(engine, &volume, &ask.proposal).then_some(EarlierVerdict::Refused(Code::DirtyVolume))
+            }
         };
         if let Some(verdict) = verdict {
-            earlier.push(Earlier { attempt: volume.attempt, generation: volume.generation, verdict });
+            earlier.push(Earlier {
+                attempt: volume.attempt,
+                generation: volume.generation,
+                verdict,
+            });
         }
     }
     earlier.sort_by_key(|e| e.attempt);

@@ -19,7 +19,7 @@ use semel_core::record::Judgement;
 use semel_core::{Code, Refusal, Sha256};
 use semel_host::git::Git;
 use semel_host::volume::{read_record, write_record};
-use semel_host::{clock, files};
+use semel_host::{clock, plain};
 use std::path::{Path, PathBuf};
 
 /// Is what was signed.
@@ -46,7 +46,11 @@ pub(crate) struct Paths {
 
 /// Gives the places of the certificate of a generation.
 pub(crate) fn paths(state: &Path, generation: &Generation) -> Paths {
-    let place = |extension: &str| state.join("certificates").join(format!("{generation}.{extension}"));
+    let place = |extension: &str| {
+        state
+            .join("certificates")
+            .join(format!("{generation}.{extension}"))
+    };
     Paths {
         envelope: place("dsse.json"),
         bundle: place("sigstore.json"),
@@ -93,7 +97,13 @@ pub(super) fn sign(
             at: statement.predicate.issued_at,
         })
         .map_err(store)?;
-    publish(&engine.config.state, &opened.volume.generation, &statement, &envelope, &key)?;
+    publish(
+        &engine.config.state,
+        &opened.volume.generation,
+        &statement,
+        &envelope,
+        &key,
+    )?;
     Ok(Signed { certificate, recipe })
 }
 
@@ -105,11 +115,15 @@ fn publish(
     key: &SigningKey,
 ) -> Result<(), Refusal> {
     let paths = paths(state, generation);
-    semel_host::volume::private_directory(&state.join("certificates")).map_err(host)?;
-    files::write_whole(&paths.bundle, &certificate::to_sigstore_bundle(statement, key)?).map_err(host)?;
-    files::write_whole(&paths.ssh, certificate::to_ssh_signature(statement, key)?.as_bytes()).map_err(host)?;
+    plain::private_directory(&state.join("certificates")).map_err(host)?;
+    plain::write_file(&paths.bundle, &certificate::to_sigstore_bundle(statement, key)?).map_err(host)?;
+    plain::write_file(
+        &paths.ssh,
+        certificate::to_ssh_signature(statement, key)?.as_bytes(),
+    )
+    .map_err(host)?;
     // The envelope comes last: where it stands, its other forms do.
-    files::write_whole(&paths.envelope, envelope).map_err(host)
+    plain::write_file(&paths.envelope, envelope).map_err(host)
 }
 
 /// Makes the envelope that a killed process had recorded, but not written.
@@ -122,7 +136,9 @@ pub(crate) fn heal(engine: &Engine, generation: &Generation) -> Result<Judgement
         .journal
         .judgement(generation.clone())
         .map_err(store)?
-        .ok_or_else(|| Refusal::new(Code::NotFound, "the generation has no verdict").name(generation.as_str()))?;
+        .ok_or_else(|| {
+            Refusal::new(Code::NotFound, "the generation has no verdict").name(generation.as_str())
+        })?;
     let paths = paths(&engine.config.state, generation);
     if paths.envelope.is_file() {
         return Ok(judgement);
@@ -136,7 +152,9 @@ pub(crate) fn heal(engine: &Engine, generation: &Generation) -> Result<Judgement
     let key = signing::load(&engine.config)?;
     let envelope = certificate::sign(&statement, &key)?;
     if Sha256::of(&envelope) != judgement.certificate {
-        return Err(unknown("statement and key do not make the certificate that was recorded"));
+        return Err(unknown(
+            "statement and key do not make the certificate that was recorded",
+        ));
     }
     publish(&engine.config.state, generation, &statement, &envelope, &key)?;
     Ok(judgement)
@@ -211,10 +229,21 @@ pub(crate) fn recipe(certify: &Certify) -> Result<Sha256, Refusal> {
         install: install.collect(),
         test: certify.test.clone(),
         flags: std::iter::once(project.to_owned()).chain(report).collect(),
-        environment: certify.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
-        inputs: certify.caches.iter().map(|path| format!("cache={path}")).collect(),
+        environment: certify
+            .env
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect(),
+        inputs: certify
+            .caches
+            .iter()
+            .map(|path| format!("cache={path}"))
+            .collect(),
         expected_tests: certify.min_tests.unwrap_or(1),
-        timeout_s: certify.timeout.map_or(crate::limits::CERTIFY_TIMEOUT, |span| span.get()).as_secs(),
+        timeout_s: certify
+            .timeout
+            .map_or(crate::limits::CERTIFY_TIMEOUT, |span| span.get())
+            .as_secs(),
     }
     .digest()
 }

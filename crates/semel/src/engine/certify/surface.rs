@@ -24,7 +24,11 @@ pub(super) fn changed(
     cancel: &Cancel,
 ) -> Result<Vec<RelPath>, Refusal> {
     let Some(base) = base else {
-        let all = manifest.entries.iter().map(Entry::path).filter(|path| concerns_tests(path));
+        let all = manifest
+            .entries
+            .iter()
+            .map(Entry::path)
+            .filter(|path| concerns_tests(path));
         return Ok(all.cloned().collect());
     };
     let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
@@ -37,7 +41,11 @@ pub(super) fn changed(
         }
     }
     let mut changed = Vec::new();
-    for entry in manifest.entries.iter().filter(|entry| concerns_tests(entry.path())) {
+    for entry in manifest
+        .entries
+        .iter()
+        .filter(|entry| concerns_tests(entry.path()))
+    {
         let now = identity(entry, root, &repository)?;
         if before.remove(entry.path()) != Some(now) {
             changed.push(entry.path().clone());
@@ -66,20 +74,42 @@ fn identity(entry: &Entry, root: &Root, repository: &Repository) -> Result<(Mode
 
 /// Says whether a path can change what the tests say: tests, fixtures, configuration of runners and builds.
 fn concerns_tests(path: &RelPath) -> bool {
-    let Some((_, name)) = path.split_last() else { return false };
+    let Some((_, name)) = path.split_last() else {
+        return false;
+    };
     let configuration: &[&[u8]] = &[
-        b"conftest.py", b"pytest.ini", b"tox.ini", b"setup.cfg", b"setup.py", b"pyproject.toml", b"noxfile.py",
-        b"sitecustomize.py", b"usercustomize.py", b"package.json", b".npmrc", b"Cargo.toml", b"build.rs", b"Makefile",
-        b"justfile", b".coveragerc",
+        b"conftest.py",
+        b"pytest.ini",
+        b"tox.ini",
+        b"setup.cfg",
+        b"setup.py",
+        b"pyproject.toml",
+        b"noxfile.py",
+        b"sitecustomize.py",
+        b"usercustomize.py",
+        b"package.json",
+        b".npmrc",
+        b"Cargo.toml",
+        b"build.rs",
+        b"Makefile",
+        b"justfile",
+        b".coveragerc",
     ];
     let parts: Vec<&[u8]> = path.components().collect();
     let in_dir = |dirs: &[&[u8]]| parts[..parts.len() - 1].iter().any(|part| dirs.contains(part));
     configuration.contains(&name)
         || in_dir(&[b"test", b"tests", b"__tests__", b"spec", b".cargo"])
         || name.starts_with(b"test_")
-        || [&b"_test."[..], b".test.", b".spec.", b"jest.config.", b"vitest.config.", b"mocharc"]
-            .iter()
-            .any(|mark| name.windows(mark.len()).any(|window| window == *mark))
+        || [
+            &b"_test."[..],
+            b".test.",
+            b".spec.",
+            b"jest.config.",
+            b"vitest.config.",
+            b"mocharc",
+        ]
+        .iter()
+        .any(|mark| name.windows(mark.len()).any(|window| window == *mark))
         || name.ends_with(b".pth")
 }
 
@@ -90,7 +120,14 @@ mod tests {
     #[test]
     fn what_can_change_the_tests_is_known_by_its_path() {
         let path = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
-        for yes in ["tests/a.txt", "conftest.py", "a/conftest.py", "src/x_test.go", "a.test.ts", ".cargo/config.toml"] {
+        for yes in [
+            "tests/a.txt",
+            "conftest.py",
+            "a/conftest.py",
+            "src/x_test.go",
+            "a.test.ts",
+            ".cargo/config.toml",
+        ] {
             assert!(concerns_tests(&path(yes)), "{yes}");
         }
         for no in ["src/lib.rs", "README.md", "contest.py", "docs/testing.md"] {
