@@ -16,7 +16,7 @@ pub(crate) struct Identity {
     pub(crate) attempt: Option<String>,
 }
 
-fn refusal(error: semel_host::Error) -> Refusal {
+pub(super) fn refusal(error: semel_host::Error) -> Refusal {
     error.into_refusal()
 }
 

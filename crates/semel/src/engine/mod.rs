@@ -2,3 +2,6 @@
 //!
 //! parse → load what is known → decide (core) → intent (store) → act (host) → observe (host) → receipt (store) →
 //! answer. Doors call this; it calls no door.
+
+pub(crate) mod command;
+pub(crate) mod contract;
