@@ -106,7 +106,10 @@ fn variable(name: &str) -> Option<OsString> {
 }
 
 /// Gives a variable of the contract: `WORKSPACE`, `VOLUME_GENERATION` or `JOB_ATTEMPT`, set but empty included.
-#[expect(clippy::disallowed_methods, reason = "this module is the one reader of the environment")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this module is the one reader of the environment"
+)]
 pub(crate) fn contract(name: &'static str) -> Option<OsString> {
     std::env::var_os(name)
 }

@@ -22,7 +22,13 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let engine = wire::command(&context.config()?)?;
     let (status, text) = match cancel::cancel(&engine, &args.job)? {
         Cancelled::Told => ("told", "the process that runs the job was told to end"),
-        Cancelled::Buried => ("ended", "nobody ran the job any more; what it had left open is ended, dirty"),
+        Cancelled::Buried => (
+            "ended",
+            "nobody ran the job any more; what it had left open is ended, dirty",
+        ),
     };
-    Ok(Answer::new(text, json!({"schema": "semel.cancel/v1", "job": args.job, "status": status})))
+    Ok(Answer::new(
+        text,
+        json!({"schema": "semel.cancel/v1", "job": args.job, "status": status}),
+    ))
 }

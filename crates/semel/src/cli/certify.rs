@@ -23,7 +23,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ID", required_unless_present = "from")]
     job: Option<JobId>,
     /// The proposal, by its SHA-256
-    #[arg(long, value_name = "SHA256", required_unless_present = "git", conflicts_with = "git")]
+    #[arg(
+        long,
+        value_name = "SHA256",
+        required_unless_present = "git",
+        conflicts_with = "git"
+    )]
     proposal: Option<Sha256>,
     /// Seal this commit first, given by its full object id
     #[arg(long, value_name = "ID", requires = "repository")]
@@ -64,7 +69,10 @@ pub(crate) struct Args {
 }
 
 fn installer(name: &str) -> Result<Installer, String> {
-    let known = Installer::ALL.iter().copied().find(|installer| installer.name() == name);
+    let known = Installer::ALL
+        .iter()
+        .copied()
+        .find(|installer| installer.name() == name);
     known.ok_or_else(|| "uv, pip, npm or cargo".to_owned())
 }
 
@@ -72,7 +80,11 @@ fn installer(name: &str) -> Result<Installer, String> {
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let config = context.config()?;
     let from = match &args.from {
-        Some(file) => Some(crate::engine::run::read(file, crate::engine::run::Again::Show, &config.state)?),
+        Some(file) => Some(crate::engine::run::read(
+            file,
+            crate::engine::run::Again::Show,
+            &config.state,
+        )?),
         None => None,
     };
     let (job, certify, confine) = recipe(&args, from.as_ref().map(|asked| &asked.job))?;
@@ -81,9 +93,19 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let base = base(&args)?;
     let proposal = match (&args.git, args.proposal) {
         (Some(commit), _) => {
-            let from = Base { repository: repository(&args)?, commit: commit.clone() };
+            let from = Base {
+                repository: repository(&args)?,
+                commit: commit.clone(),
+            };
             let owner = Owner::Process;
-            let draft = draft::open(&engine, &job, &from, Durability::Process, owner, interrupt.cancel())?;
+            let draft = draft::open(
+                &engine,
+                &job,
+                &from,
+                Durability::Process,
+                owner,
+                interrupt.cancel(),
+            )?;
             let generation = draft.opened.volume.generation.clone();
             volume::end(&engine, &generation, End::Clean)?;
             proposal::seal(&engine, &generation, interrupt.cancel())?.digest()
@@ -92,14 +114,28 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         (None, None) => return Err(Refusal::new(Code::Usage, "give --proposal or --git")),
     };
     let base = base.or_else(|| {
-        args.git.clone().and_then(|commit| Some(Base { repository: repository(&args).ok()?, commit }))
+        args.git.clone().and_then(|commit| {
+            Some(Base {
+                repository: repository(&args).ok()?,
+                commit,
+            })
+        })
     });
-    let ask = Ask { job, proposal, certify, confine, base };
+    let ask = Ask {
+        job,
+        proposal,
+        certify,
+        confine,
+        base,
+    };
     let say = |line: &str| say(context, line);
     let result = certify::certify(&engine, &ask, &say, interrupt.cancel());
     if let Some(status) = interrupt.status() {
         let json = json!({"schema": "semel.certify/v1", "status": "cancelled"});
-        return Ok(Answer { exit: status, ..Answer::new("cancelled; the generation is kept, dirty", json) });
+        return Ok(Answer {
+            exit: status,
+            ..Answer::new("cancelled; the generation is kept, dirty", json)
+        });
     }
     let certified = result?;
     let paths = certify::paths(&config.state, &certified.generation);
@@ -127,14 +163,20 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
 }
 
 fn repository(args: &Args) -> Result<PathBuf, Refusal> {
-    let stated = args.repository.as_deref().ok_or_else(|| Refusal::new(Code::Usage, "give --repository"))?;
+    let stated = args
+        .repository
+        .as_deref()
+        .ok_or_else(|| Refusal::new(Code::Usage, "give --repository"))?;
     let here = std::path::absolute(stated).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
     draft::repository("", &here)
 }
 
 fn base(args: &Args) -> Result<Option<Base>, Refusal> {
     match &args.base {
-        Some(commit) => Ok(Some(Base { repository: repository(args)?, commit: commit.clone() })),
+        Some(commit) => Ok(Some(Base {
+            repository: repository(args)?,
+            commit: commit.clone(),
+        })),
         None => Ok(None),
     }
 }
@@ -162,7 +204,10 @@ fn recipe(args: &Args, from: Option<&Job>) -> Result<(JobId, Certify, Confine), 
     }
     if let Some(text) = &args.install_args {
         let [only] = certify.install[..] else {
-            return Err(Refusal::new(Code::Usage, "--install-args needs exactly one installer"));
+            return Err(Refusal::new(
+                Code::Usage,
+                "--install-args needs exactly one installer",
+            ));
         };
         certify.install_args.insert(only, words(text));
     }

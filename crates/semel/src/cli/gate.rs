@@ -23,7 +23,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ID")]
     commit: String,
     /// Take the policy from this base commit, given by its full object id
-    #[arg(long, value_name = "ID", required_unless_present = "policy", conflicts_with = "policy")]
+    #[arg(
+        long,
+        value_name = "ID",
+        required_unless_present = "policy",
+        conflicts_with = "policy"
+    )]
     base: Option<String>,
     /// Where the policy lies in the base commit
     #[arg(long, value_name = "PATH", default_value = ".semel/gate.toml")]
@@ -49,7 +54,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let config = context.config()?;
     let policy = match (args.base, args.policy) {
-        (Some(base), _) => PolicySource::Base { base, path: RelPath::parse(args.policy_path.as_bytes())? },
+        (Some(base), _) => PolicySource::Base {
+            base,
+            path: RelPath::parse(args.policy_path.as_bytes())?,
+        },
         (None, Some(file)) => PolicySource::File(file),
         (None, None) => return Err(Refusal::new(semel_core::Code::Usage, "give --base or --policy")),
     };
@@ -71,7 +79,11 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
 
 fn answer(verdict: &Verdict, markdown: bool) -> Answer {
     let json = json!({ "schema": "semel.gate/v1", "verdict": verdict });
-    let text = if markdown { verdict.to_markdown() } else { lines(verdict) };
+    let text = if markdown {
+        verdict.to_markdown()
+    } else {
+        lines(verdict)
+    };
     let answer = Answer::new(text.trim_end(), json);
     match verdict.refusal() {
         None => answer,
@@ -80,7 +92,11 @@ fn answer(verdict: &Verdict, markdown: bool) -> Answer {
 }
 
 fn lines(verdict: &Verdict) -> String {
-    let head = if verdict.pass { "pass: the certificate covers" } else { "refused: the certificate does not cover" };
+    let head = if verdict.pass {
+        "pass: the certificate covers"
+    } else {
+        "refused: the certificate does not cover"
+    };
     let mut text = format!("{head} tree {} of commit {}\n", verdict.tree, verdict.commit);
     for check in &verdict.checks {
         let mark = if check.ok { "ok     " } else { "REFUSED" };

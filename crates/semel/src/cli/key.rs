@@ -66,5 +66,8 @@ fn facts(public: &PublicKey) -> serde_json::Value {
 }
 
 fn policy(public: &PublicKey) -> String {
-    format!("[gate]\nkeys = [\"{}\"]\nrecipe = \"any\"  # better: the recipe that a certificate names\n", public.to_ssh().trim())
+    format!(
+        "[gate]\nkeys = [\"{}\"]\nrecipe = \"any\"  # better: the recipe that a certificate names\n",
+        public.to_ssh().trim()
+    )
 }

@@ -25,7 +25,11 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let config = context.config()?;
-    let again = if args.new_attempt { Again::NewAttempt } else { Again::Show };
+    let again = if args.new_attempt {
+        Again::NewAttempt
+    } else {
+        Again::Show
+    };
     let asked = run::read(&args.job, again, &config.state)?;
     // Before the engine: the threads that it starts inherit the signal mask.
     let interrupt = interrupt::watch()?;
@@ -34,10 +38,16 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let result = run::run(&engine, &asked, &say, interrupt.cancel());
     if let Some(status) = interrupt.status() {
         let json = json!({"schema": "semel.run/v1", "job": asked.job.job, "status": "cancelled"});
-        return Ok(Answer { exit: status, ..Answer::new("cancelled; what was open is kept, dirty", json) });
+        return Ok(Answer {
+            exit: status,
+            ..Answer::new("cancelled; what was open is kept, dirty", json)
+        });
     }
     let finished = result?;
-    Ok(answer(&finished, &certify::paths(&config.state, &finished.generation)))
+    Ok(answer(
+        &finished,
+        &certify::paths(&config.state, &finished.generation),
+    ))
 }
 
 /// Tells a person, unless quiet was asked for, what is going on.
@@ -49,12 +59,16 @@ pub(super) fn say(context: &Context, line: &str) {
 
 fn answer(finished: &Finished, paths: &certify::Paths) -> Answer {
     let run = &finished.run;
-    let (proposal, tree) = run.proposal().map_or((Value::Null, Value::Null), |(proposal, tree)| {
-        (proposal.to_string().into(), tree.into())
-    });
+    let (proposal, tree) = run
+        .proposal()
+        .map_or((Value::Null, Value::Null), |(proposal, tree)| {
+            (proposal.to_string().into(), tree.into())
+        });
     let output = run.stages.iter().rev().find_map(|stage| match stage {
         Stage::Delivered { output } => Some(output.as_str()),
-        Stage::Drafted { .. } | Stage::AgentEnded { .. } | Stage::Sealed { .. } | Stage::Certified { .. } => None,
+        Stage::Drafted { .. } | Stage::AgentEnded { .. } | Stage::Sealed { .. } | Stage::Certified { .. } => {
+            None
+        }
     });
     let json = json!({
         "schema": "semel.run/v1",

@@ -42,10 +42,14 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         sealed.archive.display()
     );
     for left in &manifest.left_out {
-        text.push_str(&format!("\nleft out  {} ({})", left.path, serde_json::to_value(left.why).map_or_else(
-            |_| String::new(),
-            |why| why.as_str().unwrap_or_default().replace('_', " "),
-        )));
+        text.push_str(&format!(
+            "\nleft out  {} ({})",
+            left.path,
+            serde_json::to_value(left.why).map_or_else(
+                |_| String::new(),
+                |why| why.as_str().unwrap_or_default().replace('_', " "),
+            )
+        ));
     }
     Ok(Answer::new(text, json))
 }

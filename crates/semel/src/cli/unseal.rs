@@ -30,5 +30,8 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         "entries": manifest.entries.len(),
         "directory": args.into,
     });
-    Ok(Answer::new(format!("{} entries in {}", manifest.entries.len(), args.into.display()), json))
+    Ok(Answer::new(
+        format!("{} entries in {}", manifest.entries.len(), args.into.display()),
+        json,
+    ))
 }

@@ -33,7 +33,9 @@ impl Passthrough {
 /// # Errors
 /// `not_found` where there is no such program; `bad_input` where the directory is none; `io_failed`.
 pub(crate) fn passthrough(command: &[OsString], cwd: &Path) -> Result<Passthrough, Refusal> {
-    let (program, args) = command.split_first().ok_or_else(|| Refusal::new(Code::Usage, "no command"))?;
+    let (program, args) = command
+        .split_first()
+        .ok_or_else(|| Refusal::new(Code::Usage, "no command"))?;
     let cwd = std::path::absolute(cwd)
         .map_err(|e| Refusal::new(Code::BadInput, e.to_string()).name(cwd.display().to_string()))?;
     let mut run = Command::new(resolve(program, &cwd)?, cwd).args(args.iter().cloned());
