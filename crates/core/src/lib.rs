@@ -13,6 +13,9 @@ pub mod record;
 pub mod recovery;
 pub mod volume;
 
+#[cfg(test)]
+mod sample;
+
 pub use code::{Code, Refusal, Retry};
 pub use digest::{Fingerprint, Sha256};
 pub use path::RelPath;

@@ -4,6 +4,7 @@ mod child;
 mod crash;
 mod disk;
 mod files;
+mod random;
 mod tamper;
 mod torn;
 
