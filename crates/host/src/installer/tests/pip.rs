@@ -137,3 +137,32 @@ fn places_that_overlap_or_are_not_real_are_refused() {
     std::os::unix::fs::symlink(&site.tree, &linked.tree).unwrap();
     assert_eq!(refused(fetch(&linked, &never())).code, Code::BadConfig);
 }
+
+#[test]
+fn a_project_below_the_root_has_its_environment_beside_its_lock() {
+    let site = site();
+    let Some(mut plan) = project(&site) else {
+        return;
+    };
+    std::fs::create_dir(site.tree.join("sub")).unwrap();
+    std::fs::rename(
+        site.tree.join("requirements.txt"),
+        site.tree.join("sub/requirements.txt"),
+    )
+    .unwrap();
+    plan.directory = RelPath::parse(b"sub").unwrap();
+    fetch(&plan, &never()).unwrap();
+    install(&plan, &never()).unwrap();
+    assert!(site.tree.join("sub/.venv/pyvenv.cfg").exists());
+    let generation = generation();
+    let record = bind(&plan, &generation, &[lockfile(&site, "sub/requirements.txt")]).unwrap();
+    assert_eq!(record.roots[0].place.to_string(), "tree/sub/.venv");
+    verify_again(&plan, &record, &generation).unwrap();
+    let plans = [plan];
+    let run = run_tests(
+        &site.tests("test", &plans, &["python", "run.py", "{report}"]),
+        &never(),
+    )
+    .unwrap();
+    assert_eq!(run.verdict.unwrap().passed, 1);
+}
