@@ -18,6 +18,7 @@ pub mod install;
 pub mod installer;
 pub mod job;
 pub mod lockset;
+pub mod manifest;
 pub mod path;
 pub mod pipeline;
 pub mod record;

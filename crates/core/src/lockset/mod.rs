@@ -6,6 +6,8 @@
 //! strictest mode.
 
 mod cargo;
+#[cfg(test)]
+pub(crate) mod fixtures;
 pub(crate) mod npm;
 mod pep;
 mod requirements;
@@ -13,6 +15,7 @@ mod semver;
 #[cfg(test)]
 mod tests;
 mod uv;
+mod uv_inputs;
 
 use crate::code::{Code, Refusal};
 use crate::digest::Sha256;
@@ -320,7 +323,7 @@ pub fn parse(path: &RelPath, bytes: &[u8]) -> Result<Lockfile, Refusal> {
 /// Markers are not compared: the formats rewrite them. The installer's own strict mode does.
 pub fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<String>, Refusal> {
     match &lock.facts {
-        Facts::Uv(facts) => uv::close_over(lock, facts, declared),
+        Facts::Uv(facts) => uv_inputs::close_over(lock, facts, declared),
         Facts::Requirements => requirements::close_over(lock, declared),
         Facts::Npm(facts) => npm::close_over(lock, facts, declared),
         Facts::Cargo => cargo::close_over(lock, declared),
