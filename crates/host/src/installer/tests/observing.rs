@@ -72,6 +72,19 @@ fn a_hard_link_is_refused() {
     );
 }
 
+/// `/dev` has mounts of its own on most machines; none of its devices is ever opened.
+#[test]
+fn a_mount_beneath_the_root_is_refused() {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    if places.filter(|place| place.starts_with("/dev/")).count() == 0 {
+        return skipped("no mount lies beneath /dev");
+    }
+    let refusal = refused(look(Path::new("/dev")));
+    assert_eq!(refusal.code, Code::RecordOutsideRoot);
+    assert_eq!(refusal.reason.as_deref(), Some("mount"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
