@@ -12,6 +12,7 @@ pub(crate) mod gateway;
 pub(crate) mod health;
 pub(crate) mod key;
 mod locks;
+pub(crate) mod look;
 mod mutate;
 mod read;
 pub(crate) mod recover;
