@@ -79,7 +79,11 @@ fn admin(wanted: &Wanted, method: &str, path: &str, body: &str) -> Result<Value,
         body.len()
     );
     let (status, value) = exchange(&mut stream, &request)?;
-    if status == 200 { Ok(value) } else { Err(value.to_string().into()) }
+    if status == 200 {
+        Ok(value)
+    } else {
+        Err(value.to_string().into())
+    }
 }
 
 fn client(url: &str, token: &str, n: usize, wanted: &Wanted) -> Result<Vec<Duration>, Fault> {
@@ -114,13 +118,18 @@ fn main() -> Result<(), Fault> {
     let wanted = wanted()?;
     let asked = json!({"job": wanted.job, "durability": wanted.durability}).to_string();
     let volume = admin(&wanted, "POST", "/v1/admin/volumes", &asked)?;
-    let (token, url) = (volume["token"].as_str().ok_or("a token")?, volume["url"].as_str().ok_or("a URL")?);
+    let (token, url) = (
+        volume["token"].as_str().ok_or("a token")?,
+        volume["url"].as_str().ok_or("a URL")?,
+    );
     let url = url.strip_prefix("http://").ok_or("an http URL")?;
     let before = admin(&wanted, "GET", "/v1/admin/status", "")?;
     let since = Instant::now();
     let results: Vec<Result<Vec<Duration>, Fault>> = std::thread::scope(|scope| {
         let wanted = &wanted;
-        let clients: Vec<_> = (0..wanted.clients).map(|n| scope.spawn(move || client(url, token, n, wanted))).collect();
+        let clients: Vec<_> = (0..wanted.clients)
+            .map(|n| scope.spawn(move || client(url, token, n, wanted)))
+            .collect();
         clients
             .into_iter()
             .map(|client| client.join().unwrap_or_else(|_| Err("a client panicked".into())))
@@ -139,7 +148,9 @@ fn main() -> Result<(), Fault> {
     };
     let at = |part: f64| {
         let index = (took.len() as f64 * part) as usize;
-        took.get(index.min(took.len().saturating_sub(1))).copied().unwrap_or_default()
+        took.get(index.min(took.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or_default()
     };
     let (commits, rows) = (count("commits"), count("rows"));
     let line = format!(
@@ -155,7 +166,10 @@ fn main() -> Result<(), Fault> {
         at(0.99),
     );
     std::io::stdout().write_all(line.as_bytes())?;
-    let end = format!("/v1/admin/volumes/{}/end", volume["generation"].as_str().unwrap_or_default());
+    let end = format!(
+        "/v1/admin/volumes/{}/end",
+        volume["generation"].as_str().unwrap_or_default()
+    );
     admin(&wanted, "POST", &end, r#"{"end":"clean"}"#)?;
     Ok(())
 }

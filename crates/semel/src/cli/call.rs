@@ -55,7 +55,10 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let tool = Tool::parse(&args.tool)?;
     let (env_url, env_token) = config::job_access();
     if args.token_stdin && args.arguments == "-" {
-        return Err(Refusal::new(Code::Usage, "standard input cannot be both token and arguments"));
+        return Err(Refusal::new(
+            Code::Usage,
+            "standard input cannot be both token and arguments",
+        ));
     }
     let token = match (&args.token_file, args.token_stdin, env_token) {
         (Some(file), _, _) => text(read_input(file, 4096)?)?,

@@ -62,7 +62,10 @@ pub(crate) fn run(args: Args, _context: &Context) -> Result<Answer, Refusal> {
             Ok(Answer::new(names.join("\n"), json))
         }
         What::Routes => {
-            let routes: Vec<String> = http::ROUTES.iter().map(|(method, path)| format!("{method} {path}")).collect();
+            let routes: Vec<String> = http::ROUTES
+                .iter()
+                .map(|(method, path)| format!("{method} {path}"))
+                .collect();
             let json = json!({"schema": "semel.routes/v1", "routes": routes});
             Ok(Answer::new(routes.join("\n"), json))
         }
@@ -72,7 +75,10 @@ pub(crate) fn run(args: Args, _context: &Context) -> Result<Answer, Refusal> {
 fn printed(what: &str, bytes: Vec<u8>) -> Result<Answer, Refusal> {
     let text = String::from_utf8(bytes).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
     let text = text.trim_end().to_owned();
-    Ok(Answer::new(text.clone(), json!({"schema": format!("semel.{what}/v1"), "text": text})))
+    Ok(Answer::new(
+        text.clone(),
+        json!({"schema": format!("semel.{what}/v1"), "text": text}),
+    ))
 }
 
 fn man(command: Option<&str>) -> Result<Answer, Refusal> {
@@ -94,19 +100,29 @@ fn man(command: Option<&str>) -> Result<Answer, Refusal> {
 }
 
 fn limits_table() -> Answer {
-    let mut text = String::from("# Limits\n\nMade by `semel generate limits`; every bound stands in one table of the binary.\n\n| bound | value | beyond it |\n|---|---|---|\n");
+    let mut text = String::from(
+        "# Limits\n\nMade by `semel generate limits`; every bound stands in one table of the binary.\n\n| bound | value | beyond it |\n|---|---|---|\n",
+    );
     for limit in limits::ALL {
-        text.push_str(&format!("| `{}` | {} | {} |\n", limit.name, limit.value, limit.beyond));
+        text.push_str(&format!(
+            "| `{}` | {} | {} |\n",
+            limit.name, limit.value, limit.beyond
+        ));
     }
     let all: Vec<_> = limits::ALL
         .iter()
         .map(|limit| json!({"name": limit.name, "value": limit.value, "beyond": limit.beyond}))
         .collect();
-    Answer::new(text.trim_end(), json!({"schema": "semel.limits/v1", "limits": all}))
+    Answer::new(
+        text.trim_end(),
+        json!({"schema": "semel.limits/v1", "limits": all}),
+    )
 }
 
 fn errors_table() -> Answer {
-    let mut text = String::from("# Errors\n\nMade by `semel generate errors`; one page each in this directory.\n\n| exit | code | HTTP | retry | meaning |\n|---|---|---|---|---|\n");
+    let mut text = String::from(
+        "# Errors\n\nMade by `semel generate errors`; one page each in this directory.\n\n| exit | code | HTTP | retry | meaning |\n|---|---|---|---|---|\n",
+    );
     let word = |code: &Code| json!(code.retry()).as_str().unwrap_or_default().to_owned();
     for code in Code::ALL {
         text.push_str(&format!(
@@ -124,5 +140,8 @@ fn errors_table() -> Answer {
                 "meaning": code.meaning(), "next": code.next()})
         })
         .collect();
-    Answer::new(text.trim_end(), json!({"schema": "semel.errors/v1", "errors": all}))
+    Answer::new(
+        text.trim_end(),
+        json!({"schema": "semel.errors/v1", "errors": all}),
+    )
 }

@@ -80,8 +80,22 @@ pub(super) fn report(report: &ChainReport) -> Result<Answer, Refusal> {
 
 /// What a line shows of an entry, in this order.
 const SHOWN: &[&str] = &[
-    "event", "tool", "path", "job", "role", "attempt", "code", "reason", "key", "execution_id", "generation", "end",
-    "outcome", "why", "tree", "version",
+    "event",
+    "tool",
+    "path",
+    "job",
+    "role",
+    "attempt",
+    "code",
+    "reason",
+    "key",
+    "execution_id",
+    "generation",
+    "end",
+    "outcome",
+    "why",
+    "tree",
+    "version",
 ];
 
 fn line(line: &LogLine) -> String {
@@ -108,8 +122,10 @@ fn find(record: &Value, name: &str) -> Option<String> {
         _ => None,
     };
     let object = record.as_object()?;
-    object
-        .get(name)
-        .and_then(plain)
-        .or_else(|| object.values().filter_map(Value::as_object).find_map(|below| below.get(name).and_then(plain)))
+    object.get(name).and_then(plain).or_else(|| {
+        object
+            .values()
+            .filter_map(Value::as_object)
+            .find_map(|below| below.get(name).and_then(plain))
+    })
 }

@@ -71,14 +71,34 @@ fn bind(place: &str) -> Result<(TcpListener, String), Refusal> {
     Ok((listener, url))
 }
 
+/// Binds a place; where it leaves the port open, that of a daemon that was killed here, so that its clients find the
+/// next one.
+fn bind_again(place: &str, left: Option<&str>) -> Result<(TcpListener, String), Refusal> {
+    let host = place.strip_suffix(":0");
+    let same = left.and_then(|url| url.strip_prefix("http://")).filter(|left| {
+        host.is_some_and(|host| left.strip_prefix(host).is_some_and(|port| port.starts_with(':')))
+    });
+    match same.map(bind) {
+        Some(Ok(bound)) => Ok(bound),
+        Some(Err(_)) | None => bind(place),
+    }
+}
+
 /// Runs the command until SIGTERM, SIGINT, `shutdown`, idleness (`--transient`) or a failure of the journal.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let config = context.config()?;
     let hooks = args.hooks()?;
-    let (tcp, url) = bind(args.listen.as_deref().unwrap_or(&config.listen))?;
-    let (probe_tcp, probe_url) = bind(args.probe.as_deref().unwrap_or(&config.probe))?;
+    let listen = args.listen.clone().unwrap_or_else(|| config.listen.clone());
+    let probe_listen = args.probe.clone().unwrap_or_else(|| config.probe.clone());
     let state = config.state.clone();
+    let left = daemon::announced(&state);
+    // Recovery is over before any listener opens.
     let made = wire::daemon(config, hooks)?;
+    let (tcp, url) = bind_again(&listen, left.as_ref().and_then(|about| about["url"].as_str()))?;
+    let (probe_tcp, probe_url) = bind_again(
+        &probe_listen,
+        left.as_ref().and_then(|about| about["probe_url"].as_str()),
+    )?;
     let gateway = made.gateway.clone();
     let about = json!({
         "schema": "semel.daemon/v1",
@@ -108,7 +128,11 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         let unix = tokio::net::UnixListener::from_std(wire::bind_socket(&made.root)?).map_err(fail)?;
         gateway.enter(Phase::Ready);
         daemon::announce(&made.root, &about)?;
-        tokio::spawn(daemon::heartbeats(gateway.clone(), made.root.clone(), made.incarnation));
+        tokio::spawn(daemon::heartbeats(
+            gateway.clone(),
+            made.root.clone(),
+            made.incarnation,
+        ));
         if args.transient {
             let activity = app.activity.clone();
             tokio::spawn(daemon::end_when_idle(gateway.clone(), move || activity.idle()));
@@ -118,7 +142,11 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         let mut phase = gateway.phase();
         let root = made.root.clone();
         tokio::spawn(async move {
-            drop(phase.wait_for(|phase| matches!(phase, Phase::Draining | Phase::Poisoned)).await);
+            drop(
+                phase
+                    .wait_for(|phase| matches!(phase, Phase::Draining | Phase::Poisoned))
+                    .await,
+            );
             wire::unbind_socket(&root);
         });
         http::serve(app, tcp, unix).await;
@@ -135,7 +163,8 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
 
 async fn drain_on_signal(gateway: Arc<crate::engine::gateway::Gateway>) {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         return;
     };
     tokio::select! {

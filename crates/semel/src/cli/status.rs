@@ -82,11 +82,20 @@ fn text(seen: &Seen) -> String {
         ));
     }
     if !seen.quarantined.is_empty() {
-        lines.push(format!("{} volumes are quarantined (semel volume list)", seen.quarantined.len()));
+        lines.push(format!(
+            "{} volumes are quarantined (semel volume list)",
+            seen.quarantined.len()
+        ));
     }
     match &seen.daemon {
         Some(status) => {
-            let word = |pointer: &str| status.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let word = |pointer: &str| {
+                status
+                    .pointer(pointer)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned()
+            };
             lines.push(format!(
                 "daemon   {} at {}, probe at {}",
                 word("/phase"),

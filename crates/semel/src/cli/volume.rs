@@ -118,24 +118,22 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
             source: from.map_or(Source::Empty, Source::Dir),
         },
     )?;
-    let status = link.admin("GET", "/v1/admin/status", Vec::new())?;
-    let url = status["daemon"]["url"].as_str();
+    let url = link.url()?;
     let text = format!(
         "generation {}\nattempt    {}\ntoken      {}\n\nexport SEMEL_URL={}\nexport SEMEL_TOKEN={}",
-        opened.volume.generation,
-        opened.volume.attempt,
-        opened.token,
-        url.unwrap_or_default(),
-        opened.token,
+        opened.volume.generation, opened.volume.attempt, opened.token, url, opened.token,
     );
-    Ok(Answer::new(text, opened_json(&opened, url)))
+    Ok(Answer::new(text, opened_json(&opened, Some(&url))))
 }
 
 fn end(args: &End, context: &Context) -> Result<Answer, Refusal> {
     let engine = wire::command(context.config()?)?;
     let how = if args.dirty { How::Dirty } else { How::Clean };
     let ended = volume::end_by_hand(&engine, &args.generation, how.end())?;
-    Ok(Answer::new(line(&ended), json!({"schema": "semel.volume/v1", "volume": ended})))
+    Ok(Answer::new(
+        line(&ended),
+        json!({"schema": "semel.volume/v1", "volume": ended}),
+    ))
 }
 
 /// Says which volumes are listed.
@@ -177,12 +175,19 @@ fn destroy(generation: &Generation, context: &Context) -> Result<Answer, Refusal
         let why = "some entries could not be removed; the rest is gone";
         return Err(Refusal::new(Code::IoFailed, why).names(kept));
     }
-    Ok(Answer::new(line(&volume), json!({"schema": "semel.volume/v1", "volume": volume})))
+    Ok(Answer::new(
+        line(&volume),
+        json!({"schema": "semel.volume/v1", "volume": volume}),
+    ))
 }
 
 fn line(volume: &Volume) -> String {
     let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-    let dirty = volume.dirty.as_deref().map(|why| format!(" ({why})")).unwrap_or_default();
+    let dirty = volume
+        .dirty
+        .as_deref()
+        .map(|why| format!(" ({why})"))
+        .unwrap_or_default();
     format!(
         "{} {} attempt {} {} {}{dirty} since {}",
         volume.generation,

@@ -38,8 +38,11 @@ pub(crate) struct Seen {
 /// `store_unavailable` where the journal cannot be read.
 pub(crate) fn status(config: Config) -> Result<Seen, Refusal> {
     let shared = Arc::new(config.clone());
-    let daemon = serve::announced(&config.state)
-        .and_then(|_| Link::new(shared, Absent::Refuse).admin("GET", "/v1/admin/status", Vec::new()).ok());
+    let daemon = serve::announced(&config.state).and_then(|_| {
+        Link::new(shared, Absent::Refuse)
+            .admin("GET", "/v1/admin/status", Vec::new())
+            .ok()
+    });
     let mut seen = Seen {
         daemon,
         journal: None,
@@ -74,7 +77,8 @@ fn unknown_calls(engine: &Engine) -> Result<Vec<(Intent, String)>, Refusal> {
     let mut found = Vec::new();
     for line in engine.journal.log(LogFilter::default()).map_err(store)? {
         if let Record::CallUnknown { execution_id, .. } = line.entry.record
-            && let Some(CallState::Unknown { intent, why }) = engine.journal.execution(execution_id).map_err(store)?
+            && let Some(CallState::Unknown { intent, why }) =
+                engine.journal.execution(execution_id).map_err(store)?
         {
             found.push((*intent, why));
         }
@@ -125,7 +129,9 @@ pub(crate) fn check(config: Config) -> Result<ChainReport, Refusal> {
 /// `precondition_failed` where the file exists; as [`log`].
 pub(crate) fn backup(config: Config, to: &Path) -> Result<(), Refusal> {
     let to = std::path::absolute(to).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
-    let text = to.to_str().ok_or_else(|| Refusal::new(Code::BadInput, "the path is not UTF-8"))?;
+    let text = to
+        .to_str()
+        .ok_or_else(|| Refusal::new(Code::BadInput, "the path is not UTF-8"))?;
     reading(config)?.journal.backup(text.to_owned()).map_err(store)
 }
 

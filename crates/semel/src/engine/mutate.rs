@@ -12,7 +12,8 @@ use super::tool::{Args, Expected, Tool};
 use super::{host, store};
 use crate::limits;
 use semel_core::call::{
-    Before, CallState, Decision, Done, Effect, Event, Intent, Outcome, Receipt, Request, ResultFacts, Scope, admit,
+    Before, CallState, Decision, Done, Effect, Event, Intent, Outcome, Receipt, Request, ResultFacts, Scope,
+    admit,
 };
 use semel_core::ids::{ExecutionId, IdempotencyKey};
 use semel_core::volume::Durability;
@@ -153,7 +154,10 @@ impl Gateway {
     fn looked_up<'a>(self: &Arc<Self>, asked: &'a Asked) -> Result<Mutation<'a>, Box<Step>> {
         let fail = |refusal: Refusal| Box::new(Step::Answer(self.refuse(asked, refusal, None)));
         let Some(key) = asked.key.clone() else {
-            return Err(fail(Refusal::new(Code::Internal, "a mutation reached its execution without a key")));
+            return Err(fail(Refusal::new(
+                Code::Internal,
+                "a mutation reached its execution without a key",
+            )));
         };
         let scope = Scope {
             principal: asked.lease.principal.clone(),
@@ -194,10 +198,16 @@ impl Gateway {
             Decision::Execute => None,
             Decision::Wait { execution_id } => Some(Step::Wait(execution_id)),
             Decision::Refuse(refusal) => {
-                let execution = refusal.names.first().and_then(|name| ExecutionId::parse(name).ok());
+                let execution = refusal
+                    .names
+                    .first()
+                    .and_then(|name| ExecutionId::parse(name).ok());
                 Some(Step::Answer(self.refuse(asked, refusal, execution)))
             }
-            Decision::Replay { execution_id, receipt } => {
+            Decision::Replay {
+                execution_id,
+                receipt,
+            } => {
                 self.note_asked(asked, Event::Replayed, Some(execution_id.clone()));
                 Some(Step::Answer(match receipt.outcome {
                     Outcome::Done(done) => Ok(of_done(
@@ -221,7 +231,11 @@ impl Gateway {
     /// key was looked up, and be the very reason.
     fn precluded(self: &Arc<Self>, mutation: &Mutation<'_>, refusal: Refusal) -> Step {
         let asked = mutation.asked;
-        let prior = match self.engine.journal.prior(mutation.scope.clone(), mutation.key.clone()) {
+        let prior = match self
+            .engine
+            .journal
+            .prior(mutation.scope.clone(), mutation.key.clone())
+        {
             Ok(prior) => prior,
             Err(error) => return Step::Answer(self.refuse(asked, store(error), None)),
         };
@@ -325,7 +339,13 @@ impl Gateway {
         self.finish(intent, Outcome::Done(done.clone()))?;
         self.counters.executed.add();
         let generation = &mutation.asked.lease.generation;
-        Ok(of_done(&done, &intent.execution_id, &mutation.key, generation, Replayed::No))
+        Ok(of_done(
+            &done,
+            &intent.execution_id,
+            &mutation.key,
+            generation,
+            Replayed::No,
+        ))
     }
 
     /// Settles a call whose intent is recorded and whose effect did not happen, or may have.
@@ -468,7 +488,12 @@ impl Mutation<'_> {
                     sha256: evidence.sha256,
                 };
                 let resolved = evidence.resolved.clone();
-                Ok((Ready::Remove(prepared), Effect::Remove { before }, facts, resolved))
+                Ok((
+                    Ready::Remove(prepared),
+                    Effect::Remove { before },
+                    facts,
+                    resolved,
+                ))
             }
             Args::Path | Args::Receipt { .. } => {
                 Err(Refusal::new(Code::Internal, "a call without an effect reached its execution").into())
@@ -546,7 +571,11 @@ fn expectation(expected: Expected) -> files::Expected {
 fn other_call(state: &CallState, tool: Tool) -> Refusal {
     let same_tool = state.intent().tool == tool.name();
     Refusal::new(Code::ReplayConflict, "the key belongs to another call")
-        .reason(if same_tool { "path_mismatch" } else { "tool_mismatch" })
+        .reason(if same_tool {
+            "path_mismatch"
+        } else {
+            "tool_mismatch"
+        })
         .name(state.intent().execution_id.as_str())
 }
 

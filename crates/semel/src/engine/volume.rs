@@ -75,7 +75,9 @@ fn checksum(secret: &str) -> String {
 
 /// Says whether a text has the shape of a bearer token, checksum included.
 pub(crate) fn token_shape(text: &str) -> bool {
-    let Some(rest) = text.strip_prefix(PREFIX) else { return false };
+    let Some(rest) = text.strip_prefix(PREFIX) else {
+        return false;
+    };
     rest.is_ascii()
         && rest.len() == SECRET_CHARS + CHECK_CHARS
         && checksum(&rest[..SECRET_CHARS]) == rest[SECRET_CHARS..]
@@ -126,7 +128,11 @@ pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
     }
 }
 
-fn make(engine: &Engine, recorded: &Volume, wanted: &Wanted) -> Result<(Volume, Disk, Option<OwnerLock>), Refusal> {
+fn make(
+    engine: &Engine,
+    recorded: &Volume,
+    wanted: &Wanted,
+) -> Result<(Volume, Disk, Option<OwnerLock>), Refusal> {
     let nonce = VolumeNonce::parse(semel_core::digest::to_hex(&clock::random::<16>().map_err(host)?))?;
     let (disk, identity) = engine
         .volumes

@@ -19,7 +19,11 @@ enum Case {
 
 fn points() -> Vec<String> {
     let out = bare(&["generate", "crash-points"]).output().unwrap();
-    String::from_utf8(out.stdout).unwrap().lines().map(str::to_owned).collect()
+    String::from_utf8(out.stdout)
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Says whether the effect is on the disk when the daemon dies at a point.
@@ -76,8 +80,17 @@ impl Lab {
         let daemon = self.home.serve(&[]);
         let retried = daemon.conn().call(&self.volume, tool, &key, &arguments);
         let replayed = if met { happened(point) } else { true };
-        let got = (retried.status, &retried.body["replayed"], &retried.body["generation"]);
-        assert_eq!(got, (200, &json!(replayed), &json!(self.volume.generation)), "{name}: {}", retried.body);
+        let got = (
+            retried.status,
+            &retried.body["replayed"],
+            &retried.body["generation"],
+        );
+        assert_eq!(
+            got,
+            (200, &json!(replayed), &json!(self.volume.generation)),
+            "{name}: {}",
+            retried.body
+        );
         let knows_before = retried.body["sha256_before"].is_string();
         assert_eq!(knows_before, case != Case::New, "{name}: {}", retried.body);
         self.one_effect(case, &key, &place, &name, &daemon);
@@ -88,22 +101,36 @@ impl Lab {
     /// Counts effects by what the disk and the journal kept of them.
     fn one_effect(&mut self, case: Case, key: &str, place: &std::path::Path, name: &str, daemon: &Daemon) {
         match case {
-            Case::New | Case::Replace => assert_eq!(std::fs::read_to_string(place).unwrap(), "after", "{name}"),
+            Case::New | Case::Replace => {
+                assert_eq!(std::fs::read_to_string(place).unwrap(), "after", "{name}")
+            }
             Case::Delete => assert!(!place.exists(), "{name}"),
         }
         self.trashed += usize::from(case != Case::New);
-        assert_eq!(self.volume.trashed(), self.trashed, "{name}: one pre-image is kept, no more");
+        assert_eq!(
+            self.volume.trashed(),
+            self.trashed,
+            "{name}: one pre-image is kept, no more"
+        );
         assert_eq!(self.volume.staged(), 0, "{name}: nothing is left in staging");
         let verb = json!({"verb": "log", "filter": {"after_seq": null, "job": null, "execution": null, "key": key, "conflicts": null, "limit": null}});
         let log = self.home.admin("POST", "/v1/admin/journal", &verb);
         let kinds = |kind: &str| {
             let lines = log.body.as_array().unwrap().iter();
-            lines.filter(|line| line["entry"]["record"]["kind"] == kind).count()
+            lines
+                .filter(|line| line["entry"]["record"]["kind"] == kind)
+                .count()
         };
-        let (intents, receipts, freed) = (kinds("call_intended"), kinds("call_receipted"), kinds("call_freed"));
+        let (intents, receipts, freed) = (
+            kinds("call_intended"),
+            kinds("call_receipted"),
+            kinds("call_freed"),
+        );
         assert_eq!((receipts, intents - freed), (1, 1), "{name}: {}", log.body);
         assert_eq!(kinds("call_unknown"), 0, "{name}");
-        let again = daemon.conn().call(&self.volume, "get_receipt", "", &json!({"key": key}));
+        let again = daemon
+            .conn()
+            .call(&self.volume, "get_receipt", "", &json!({"key": key}));
         assert_eq!(again.body["state"], "done", "{name}");
     }
 }
@@ -134,7 +161,10 @@ fn matrix(durability: &str) {
         .map(ToString::to_string)
         .collect();
     assert_eq!(met, wanted, "every point is met");
-    eprintln!("{durability}: {} trials, 0 lost, 0 double, generation {} goes on", lab.n, lab.volume.generation);
+    eprintln!(
+        "{durability}: {} trials, 0 lost, 0 double, generation {} goes on",
+        lab.n, lab.volume.generation
+    );
     drop(lab.home.serve(&[]));
     let report = lab.home.json(&["check"]);
     assert_eq!(report["report"]["faults"], json!([]));
@@ -164,7 +194,8 @@ fn an_outside_writer_wins_and_nothing_is_lost() {
         let arguments = json!({"path": "f", "content": "after"});
         let url = daemon.url.clone();
         let first = std::thread::scope(|scope| {
-            let call = scope.spawn(|| crate::harness::Conn::tcp(&url).try_call(&volume, "write_file", "k", &arguments));
+            let call = scope
+                .spawn(|| crate::harness::Conn::tcp(&url).try_call(&volume, "write_file", "k", &arguments));
             std::thread::sleep(Duration::from_millis(200));
             std::fs::write(volume.tree.join("new"), "from outside").unwrap();
             std::fs::rename(volume.tree.join("new"), volume.tree.join("f")).unwrap();
@@ -172,19 +203,34 @@ fn an_outside_writer_wins_and_nothing_is_lost() {
         });
         assert_eq!(first.is_none(), crash.is_some());
         drop(daemon);
-        assert_eq!(std::fs::read_to_string(volume.tree.join("f")).unwrap(), "from outside", "{crash:?}");
+        assert_eq!(
+            std::fs::read_to_string(volume.tree.join("f")).unwrap(),
+            "from outside",
+            "{crash:?}"
+        );
         let daemon = home.serve(&[]);
         let again = daemon.conn().call(&volume, "write_file", "k", &arguments);
         match crash {
             // The refusal came after the intent: it replays.
             None => {
                 let first = first.unwrap();
-                assert_eq!((first.status, first.code(), first.reason()), (412, "precondition_failed", "changed_meanwhile"));
-                assert_eq!((again.code(), &again.body["replayed"]), ("precondition_failed", &json!(true)));
+                assert_eq!(
+                    (first.status, first.code(), first.reason()),
+                    (412, "precondition_failed", "changed_meanwhile")
+                );
+                assert_eq!(
+                    (again.code(), &again.body["replayed"]),
+                    ("precondition_failed", &json!(true))
+                );
             }
             // It is proven that nothing happened: the key is free, and the call sees the file as it is now.
             Some(_) => {
-                assert_eq!((again.status, &again.body["replayed"]), (200, &json!(false)), "{}", again.body);
+                assert_eq!(
+                    (again.status, &again.body["replayed"]),
+                    (200, &json!(false)),
+                    "{}",
+                    again.body
+                );
                 assert_eq!(std::fs::read_to_string(volume.tree.join("f")).unwrap(), "after");
             }
         }
@@ -198,14 +244,24 @@ fn a_volume_that_vanished_leaves_its_call_unknown_and_ends_dirty() {
     let mut daemon = home.serve(&["--crash-at", "begun"]);
     let volume = home.open("job", "process");
     let arguments = json!({"path": "f", "content": "1"});
-    assert!(daemon.conn().try_call(&volume, "write_file", "k", &arguments).is_none());
+    assert!(
+        daemon
+            .conn()
+            .try_call(&volume, "write_file", "k", &arguments)
+            .is_none()
+    );
     daemon.ended(Duration::from_secs(20)).unwrap();
     let generation = volume.tree.parent().unwrap().parent().unwrap();
     std::fs::rename(generation, home.path().join("away")).unwrap();
     let daemon = home.serve(&[]);
     let reply = daemon.conn().call(&volume, "write_file", "k", &arguments);
-    assert_eq!((reply.code(), reply.reason()), ("replay_conflict", "stale_generation"));
-    let receipt = daemon.conn().call(&volume, "get_receipt", "", &json!({"key": "k"}));
+    assert_eq!(
+        (reply.code(), reply.reason()),
+        ("replay_conflict", "stale_generation")
+    );
+    let receipt = daemon
+        .conn()
+        .call(&volume, "get_receipt", "", &json!({"key": "k"}));
     assert_eq!(receipt.body["state"], "unknown", "{}", receipt.body);
     let status = home.json(&["status"]);
     assert_eq!(status["unknown"].as_array().unwrap().len(), 1, "{status}");

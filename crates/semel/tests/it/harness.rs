@@ -62,7 +62,11 @@ impl Home {
         let token = std::fs::read_to_string(self.state().join("operator.token")).unwrap();
         let auth = format!("Bearer {}", token.trim());
         let stream = UnixStream::connect(self.state().join("semel.sock")).unwrap();
-        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
         Conn::over(stream).send(method, path, &[("authorization", &auth)], body.as_bytes())
     }
 
@@ -88,7 +92,10 @@ impl Home {
 
 pub(crate) fn bare(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
-    command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").args(args);
+    command
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .args(args);
     command
 }
 
@@ -101,7 +108,9 @@ pub(crate) struct Volume {
 
 impl Volume {
     fn beside(&self, name: &str) -> usize {
-        std::fs::read_dir(self.tree.parent().unwrap().join(name)).unwrap().count()
+        std::fs::read_dir(self.tree.parent().unwrap().join(name))
+            .unwrap()
+            .count()
     }
 
     pub(crate) fn staged(&self) -> usize {
@@ -131,14 +140,20 @@ impl Daemon {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         let Ok(about) = serde_json::from_str::<Value>(&line) else {
             child.wait().unwrap();
             return None;
         };
         let url = |name: &str| about[name].as_str().map(str::to_owned);
         match (url("url"), url("probe_url")) {
-            (Some(url), Some(probe_url)) => Some(Self { child, url, probe_url }),
+            (Some(url), Some(probe_url)) => Some(Self {
+                child,
+                url,
+                probe_url,
+            }),
             _ => {
                 child.wait().unwrap();
                 None
@@ -241,7 +256,10 @@ impl<S: Read + Write> Conn<S> {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Option<Reply> {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: semel\r\ncontent-length: {}\r\n", body.len());
+        let mut head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: semel\r\ncontent-length: {}\r\n",
+            body.len()
+        );
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -275,7 +293,10 @@ impl<S: Read + Write> Conn<S> {
             head,
             body: Value::Null,
         };
-        let length: usize = reply.header("content-length").and_then(|n| n.parse().ok()).unwrap_or(0);
+        let length: usize = reply
+            .header("content-length")
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(0);
         if method != "HEAD" && length > 0 {
             let mut body = vec![0; length];
             self.stream.read_exact(&mut body).ok()?;
@@ -289,12 +310,26 @@ impl<S: Read + Write> Conn<S> {
         self.try_call(volume, tool, key, arguments).expect("an answer")
     }
 
-    pub(crate) fn try_call(&mut self, volume: &Volume, tool: &str, key: &str, arguments: &Value) -> Option<Reply> {
+    pub(crate) fn try_call(
+        &mut self,
+        volume: &Volume,
+        tool: &str,
+        key: &str,
+        arguments: &Value,
+    ) -> Option<Reply> {
         let auth = format!("Bearer {}", volume.token);
-        let mut headers = vec![("authorization", auth.as_str()), ("content-type", "application/json")];
+        let mut headers = vec![
+            ("authorization", auth.as_str()),
+            ("content-type", "application/json"),
+        ];
         if !key.is_empty() {
             headers.push(("idempotency-key", key));
         }
-        self.try_send("POST", &format!("/v1/tools/{tool}"), &headers, arguments.to_string().as_bytes())
+        self.try_send(
+            "POST",
+            &format!("/v1/tools/{tool}"),
+            &headers,
+            arguments.to_string().as_bytes(),
+        )
     }
 }

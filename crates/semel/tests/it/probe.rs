@@ -11,16 +11,34 @@ fn ten_thousand_probe_shaped_requests_do_nothing() {
     let daemon = home.serve(&[]);
     let volume = home.open("job", "process");
     let arguments = serde_json::json!({"path": "a", "content": "1"});
-    assert_eq!(daemon.conn().call(&volume, "write_file", "k", &arguments).status, 200);
+    assert_eq!(
+        daemon.conn().call(&volume, "write_file", "k", &arguments).status,
+        200
+    );
     let out = bare(&["generate", "routes"]).output().unwrap();
     let text = String::from_utf8(out.stdout).unwrap();
-    let mut paths: Vec<String> = text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect();
-    let tools = ["read_file", "list_directory", "get_file_info", "write_file", "delete_file", "get_receipt"];
+    let mut paths: Vec<String> = text
+        .lines()
+        .map(|line| line.split_once(' ').unwrap().1.to_owned())
+        .collect();
+    let tools = [
+        "read_file",
+        "list_directory",
+        "get_file_info",
+        "write_file",
+        "delete_file",
+        "get_receipt",
+    ];
     paths.extend(tools.map(|tool| format!("/v1/tools/{tool}")));
     paths.extend(["/", "/healthz", "/livez", "/v1", "/mcp", "/v1/tools/"].map(str::to_owned));
     let paths: Vec<String> = paths
         .iter()
-        .map(|path| path.replace("{key}", "k").replace("{tool}", "x").replace("{id}", "1").replace("{generation}", "g"))
+        .map(|path| {
+            path.replace("{key}", "k")
+                .replace("{tool}", "x")
+                .replace("{id}", "1")
+                .replace("{generation}", "g")
+        })
         .collect();
     let auth = format!("Bearer {}", volume.token);
     let before = home.entries();
@@ -29,7 +47,13 @@ fn ten_thousand_probe_shaped_requests_do_nothing() {
     let mut conn = daemon.conn();
     'all: loop {
         for path in &paths {
-            for (method, body) in [("GET", ""), ("HEAD", ""), ("POST", ""), ("POST", "{}"), ("OPTIONS", "")] {
+            for (method, body) in [
+                ("GET", ""),
+                ("HEAD", ""),
+                ("POST", ""),
+                ("POST", "{}"),
+                ("OPTIONS", ""),
+            ] {
                 for key in [false, true] {
                     for token in [false, true] {
                         let mut headers = Vec::new();
@@ -37,7 +61,11 @@ fn ten_thousand_probe_shaped_requests_do_nothing() {
                         headers.extend(key.then_some(("idempotency-key", "k")));
                         let reply = conn.send(method, path, &headers, body.as_bytes());
                         let reads = ["/v1/receipts/k", "/v1/openapi.json"].contains(&path.as_str());
-                        let allowed: &[u16] = if reads { &[200, 401, 404, 405] } else { &[400, 401, 404, 405] };
+                        let allowed: &[u16] = if reads {
+                            &[200, 401, 404, 405]
+                        } else {
+                            &[400, 401, 404, 405]
+                        };
                         assert!(allowed.contains(&reply.status), "{method} {path}: {}", reply.head);
                         *statuses.entry(reply.status).or_insert(0) += 1;
                         sent += 1;
@@ -49,7 +77,10 @@ fn ten_thousand_probe_shaped_requests_do_nothing() {
             }
         }
     }
-    eprintln!("{sent} probe-shaped requests over {} paths: {statuses:?}", paths.len());
+    eprintln!(
+        "{sent} probe-shaped requests over {} paths: {statuses:?}",
+        paths.len()
+    );
     assert_eq!(home.entries(), before, "not one entry");
     assert_eq!(volume.trashed() + volume.staged(), 0);
     assert_eq!(std::fs::read_to_string(volume.tree.join("a")).unwrap(), "1");
@@ -73,7 +104,12 @@ fn the_probe_process_answers_and_holds_nothing() {
     let daemon = home.serve(&[]);
     let volume = home.open("job", "process");
     let mut conn = daemon.conn();
-    conn.call(&volume, "write_file", "k", &serde_json::json!({"path": "a", "content": "1"}));
+    conn.call(
+        &volume,
+        "write_file",
+        "k",
+        &serde_json::json!({"path": "a", "content": "1"}),
+    );
     let probe = probe_of(daemon.child.id());
     let state = home.state();
     let open = std::fs::read_dir(format!("/proc/{probe}/fd")).unwrap();
@@ -82,17 +118,29 @@ fn the_probe_process_answers_and_holds_nothing() {
         .map(|target| target.to_string_lossy().into_owned())
         .collect();
     eprintln!("/proc/{probe}/fd of the probe: {targets:?}");
-    assert!(targets.iter().all(|target| !target.contains(state.to_str().unwrap())), "{targets:?}");
+    assert!(
+        targets
+            .iter()
+            .all(|target| !target.contains(state.to_str().unwrap())),
+        "{targets:?}"
+    );
     // Beside its listener it has only what its runtime made itself: event queues and a socket pair for signals.
     let tcp = std::fs::read_to_string(format!("/proc/{probe}/net/tcp")).unwrap();
-    let listed: Vec<&str> = tcp.lines().filter_map(|line| line.split_whitespace().nth(9)).collect();
+    let listed: Vec<&str> = tcp
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(9))
+        .collect();
     let mut sockets: Vec<&String> = targets
         .iter()
         .filter(|target| listed.iter().any(|inode| **target == format!("socket:[{inode}]")))
         .collect();
     sockets.sort();
     sockets.dedup();
-    assert_eq!(sockets.len(), 1, "its listener is its only TCP socket: {targets:?}");
+    assert_eq!(
+        sockets.len(),
+        1,
+        "its listener is its only TCP socket: {targets:?}"
+    );
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
     while plain(&daemon.probe_url, "GET", "/readyz").0 != 200 {
         assert!(std::time::Instant::now() < deadline);
@@ -107,7 +155,10 @@ fn the_probe_process_answers_and_holds_nothing() {
     }
     assert_eq!(plain(&daemon.probe_url, "GET", "/v1/tools/write_file").0, 404);
     let metrics = plain(&daemon.probe_url, "GET", "/metrics").1;
-    assert!(metrics.contains("semel_up 1") && metrics.contains("# TYPE semel_executed_total counter"), "{metrics}");
+    assert!(
+        metrics.contains("semel_up 1") && metrics.contains("# TYPE semel_executed_total counter"),
+        "{metrics}"
+    );
     daemon.kill();
     let gone = std::time::Instant::now() + Duration::from_secs(10);
     while std::path::Path::new(&format!("/proc/{probe}/fd/0")).exists() {
@@ -142,5 +193,9 @@ fn a_stale_heartbeat_is_no_sign_of_life() {
         assert_eq!(status, 503, "{path}: {text}");
         assert!(text.contains("heartbeat"), "{text}");
     }
-    assert!(plain(&daemon.probe_url, "GET", "/metrics").1.contains("semel_up 0"));
+    assert!(
+        plain(&daemon.probe_url, "GET", "/metrics")
+            .1
+            .contains("semel_up 0")
+    );
 }

@@ -5,7 +5,11 @@ use std::path::Path;
 
 fn printed(args: &[&str]) -> String {
     let out = bare(args).output().unwrap();
-    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    assert!(
+        out.status.success(),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
     String::from_utf8(out.stdout).unwrap()
 }
 
@@ -54,7 +58,11 @@ fn the_help_is_what_was_agreed() {
     same("tests/it/snapshots/help.txt", &["--help"], &help);
     for command in commands {
         let args = [command, "--help"];
-        same(&format!("tests/it/snapshots/help-{command}.txt"), &args, &printed(&args));
+        same(
+            &format!("tests/it/snapshots/help-{command}.txt"),
+            &args,
+            &printed(&args),
+        );
     }
 }
 
@@ -67,7 +75,9 @@ fn the_openapi_document_names_what_it_should() {
         let (method, path) = line.split_once(' ').unwrap();
         let method = method.to_lowercase();
         let found = if path == "/v1/tools/{tool}" {
-            paths.iter().any(|(path, item)| path.starts_with("/v1/tools/") && item.get(&method).is_some())
+            paths
+                .iter()
+                .any(|(path, item)| path.starts_with("/v1/tools/") && item.get(&method).is_some())
         } else {
             paths.get(path).is_some_and(|item| item.get(&method).is_some())
         };
@@ -77,7 +87,12 @@ fn the_openapi_document_names_what_it_should() {
 
 #[test]
 fn usage_errors_exit_64_and_help_is_no_error() {
-    for args in [&["nonsense"][..], &["volume", "open"], &["serve", "--no-such"], &[]] {
+    for args in [
+        &["nonsense"][..],
+        &["volume", "open"],
+        &["serve", "--no-such"],
+        &[],
+    ] {
         let out = bare(args).output().unwrap();
         assert_eq!(out.status.code(), Some(64), "{args:?}");
     }
