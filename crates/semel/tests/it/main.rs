@@ -1,5 +1,6 @@
 //! Tests of the binary as people and machines meet it.
 
+mod contract;
 mod crash;
 mod daemon;
 mod harness;
