@@ -57,11 +57,10 @@ printf '\n== result\n'
 awk '/^test result:/ { passed += $4; failed += $6 }
      END { printf "%d tests passed, %d failed\n", passed, failed; exit passed == 0 }' "$log" \
     || failed+=("no test ran")
-# A test may say it more than once, on its own stream and in what cargo shows of it.
-skipped=$(grep -ao 'SKIPPED: .*' "$log" | sort | uniq)
+skipped=$(grep -ao 'SKIPPED: .*' "$log")
 if [ -n "$skipped" ]; then
-    printf '%d skipped\n' "$(wc -l <<<"$skipped")"
-    printf '%s\n' "$skipped"
+    printf '%d skipped:\n' "$(wc -l <<<"$skipped")"
+    sort <<<"$skipped" | uniq -c
     [ "$no_skips" = no ] || failed+=("something was skipped")
 else
     printf '0 skipped\n'
