@@ -119,6 +119,12 @@ pub(crate) fn environment() -> BTreeMap<OsString, OsString> {
     std::env::vars_os().collect()
 }
 
+/// Gives the daemon's URL and the token that a job's own process was given, for `semel call` inside of a job.
+pub(crate) fn job_access() -> (Option<String>, Option<String>) {
+    let text = |name: &str| variable(name)?.into_string().ok();
+    (text("SEMEL_URL"), text("SEMEL_TOKEN"))
+}
+
 fn bad(why: impl Into<String>) -> Refusal {
     Refusal::new(Code::BadConfig, why)
 }

@@ -35,7 +35,7 @@ fn sees_modes_content_and_links_without_following() {
         observed.entries[&path("a/b/f")],
         Fact::File {
             mode: 0o640,
-            size_bytes: 4,
+            size: 4,
             sha256: Sha256::of(b"text"),
         }
     );
