@@ -13,7 +13,6 @@ cargo build --quiet --locked -p semel
 export PATH="$root/.tools/bin:$PATH"
 work=$root/target/examples/real
 state=$work/state
-if [ -S "$state/semel.sock" ]; then target/debug/semel --state "$state" serve --stop >/dev/null 2>&1 || true; fi
 rm -rf "$work"
 mkdir -p "$work"
 semel() { "$root/target/debug/semel" --state "$state" "$@"; }
