@@ -14,6 +14,7 @@ pub mod gate;
 pub mod git_tree;
 pub mod ids;
 pub mod ignore;
+pub mod install;
 pub mod installer;
 pub mod job;
 pub mod lockset;
@@ -25,6 +26,9 @@ pub mod recovery;
 pub mod report;
 pub mod restore;
 pub mod volume;
+
+#[cfg(test)]
+mod sample;
 
 pub use code::{Code, Refusal, Retry};
 pub use confinement::{Confinement, Level};
