@@ -360,4 +360,4 @@ fn retried<T>(mut ask: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Res
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

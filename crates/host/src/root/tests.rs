@@ -3,6 +3,17 @@ use crate::files::{list_directory, read_file};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 
+/// Says, past the capture of the test's output, that a test could not run here, or only in part.
+pub(crate) fn skipped(why: &str) {
+    told(&format!("SKIPPED: {why}"));
+}
+
+/// Writes past the capture of the test's output.
+pub(crate) fn told(what: &str) {
+    use std::io::Write as _;
+    writeln!(std::io::stderr(), "{what}").unwrap();
+}
+
 fn path(text: &str) -> RelPath {
     RelPath::parse(text.as_bytes()).unwrap()
 }
@@ -106,7 +117,7 @@ fn fifos_sockets_and_devices_are_refused_without_waiting() {
             let error = read_file(&root, &path("null"), 10).unwrap_err();
             assert_eq!(error.code(), Code::PathEscapesRoot);
         } else {
-            eprintln!("SKIPPED: this user may not make a device");
+            skipped("this user may not make a device");
         }
         assert_eq!(
             read_file(&root, &path("none"), 10).unwrap_err().code(),
@@ -125,7 +136,7 @@ fn a_mount_inside_the_root_is_not_entered() {
     std::fs::create_dir(&bound).unwrap();
     std::fs::write(bound.join("file"), "x").unwrap();
     if rustix::mount::mount_bind(&bound, &at).is_err() {
-        eprintln!("SKIPPED: this user may not mount");
+        skipped("this user may not mount");
         return;
     }
     for root in both(dir.path()) {

@@ -128,19 +128,7 @@ pub(super) fn decode(block: &[u8; BLOCK]) -> Result<Header, Refusal> {
     if &block[257..265] != b"ustar\x0000" {
         return Err(refused("format", "a header is not of the ustar format"));
     }
-    let kind = match block[156] {
-        b'0' => Type::File,
-        b'2' => Type::Symlink,
-        b'5' => Type::Directory,
-        b'x' => Type::Pax,
-        b'1' => return Err(refused("hard_link", "a hard link cannot be held")),
-        b'3' | b'4' | b'6' => return Err(refused("special_file", "a device or FIFO cannot be held")),
-        b'g' => return Err(refused("global_header", "a global extended header is not read")),
-        other => {
-            let why = format!("entry type \"{}\" is not read", shown(&[other]));
-            return Err(refused("entry_type", why));
-        }
-    };
+    let kind = type_of(block[156])?;
     let number = |range: std::ops::Range<usize>, what: &str| {
         let read = octal(&block[range]);
         read.ok_or_else(|| refused("number", format!("the {what} of a header is not plain octal")))
@@ -191,6 +179,22 @@ pub(super) fn decode(block: &[u8; BLOCK]) -> Result<Header, Refusal> {
         mode,
         size,
     })
+}
+
+fn type_of(byte: u8) -> Result<Type, Refusal> {
+    match byte {
+        b'0' => Ok(Type::File),
+        b'2' => Ok(Type::Symlink),
+        b'5' => Ok(Type::Directory),
+        b'x' => Ok(Type::Pax),
+        b'1' => Err(refused("hard_link", "a hard link cannot be held")),
+        b'3' | b'4' | b'6' => Err(refused("special_file", "a device or FIFO cannot be held")),
+        b'g' => Err(refused("global_header", "a global extended header is not read")),
+        other => {
+            let why = format!("entry type \"{}\" is not read", shown(&[other]));
+            Err(refused("entry_type", why))
+        }
+    }
 }
 
 /// Reads the records of an extended header.

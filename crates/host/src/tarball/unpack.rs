@@ -313,11 +313,7 @@ impl Input<'_> {
     fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
         self.read += buffer.len() as u64;
         if self.read > self.limit {
-            return Err(refused(
-                "archive_bytes",
-                format!("the archive is longer than {} bytes", self.limit),
-            )
-            .into());
+            return Err(self.too_long());
         }
         self.reader.read_exact(buffer).map_err(|e| match e.kind() {
             ErrorKind::UnexpectedEof => refused("truncated", "the archive ends before its end marker").into(),
@@ -327,8 +323,19 @@ impl Input<'_> {
         Ok(())
     }
 
+    fn too_long(&self) -> Error {
+        refused(
+            "archive_bytes",
+            format!("the archive is longer than {} bytes", self.limit),
+        )
+        .into()
+    }
+
     /// Copies the content of one file and checks its padding.
     fn copy(&mut self, size: u64, file: &mut std::fs::File, path: &RelPath) -> Result<semel_core::Sha256> {
+        if size > self.limit.saturating_sub(self.read) {
+            return Err(self.too_long());
+        }
         let (mut hasher, mut left) = (Hasher::new(), size);
         let room = usize::try_from(size.clamp(BLOCK as u64, 128 << 10)).unwrap_or(BLOCK);
         let mut buffer = vec![0; room];

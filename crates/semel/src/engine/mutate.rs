@@ -465,10 +465,7 @@ impl Mutation<'_> {
                     staged: evidence.staged.clone(),
                     sha256: *sha256,
                     size_bytes: content.len() as u64,
-                    before: evidence.target.clone().map(|id| Before {
-                        id,
-                        sha256: evidence.before,
-                    }),
+                    before: evidence.before.clone(),
                 };
                 let resolved = evidence.resolved.clone();
                 Ok((Ready::Write(prepared), effect, facts, resolved))
@@ -483,10 +480,7 @@ impl Mutation<'_> {
                 };
                 let prepared = files::prepare_remove(&self.disk, &remove)?;
                 let evidence = &prepared.evidence;
-                let before = Before {
-                    id: evidence.target.clone(),
-                    sha256: evidence.sha256,
-                };
+                let before = evidence.before.clone();
                 let resolved = evidence.resolved.clone();
                 Ok((
                     Ready::Remove(prepared),

@@ -6,7 +6,7 @@
 use super::{Engine, host, store};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use semel_core::digest::Sha256;
-use semel_core::ids::{Generation, JobId, Principal, VolumeNonce};
+use semel_core::ids::{Generation, JobId, Principal};
 use semel_core::volume::{Durability, End, NewVolume, Owner, Role, Volume, VolumeState};
 use semel_core::{Code, Refusal};
 use semel_host::volume::{OwnerLock, Volume as Disk, claim_owner, owner_alive};
@@ -133,10 +133,10 @@ fn make(
     recorded: &Volume,
     wanted: &Wanted,
 ) -> Result<(Volume, Disk, Option<OwnerLock>), Refusal> {
-    let nonce = VolumeNonce::parse(semel_core::digest::to_hex(&clock::random::<16>().map_err(host)?))?;
+    let nonce = clock::random::<16>().map_err(host)?;
     let (disk, identity) = engine
         .volumes
-        .create(&recorded.job, &recorded.generation, &nonce)
+        .create(&recorded.job, &recorded.generation, nonce)
         .map_err(host)?;
     if let Source::Dir(from) = &wanted.source {
         semel_host::copy::copy_tree(from, disk.tree().handle()).map_err(host)?;
