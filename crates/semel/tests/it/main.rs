@@ -12,6 +12,7 @@
 
 mod crash;
 mod daemon;
+mod faults;
 mod harness;
 mod http;
 mod probe;
