@@ -63,8 +63,6 @@ pub(crate) struct Config {
     pub(crate) revoked_keys: Vec<KeyId>,
     /// Homes, which no sandbox may see.
     pub(crate) homes: Vec<PathBuf>,
-    /// Where rustup keeps its toolchains, if it has any.
-    pub(crate) rustup_home: Option<PathBuf>,
 }
 
 /// Variables that name a proxy, an index or a trust store: handed to the fetch stage of a person's own command.
@@ -105,12 +103,6 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Gives the daemon's URL and the token that a job's own process was given, for `semel call` inside of a job.
-pub(crate) fn job_access() -> (Option<String>, Option<String>) {
-    let text = |name: &str| variable(name)?.into_string().ok();
-    (text("SEMEL_URL"), text("SEMEL_TOKEN"))
-}
-
 /// Gives a variable of the contract: `WORKSPACE`, `VOLUME_GENERATION` or `JOB_ATTEMPT`, set but empty included.
 #[expect(
     clippy::disallowed_methods,
@@ -123,6 +115,12 @@ pub(crate) fn contract(name: &'static str) -> Option<OsString> {
 /// Gives the whole environment, for a person's own command that is run on a person's own disk.
 pub(crate) fn environment() -> BTreeMap<OsString, OsString> {
     std::env::vars_os().collect()
+}
+
+/// Gives the daemon's URL and the token that a job's own process was given, for `semel call` inside of a job.
+pub(crate) fn job_access() -> (Option<String>, Option<String>) {
+    let text = |name: &str| variable(name)?.into_string().ok();
+    (text("SEMEL_URL"), text("SEMEL_TOKEN"))
 }
 
 fn bad(why: impl Into<String>) -> Refusal {
@@ -163,18 +161,7 @@ impl Config {
             },
             revoked_keys: read.revoked_keys.clone(),
             homes: homes(),
-            rustup_home: rustup_home(),
         })
-    }
-
-    /// Gives the Unix socket of the daemon.
-    pub(crate) fn socket(&self) -> PathBuf {
-        self.state.join("semel.sock")
-    }
-
-    /// Gives the file that holds the operator's token.
-    pub(crate) fn operator_token(&self) -> PathBuf {
-        self.state.join("operator.token")
     }
 }
 
@@ -228,13 +215,6 @@ fn homes() -> Vec<PathBuf> {
     homes.sort();
     homes.dedup();
     homes
-}
-
-fn rustup_home() -> Option<PathBuf> {
-    variable("RUSTUP_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(home()?.join(".rustup")))
-        .filter(|p| p.is_dir())
 }
 
 fn fetch_env(fetch: &Fetch) -> BTreeMap<OsString, OsString> {
