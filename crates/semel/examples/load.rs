@@ -4,6 +4,8 @@
 //!
 //! It opens a volume through the admin API, and prints calls/s, commits/s, rows a commit and latencies.
 
+#![allow(clippy::disallowed_methods, reason = "a tool of its own, beside the product")]
+
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
