@@ -18,6 +18,7 @@ pub mod install;
 pub mod installer;
 pub mod job;
 pub mod lockset;
+pub mod manifest;
 pub mod path;
 pub mod pipeline;
 pub mod record;
@@ -25,6 +26,9 @@ pub mod recovery;
 pub mod report;
 pub mod restore;
 pub mod volume;
+
+#[cfg(test)]
+mod sample;
 
 pub use code::{Code, Refusal, Retry};
 pub use confinement::{Confinement, Level};

@@ -5,11 +5,15 @@
 
 pub mod clock;
 pub mod contract;
+pub mod copy;
+pub mod daemon;
 pub mod error;
 pub mod files;
 pub mod git;
+pub mod hold;
 pub mod installer;
 pub mod key;
+pub mod plain;
 pub mod process;
 pub mod root;
 pub mod sandbox;

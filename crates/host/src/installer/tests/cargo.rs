@@ -45,7 +45,7 @@ fn fetches_then_tests_without_a_network_and_outside_of_the_tree() {
     generate_lock(&site, &plan);
     fetch(&plan, &never()).unwrap();
     install(&plan, &never()).unwrap();
-    observe(&environment(&plan)).unwrap();
+    observe_environment(&plan).unwrap();
     let plans = [plan];
     let run = run_tests(&site.tests("test", &plans, &["cargo", "test"]), &never()).unwrap();
     let counts = run
@@ -107,13 +107,17 @@ fn a_target_directory_that_came_with_the_tree_is_refused() {
 #[test]
 fn a_toolchain_inside_of_the_tree_is_refused() {
     let site = site();
-    site.write("bin/cargo", "#!/bin/sh\ntouch /tmp/must-never-run\n");
+    site.write("bin/cargo", "#!/bin/sh\ntouch \"$0.ran\"\n");
     let hints = Hints {
         cargo: Some(site.tree.join("bin/cargo")),
         ..Hints::default()
     };
     let refusal = refused(resolve(Installer::Cargo, &hints, &site.tree, &never()));
     assert_eq!(refusal.code, Code::SandboxUnavailable);
+    assert!(
+        !site.tree.join("bin/cargo.ran").exists(),
+        "the host never runs what the tree brought"
+    );
 }
 
 #[test]
@@ -135,17 +139,21 @@ fn registry_cargo_fetches_published_crates() {
         return unreachable(&error);
     }
     install(&plan, &never()).unwrap();
-    let observed = observe(&environment(&plan)).unwrap();
+    let observed = observe_environment(&plan).unwrap();
     assert!(
         observed
             .entries
             .keys()
             .any(|path| path.to_string().ends_with("itoa-1.0.11/src/lib.rs"))
     );
+    let generation = generation();
+    let record = bind(&plan, &generation, &[lockfile(&site, "Cargo.lock")]).unwrap();
+    assert_eq!(record.packages, ["itoa==1.0.11"]);
     let plans = [plan];
     let run = run_tests(&site.tests("test", &plans, &["cargo", "test"]), &never()).unwrap();
     let counts = run
         .verdict
         .unwrap_or_else(|e| panic!("{e:?} {}", String::from_utf8_lossy(&run.stderr)));
     assert_eq!(counts.passed, 2);
+    verify_again(&plans[0], &record, &generation).unwrap();
 }

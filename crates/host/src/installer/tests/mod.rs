@@ -4,12 +4,16 @@ mod cargo;
 mod npm;
 mod observing;
 mod pip;
+mod recording;
 mod running;
 mod uv;
 
 use super::*;
 use crate::sandbox::Require;
 use semel_core::RelPath;
+use semel_core::ids::Generation;
+use semel_core::install::{Fact, InstallRecord};
+use semel_core::lockset::Lockfile;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
@@ -24,7 +28,7 @@ pub(super) fn skipped(why: &str) {
 
 /// One generation: a tree, a home beside it, and nothing else.
 pub(super) struct Site {
-    _dir: TempDir,
+    dir: TempDir,
     pub(super) tree: PathBuf,
     pub(super) home: PathBuf,
     pub(super) stock: PathBuf,
@@ -38,7 +42,7 @@ pub(super) fn site() -> Site {
         std::fs::create_dir(place).unwrap();
     }
     Site {
-        _dir: dir,
+        dir,
         tree,
         home,
         stock,
@@ -46,6 +50,15 @@ pub(super) fn site() -> Site {
 }
 
 impl Site {
+    /// As in production: neither the state root nor any home is seen, but for what is shown again.
+    fn isolation(&self) -> Isolation {
+        Isolation {
+            hide: vec!["/root".into(), "/home".into(), self.dir.path().to_path_buf()],
+            read_only: Vec::new(),
+            require: Require::BestEffort,
+        }
+    }
+
     pub(super) fn write(&self, path: &str, text: impl AsRef<[u8]>) {
         let path = self.tree.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -55,6 +68,7 @@ impl Site {
     pub(super) fn plan(&self, tools: Tools) -> Plan {
         Plan {
             tree: self.tree.clone(),
+            directory: RelPath::root(),
             home: self.home.clone(),
             tools,
             project: ProjectInstall::Skip,
@@ -63,7 +77,7 @@ impl Site {
             network_env: BTreeMap::new(),
             deadline: Duration::from_secs(300),
             grace: Duration::from_secs(2),
-            isolation: isolation(),
+            isolation: self.isolation(),
         }
     }
 
@@ -78,16 +92,8 @@ impl Site {
             writable: Vec::new(),
             deadline: Duration::from_secs(300),
             grace: Duration::from_secs(2),
-            isolation: isolation(),
+            isolation: self.isolation(),
         }
-    }
-}
-
-pub(super) fn isolation() -> Isolation {
-    Isolation {
-        hide: vec!["/root".into(), "/home".into()],
-        read_only: Vec::new(),
-        require: Require::BestEffort,
     }
 }
 
@@ -159,7 +165,8 @@ pub(super) fn network() -> BTreeMap<OsString, OsString> {
 
 /// Says that a registry cannot be reached, where an installer's own words say so; panics for any other failure.
 pub(super) fn unreachable(error: &Error) {
-    const WORDS: [&str; 8] = [
+    const WORDS: [&str; 9] = [
+        "EAI_AGAIN",
         "dns error",
         "resolve host",
         "ENOTFOUND",
@@ -285,4 +292,20 @@ pub(super) fn refused<T: std::fmt::Debug>(result: Result<T>) -> Refusal {
         Error::Refused(refusal) => refusal,
         error => panic!("{error}"),
     }
+}
+
+/// A generation that was never used.
+pub(super) fn generation() -> Generation {
+    Generation::mint(crate::clock::seed().unwrap())
+}
+
+/// Parses a lockfile of the tree, as a certification does before it installs.
+pub(super) fn lockfile(site: &Site, name: &str) -> Lockfile {
+    let bytes = std::fs::read(site.tree.join(name)).unwrap();
+    semel_core::lockset::parse(&RelPath::parse(name.as_bytes()).unwrap(), &bytes).unwrap()
+}
+
+pub(super) fn bind(plan: &Plan, generation: &Generation, locks: &[Lockfile]) -> Result<InstallRecord> {
+    let locks: Vec<&Lockfile> = locks.iter().collect();
+    record(plan, generation, &locks, &never())
 }

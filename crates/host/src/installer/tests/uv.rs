@@ -8,7 +8,7 @@ pathlib.Path(sys.argv[1]).write_text("<testsuite><testcase name='leaf'/></testsu
 "#;
 
 /// A project that locks `leaf` from an index on this machine.
-fn project(site: &Site, extra: &str) -> Option<(Plan, String)> {
+pub(super) fn project(site: &Site, extra: &str) -> Option<(Plan, String)> {
     let tools = tools(Installer::Uv, &site.tree)?;
     let Tools::Uv { uv, python } = &tools else {
         unreachable!();
@@ -75,7 +75,7 @@ fn fetches_then_installs_without_a_network_and_the_tests_see_it() {
         "fetching leaves the tree empty"
     );
     install(&plan, &never()).unwrap();
-    let observed = observe(&environment(&plan)).unwrap();
+    let observed = observe_environment(&plan).unwrap();
     let path = RelPath::parse(b"lib64").unwrap();
     assert!(matches!(observed.entries[&path], Fact::Symlink { .. }));
     let names: Vec<String> = observed.entries.keys().map(ToString::to_string).collect();
@@ -220,7 +220,7 @@ fn the_projects_own_build_comes_last() {
     plan.project = ProjectInstall::UnboundBackend;
     fetch(&plan, &never()).unwrap();
     install(&plan, &never()).unwrap();
-    let observed = observe(&environment(&plan)).unwrap();
+    let observed = observe_environment(&plan).unwrap();
     assert!(
         observed
             .entries
@@ -256,6 +256,29 @@ fn a_build_that_writes_into_the_environment_is_refused() {
     assert!(refusal.names[0].ends_with("leaf/__init__.py"), "{refusal:#?}");
 }
 
+/// What reaches the fetch stage stays there: the same build, run again offline, sees none of it.
+#[test]
+fn the_operators_credentials_reach_the_fetch_stage_alone() {
+    let site = site();
+    let tell = "open('build/told', 'a').write(' '.join(sorted(os.environ)) + chr(10))";
+    site.write("build/backend.py", BACKEND.replace("TAMPER", tell));
+    site.write("src/app/__init__.py", "NAME = 'app'\n");
+    let settings = format!("{BUILD_SYSTEM}\n[tool.uv]\nreinstall-package = [\"app\"]\n");
+    let Some((mut plan, _)) = project(&site, &settings) else {
+        return;
+    };
+    plan.project = ProjectInstall::UnboundBackend;
+    plan.network_env
+        .insert("INDEX_PASSWORD".into(), "hunter22".into());
+    fetch(&plan, &never()).unwrap();
+    install(&plan, &never()).unwrap();
+    let told = std::fs::read_to_string(site.tree.join("build/told")).unwrap();
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines.len() >= 2, "{told}");
+    assert!(lines[0].contains("INDEX_PASSWORD"));
+    assert!(!lines[lines.len() - 1].contains("INDEX_PASSWORD"));
+}
+
 /// A published project with its own lock: every test of it runs, against its own source tree.
 #[test]
 fn registry_uv_tests_a_published_project() {
@@ -279,6 +302,10 @@ fn registry_uv_tests_a_published_project() {
         .verdict
         .unwrap_or_else(|e| panic!("{e:?} {}", String::from_utf8_lossy(&run.stdout)));
     assert_eq!((counts.passed, counts.failed), (613, 0));
+    let generation = generation();
+    let record = bind(&plans[0], &generation, &[lockfile(&site, "uv.lock")]).unwrap();
+    assert!(record.packages.len() > 20, "{:?}", record.packages);
+    verify_again(&plans[0], &record, &generation).unwrap();
     // One failing test is named, whatever the exit code is made to say.
     site.write("tests/test_red.py", "def test_red():\n    assert 1 == 2\n");
     let line = "python -m pytest --junitxml={report}; exit 0";
@@ -294,7 +321,25 @@ fn registry_uv_tests_a_published_project() {
     );
 }
 
+/// pip asks a source distribution for its metadata before it keeps it; this backend answers without building.
+const ANSWERS: &str = r#"
+import os
+def get_requires_for_build_wheel(config_settings=None): return []
+def prepare_metadata_for_build_wheel(out, config_settings=None):
+    name, version = os.environ["SDIST"].split("==")
+    info = name.replace("-", "_") + f"-{version}.dist-info"
+    os.mkdir(os.path.join(out, info))
+    with open(os.path.join(out, info, "METADATA"), "w") as f:
+        f.write(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return info
+"#;
+
 fn unpack_sdist(site: &Site, python: &Path, name: &str, version: &str) -> bool {
+    let backend = site.stock.join("answers/hatchling");
+    std::fs::create_dir_all(&backend).unwrap();
+    std::fs::write(backend.join("__init__.py"), "").unwrap();
+    std::fs::write(backend.join("build.py"), ANSWERS).unwrap();
+    let wanted = format!("{name}=={version}");
     let mut command = crate::process::Command::new(python, &site.stock)
         .args([
             "-m",
@@ -304,11 +349,14 @@ fn unpack_sdist(site: &Site, python: &Path, name: &str, version: &str) -> bool {
             "--no-deps",
             "--no-binary",
             ":all:",
-            "--dest",
-            ".",
         ])
-        .args([format!("{name}=={version}")]);
+        .args(["--no-build-isolation", "--dest", "."])
+        .args([&wanted]);
     command.env = network();
+    command.env.insert("SDIST".into(), wanted.into());
+    command
+        .env
+        .insert("PYTHONPATH".into(), site.stock.join("answers").into_os_string());
     command
         .env
         .insert("HOME".into(), site.stock.clone().into_os_string());
@@ -354,7 +402,7 @@ fn registry_uv_builds_with_an_unbound_backend() {
         return unreachable(&error);
     }
     install(&plan, &never()).unwrap();
-    let observed = observe(&environment(&plan)).unwrap();
+    let observed = observe_environment(&plan).unwrap();
     let names: Vec<String> = observed.entries.keys().map(ToString::to_string).collect();
     assert!(
         names.iter().any(|name| name.contains("app-0.dist-info/RECORD")),
