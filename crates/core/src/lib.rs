@@ -17,6 +17,7 @@ pub mod ignore;
 pub mod installer;
 pub mod job;
 pub mod lockset;
+pub mod manifest;
 pub mod path;
 pub mod pipeline;
 pub mod record;
