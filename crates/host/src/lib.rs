@@ -13,6 +13,7 @@ pub mod key;
 pub mod process;
 pub mod root;
 pub mod sandbox;
+pub mod scratch;
 pub mod signals;
 pub mod tarball;
 pub mod volume;
