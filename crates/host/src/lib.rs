@@ -4,6 +4,8 @@
 //! volume, tarball and process pieces serve the gateway, the certification and the restoration.
 
 pub mod clock;
+pub mod copy;
+pub mod daemon;
 pub mod contract;
 pub mod error;
 pub mod files;

@@ -36,6 +36,9 @@ limits! {
     CONNECTIONS: usize = 512, "512 connections", "connections at once on the app listener: the next one waits to be accepted";
     HEADER_TIMEOUT: Duration = Duration::from_secs(10), "10 s", "a client that does not finish its request head is disconnected";
     DRAIN: Duration = Duration::from_secs(25), "25 s", "calls under way at shutdown get so long; then the process ends and recovery settles them";
+    HEARTBEAT: Duration = Duration::from_secs(1), "1 s", "between two heartbeats of the daemon";
+    HEARTBEAT_STALE: Duration = Duration::from_secs(5), "5 s", "a heartbeat older than that is no sign of life: `/livez` and `/readyz` answer 503";
+    PROBE_CONNECTIONS: usize = 32, "32 connections", "connections at once on the probe listener: the next one waits to be accepted";
     TRANSIENT_IDLE: Duration = Duration::from_secs(10), "10 s", "a transient daemon without work ends";
     DAEMON_START: Duration = Duration::from_secs(20), "20 s", "a command waits so long for a daemon: `daemon_unreachable`";
     LOCK_WAIT: Duration = Duration::from_secs(60), "60 s", "a restoration waits so long for index.lock: `lock_timeout`";

@@ -1,9 +1,13 @@
 //! The doors of Semel: one binary.
 
 mod cli;
+mod client;
 mod config;
 mod engine;
+mod http;
 mod limits;
+mod probe;
+mod telemetry;
 mod wire;
 
 use std::process::ExitCode;

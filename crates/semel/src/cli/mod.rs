@@ -79,6 +79,8 @@ enum Command {
     Doctor(doctor::Args),
     Drill(drill::Args),
     Generate(generate::Args),
+    #[command(name = "__probe", hide = true)]
+    Probe(serve::ProbeArgs),
 }
 
 /// Says whether progress is wanted on stderr.
@@ -170,5 +172,6 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Doctor(args) => doctor::run(args, context),
         Command::Drill(args) => drill::run(args, context),
         Command::Generate(args) => generate::run(args, context),
+        Command::Probe(args) => serve::run_probe(args),
     }
 }
