@@ -125,43 +125,38 @@ text_id! {
 }
 
 text_id! {
-    /// Names one life of one file or directory: the kernel's file handle where there is one.
-    ///
-    /// Device and inode alone are reused at once; a handle is not. It is compared only within one filesystem.
+    /// Identifies a file beyond its name: the filesystem's own handle, which is not given again.
     ///
     /// # Shape
-    /// 1 to 512 characters of `[a-z0-9:._-]`; opaque.
+    /// 1 to 512 characters of `[a-z0-9:._-]`, made and compared by the host only.
     ///
     /// # Errors
     /// `bad_input` for any other text.
     FileId, file_id_shape
 }
 
-text_id! {
-    /// Marks one volume so that no other directory can be taken for it.
-    ///
-    /// # Shape
-    /// 128 bits as 32 lower-case hexadecimal digits.
-    ///
-    /// # Errors
-    /// `bad_input` for any other text.
-    VolumeNonce, nonce_shape
+fn file_id_shape(text: &str) -> Result<(), Refusal> {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b":._-".contains(&b);
+    if (1..=512).contains(&text.len()) && text.bytes().all(inner) {
+        Ok(())
+    } else {
+        Err(bad("a file id is 1 to 512 characters of [a-z0-9:._-]", text))
+    }
 }
 
-/// Tells one volume from every other directory, also after a restart.
+/// Holds what a volume's directory must say when it is opened again.
 ///
-/// # Shape
-/// `{"nonce":"…","handle":"…","fsid":"…","boot_id":"…"}`
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// Device and inode alone are given again at once; the handle is not, and the nonce is ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeIdentity {
-    /// What was written on the volume when it was made.
-    pub nonce: VolumeNonce,
-    /// The handle of its `tree/`.
+    /// 128 random bits, as hexadecimal digits; also a user xattr where the filesystem has them.
+    pub nonce: String,
+    /// The directory itself.
     pub handle: FileId,
-    /// The filesystem that it lies on, in lower-case hexadecimal digits.
+    /// The filesystem's id.
     pub fsid: String,
-    /// The boot of the machine in which it was made.
+    /// The boot in which it was made.
     pub boot_id: String,
 }
 
@@ -224,23 +219,6 @@ fn key_shape(text: &str) -> Result<(), Refusal> {
     }
 }
 
-fn file_id_shape(text: &str) -> Result<(), Refusal> {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b":._-".contains(&b);
-    if (1..=512).contains(&text.len()) && text.bytes().all(inner) {
-        Ok(())
-    } else {
-        Err(bad("a file id is 1 to 512 characters of [a-z0-9:._-]", text))
-    }
-}
-
-fn nonce_shape(text: &str) -> Result<(), Refusal> {
-    if text.len() == 32 && crate::digest::from_hex(text).is_some() {
-        Ok(())
-    } else {
-        Err(bad("a nonce is 32 lower-case hexadecimal digits", text))
-    }
-}
-
 fn bad(rule: &str, text: &str) -> Refusal {
     let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
     Refusal::new(Code::BadInput, format!("{rule}, got \"{shown}\""))
@@ -284,14 +262,6 @@ impl Generation {
     #[must_use]
     pub fn mint(seed: Seed) -> Self {
         Self(format!("g-{}", seed.uuid_v7()))
-    }
-}
-
-impl VolumeNonce {
-    /// Makes a nonce from 128 random bits.
-    #[must_use]
-    pub fn from_bits(bits: [u8; 16]) -> Self {
-        Self(crate::digest::to_hex(&bits))
     }
 }
 
@@ -398,17 +368,6 @@ mod tests {
             assert_eq!(code, Code::InvalidIdempotencyKey, "{bad:?}");
         }
         assert!(IdempotencyKey::parse("k".repeat(255)).is_ok());
-    }
-
-    #[test]
-    fn file_ids_and_nonces_keep_their_shape() {
-        assert!(FileId::parse("h:1:00ff").is_ok());
-        for bad in ["", "A", "a/b", "a b", &"a".repeat(513)] {
-            assert_eq!(FileId::parse(bad).unwrap_err().code, Code::BadInput, "{bad:?}");
-        }
-        let nonce = VolumeNonce::from_bits([0xab; 16]);
-        assert_eq!(VolumeNonce::parse(nonce.as_str()).unwrap(), nonce);
-        assert!(VolumeNonce::parse("ab").is_err());
     }
 
     #[test]

@@ -221,6 +221,26 @@ const fn process() -> Durability {
 /// The most attempts at one proposal.
 const MOST_ATTEMPTS: u32 = 100;
 
+impl Certify {
+    /// Makes a recipe with nothing but a test command.
+    #[must_use]
+    pub fn of(test: Vec<String>) -> Self {
+        Self {
+            install: Vec::new(),
+            install_args: BTreeMap::new(),
+            project: ProjectInstall::default(),
+            test,
+            report: None,
+            env: BTreeMap::new(),
+            min_tests: None,
+            timeout: None,
+            attempts: one(),
+            retry: Vec::new(),
+            caches: Vec::new(),
+        }
+    }
+}
+
 impl Job {
     /// Parses and checks a job file.
     ///

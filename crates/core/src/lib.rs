@@ -14,6 +14,7 @@ pub mod gate;
 pub mod git_tree;
 pub mod ids;
 pub mod ignore;
+pub mod install;
 pub mod installer;
 pub mod job;
 pub mod lockset;

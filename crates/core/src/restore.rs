@@ -29,8 +29,8 @@ pub enum Observation {
 pub struct Sight {
     /// Its type.
     pub kind: LockKind,
-    /// Its number of hard links.
-    pub links: u64,
+    /// Whether it has other names.
+    pub names: Names,
     /// Whose file it is.
     pub owner: LockOwner,
     /// What its content says about who made it.
@@ -48,6 +48,15 @@ pub enum LockKind {
     Directory,
     /// A FIFO, socket or device.
     Special,
+}
+
+/// Says whether a file has one name or more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// This one alone.
+    One,
+    /// Hard links elsewhere.
+    Several,
 }
 
 /// Says whose file the lock is.
@@ -108,7 +117,14 @@ pub struct Wait {
     bound: Duration,
     poll: Duration,
     first: Option<Duration>,
+    adopting: Adopting,
     counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Adopting {
+    No,
+    Tried,
 }
 
 impl Wait {
@@ -119,8 +135,14 @@ impl Wait {
             bound,
             poll,
             first: None,
+            adopting: Adopting::No,
             counts: Counts::default(),
         }
+    }
+
+    /// Changes how often the lock is looked at: seldom where the system tells of its moves.
+    pub fn set_poll(&mut self, poll: Duration) {
+        self.poll = poll;
     }
 
     /// Gives what was counted so far.
@@ -150,9 +172,12 @@ impl Wait {
         if let Some(step) = unsafe_lock(sight) {
             return step;
         }
-        if sight.provenance == Provenance::Dead {
+        // An adoption that came to nothing is not repeated at once: whoever was faster is waited for, like any owner.
+        if sight.provenance == Provenance::Dead && self.adopting == Adopting::No {
+            self.adopting = Adopting::Tried;
             return Step::Adopt;
         }
+        self.adopting = Adopting::No;
         if waited >= self.bound {
             let why = format!(
                 "index.lock was held for all of {} ms by {}",
@@ -166,13 +191,15 @@ impl Wait {
 }
 
 fn unsafe_lock(sight: &Sight) -> Option<Step> {
-    let (reason, why) = match (sight.kind, sight.links, sight.owner) {
+    let (reason, why) = match (sight.kind, sight.names, sight.owner) {
         (LockKind::Symlink, _, _) => ("symlink", "index.lock is a symbolic link"),
         (LockKind::Directory, _, _) => ("directory", "index.lock is a directory"),
         (LockKind::Special, _, _) => ("special", "index.lock is a FIFO, socket or device"),
-        (LockKind::Regular, links, _) if links > 1 => ("hard_link", "index.lock has other names"),
-        (LockKind::Regular, _, LockOwner::Foreign) => ("foreign", "index.lock is another user's file"),
-        (LockKind::Regular, _, LockOwner::Ours) => return None,
+        (LockKind::Regular, Names::Several, _) => ("hard_link", "index.lock has other names"),
+        (LockKind::Regular, Names::One, LockOwner::Foreign) => {
+            ("foreign", "index.lock is another user's file")
+        }
+        (LockKind::Regular, Names::One, LockOwner::Ours) => return None,
     };
     Some(refuse(reason, why.to_owned()))
 }
@@ -200,7 +227,7 @@ mod tests {
     fn held(provenance: Provenance) -> Observation {
         Observation::Held(Sight {
             kind: LockKind::Regular,
-            links: 1,
+            names: Names::One,
             owner: LockOwner::Ours,
             provenance,
         })
@@ -247,20 +274,29 @@ mod tests {
 
     #[test]
     fn what_is_no_plain_file_of_ours_is_refused_at_once() {
-        let sight = |kind, links, owner| {
+        let sight = |kind, names, owner| {
             Observation::Held(Sight {
                 kind,
-                links,
+                names,
                 owner,
                 provenance: Provenance::Dead,
             })
         };
         for (seen, reason) in [
-            (sight(LockKind::Symlink, 1, LockOwner::Ours), "symlink"),
-            (sight(LockKind::Directory, 2, LockOwner::Ours), "directory"),
-            (sight(LockKind::Special, 1, LockOwner::Ours), "special"),
-            (sight(LockKind::Regular, 2, LockOwner::Ours), "hard_link"),
-            (sight(LockKind::Regular, 1, LockOwner::Foreign), "foreign"),
+            (sight(LockKind::Symlink, Names::One, LockOwner::Ours), "symlink"),
+            (
+                sight(LockKind::Directory, Names::Several, LockOwner::Ours),
+                "directory",
+            ),
+            (sight(LockKind::Special, Names::One, LockOwner::Ours), "special"),
+            (
+                sight(LockKind::Regular, Names::Several, LockOwner::Ours),
+                "hard_link",
+            ),
+            (
+                sight(LockKind::Regular, Names::One, LockOwner::Foreign),
+                "foreign",
+            ),
             (Observation::Denied("Permission denied".to_owned()), "denied"),
         ] {
             let step = Wait::new(seconds(60), POLL).next(seconds(5), &seen);
@@ -281,6 +317,11 @@ mod tests {
             assert!(matches!(wait.next(seconds(1), &held(provenance)), Step::Wait(_)));
         }
         assert_eq!(wait.next(seconds(1), &held(Provenance::Dead)), Step::Adopt);
+        assert!(matches!(
+            wait.next(seconds(1), &held(Provenance::Dead)),
+            Step::Wait(_)
+        ));
+        assert_eq!(wait.next(seconds(2), &held(Provenance::Dead)), Step::Adopt);
         assert_eq!(wait.next(seconds(1), &Observation::Adopted), Step::Done);
         assert_eq!(wait.counts().adopted, 1);
     }

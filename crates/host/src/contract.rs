@@ -9,11 +9,13 @@ use semel_core::attempt::{
     CLEAN_FILE, ContractState, DIRTY_MARK, Facts, Found, FoundLock, GENERATION_FILE, STATE_FILE,
 };
 use semel_core::digest::Hasher;
+use semel_core::install::leftover::{self, What};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Is an open workspace.
@@ -27,6 +29,8 @@ pub struct Disk {
 #[derive(Debug)]
 pub struct Held<'a>(&'a Disk);
 
+/// Holds what a wipe has put aside and not removed yet.
+const TRASH: &str = ".volume_trash";
 const LARGEST_STATE: u64 = 1 << 20;
 
 impl Disk {
@@ -259,6 +263,81 @@ impl Disk {
         self.sync()
     }
 
+    /// Removes everything but the dirty mark, never crossing into another mount.
+    ///
+    /// What is removed is put aside first, so that the disk looks empty at once and a wipe that was cut short goes on
+    /// where it was.
+    ///
+    /// # Errors
+    /// `io_failed` naming what cannot be removed, such as a mount; the disk then stays dirty.
+    pub fn clear(&self) -> Result<()> {
+        match rustix::fs::mkdirat(&self.dir, TRASH, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(e) => return Err(Error::io("make", self.place(TRASH), e)),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let trash = rustix::fs::openat(&self.dir, TRASH, flags, Mode::empty())
+            .map_err(|e| Error::io("open", self.place(TRASH), e))?;
+        for (number, name) in self.names()?.into_iter().enumerate() {
+            if name == DIRTY_MARK.as_bytes() || name == TRASH.as_bytes() {
+                continue;
+            }
+            // A random part: an earlier wipe that was cut short may have used the number.
+            let aside = format!(
+                "{number}-{}",
+                semel_core::digest::to_hex(&crate::clock::random::<8>()?)
+            );
+            rustix::fs::renameat(&self.dir, &name[..], &trash, &aside)
+                .map_err(|e| Error::io("put aside", self.place(std::ffi::OsStr::from_bytes(&name)), e))?;
+        }
+        let reaped = crate::volume::reaper::remove_tree(self.dir.as_fd(), TRASH.as_bytes())?;
+        if let Some(kept) = reaped.kept.first() {
+            let why = std::io::Error::other(kept.why.clone());
+            return Err(Error::io("remove", self.place(&kept.path), why));
+        }
+        Ok(())
+    }
+
+    /// Looks for a leftover environment below the workspace.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub fn leftover(&self) -> Result<Option<RelPath>> {
+        let top = self
+            .dir
+            .try_clone()
+            .map_err(|e| Error::io("open", &self.path, e))?;
+        let mut open = vec![(RelPath::root(), top)];
+        while let Some((at, dir)) = open.pop() {
+            let io = |e| {
+                Error::io(
+                    "list",
+                    self.path.join(std::ffi::OsStr::from_bytes(at.as_bytes())),
+                    e,
+                )
+            };
+            for entry in rustix::fs::Dir::read_from(&dir).map_err(io)? {
+                let name = entry.map_err(io)?.file_name().to_bytes().to_vec();
+                let Ok(path) = at.join(&name) else { continue };
+                if name == b".git" {
+                    continue;
+                }
+                let stat = rustix::fs::statat(&dir, &name[..], AtFlags::SYMLINK_NOFOLLOW).map_err(io)?;
+                let kind = FileType::from_raw_mode(stat.st_mode);
+                if is_leftover(dir.as_fd(), &name, &path, kind) {
+                    return Ok(Some(path));
+                }
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                if kind == FileType::Directory
+                    && let Ok(below) = rustix::fs::openat(&dir, &name[..], flags, Mode::empty())
+                {
+                    open.push((path, below));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// Leaves the marks of a wipe that went through; the dirty mark goes last, so that a wipe that was cut short
     /// leaves a dirty disk.
     ///
@@ -320,6 +399,24 @@ fn open_file(dir: std::os::fd::BorrowedFd<'_>, name: impl rustix::path::Arg) -> 
     }
 }
 
+fn is_leftover(dir: std::os::fd::BorrowedFd<'_>, name: &[u8], path: &RelPath, kind: FileType) -> bool {
+    let text = leftover::wants_text(path).and_then(|most| {
+        let mut bytes = Vec::new();
+        open_file(dir, name)
+            .ok()?
+            .take(most)
+            .read_to_end(&mut bytes)
+            .ok()?;
+        Some(bytes)
+    });
+    let what = match kind {
+        FileType::Directory => What::Directory,
+        FileType::Symlink => What::Symlink,
+        _ => What::File(text.as_deref()),
+    };
+    leftover::recognise(path, what).is_some()
+}
+
 const fn type_in_words(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "a file",
@@ -348,7 +445,6 @@ pub struct Guard {
 /// protected place: `/`, a home, the state root or what contains or lies in it, the main worktree of a git
 /// repository, a symbolic link; `bad_input` where it is no directory.
 pub fn open_for_wipe(path: &Path, guard: &Guard) -> Result<Disk> {
-    use std::os::unix::ffi::OsStrExt;
     let shown = path.display().to_string();
     let bytes = path.as_os_str().as_bytes();
     let trimmed = bytes.len() - bytes.iter().rev().take_while(|b| **b == b'/').count();

@@ -40,7 +40,8 @@ pub fn copy_tree(from: &Path, into: BorrowedFd<'_>) -> Result<Copied> {
         _ => Error::io("open", from, errno),
     })?;
     let mut copied = Copied::default();
-    let target = rustix::fs::openat(into, ".", flags, Mode::empty()).map_err(|e| Error::io("open", "tree", e))?;
+    let target =
+        rustix::fs::openat(into, ".", flags, Mode::empty()).map_err(|e| Error::io("open", "tree", e))?;
     directory(&from_dir, &target, &RelPath::root(), &mut copied)?;
     Ok(copied)
 }
@@ -61,9 +62,11 @@ fn directory(from: &OwnedFd, into: &OwnedFd, at: &RelPath, copied: &mut Copied) 
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let below = rustix::fs::openat(from, name, flags, Mode::empty()).map_err(|e| fail("open", &path, e))?;
+                let below = rustix::fs::openat(from, name, flags, Mode::empty())
+                    .map_err(|e| fail("open", &path, e))?;
                 rustix::fs::mkdirat(into, name, Mode::RWXU).map_err(|e| fail("make", &path, e))?;
-                let made = rustix::fs::openat(into, name, flags, Mode::empty()).map_err(|e| fail("open", &path, e))?;
+                let made = rustix::fs::openat(into, name, flags, Mode::empty())
+                    .map_err(|e| fail("open", &path, e))?;
                 directory(&below, &made, &path, copied)?;
                 rustix::fs::fchmod(&made, mode | Mode::RWXU).map_err(|e| fail("restrict", &path, e))?;
                 copied.directories += 1;
@@ -88,7 +91,8 @@ fn directory(from: &OwnedFd, into: &OwnedFd, at: &RelPath, copied: &mut Copied) 
 fn file(from: &OwnedFd, into: &OwnedFd, name: &[u8], path: &RelPath, mode: Mode) -> Result<()> {
     let fail = |doing: &'static str, e: std::io::Error| Error::io(doing, path.to_string(), e);
     let reading = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let source = rustix::fs::openat(from, name, reading, Mode::empty()).map_err(|e| fail("open", e.into()))?;
+    let source =
+        rustix::fs::openat(from, name, reading, Mode::empty()).map_err(|e| fail("open", e.into()))?;
     let writing = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let target = rustix::fs::openat(into, name, writing, mode).map_err(|e| fail("make", e.into()))?;
     let (mut source, mut target) = (std::fs::File::from(source), std::fs::File::from(target));
@@ -106,7 +110,9 @@ fn link(from: &OwnedFd, into: &OwnedFd, name: &[u8], path: &RelPath) -> Result<(
     let led = led.strip_prefix(b"/").unwrap_or(&led);
     if text.as_bytes().first() == Some(&b'/') || RelPath::parse(led).is_err() {
         let why = "a symbolic link leads out of the directory";
-        return Err(Refusal::new(Code::PathEscapesRoot, why).name(path.to_string()).into());
+        return Err(Refusal::new(Code::PathEscapesRoot, why)
+            .name(path.to_string())
+            .into());
     }
     rustix::fs::symlinkat(&text, into, name).map_err(fail)
 }

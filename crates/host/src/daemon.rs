@@ -99,7 +99,9 @@ impl StateRoot {
         let file = std::fs::File::from(fd);
         let facts = file.metadata().map_err(|e| Error::io("examine", name, e))?;
         if !facts.is_file() || facts.len() > cap {
-            return Err(Refusal::new(Code::UnknownState, "not a small plain file").name(name).into());
+            return Err(Refusal::new(Code::UnknownState, "not a small plain file")
+                .name(name)
+                .into());
         }
         let mut bytes = Vec::new();
         file.take(cap)
@@ -125,7 +127,8 @@ impl StateRoot {
         if keep == Keep::Synced {
             file.sync_all().map_err(|e| Error::io("sync", name, e))?;
         }
-        rustix::fs::renameat(&self.dir, &temporary, &self.dir, name).map_err(|e| Error::io("rename", name, e))?;
+        rustix::fs::renameat(&self.dir, &temporary, &self.dir, name)
+            .map_err(|e| Error::io("rename", name, e))?;
         if keep == Keep::Synced {
             rustix::fs::fsync(&self.dir).map_err(|e| Error::io("sync", &self.path, e))?;
         }
@@ -189,7 +192,9 @@ pub fn read_small(path: &Path, cap: u64) -> Result<Vec<u8>> {
         .map_err(|e| Error::io("read", path, e))?;
     if bytes.len() as u64 > cap {
         let why = format!("it is longer than {cap} bytes");
-        return Err(Refusal::new(Code::TooLarge, why).name(path.display().to_string()).into());
+        return Err(Refusal::new(Code::TooLarge, why)
+            .name(path.display().to_string())
+            .into());
     }
     Ok(bytes)
 }
@@ -246,7 +251,10 @@ impl Companion {
             .current_dir("/")
             .stdin(Stdio::from(stdin))
             .stdout(Stdio::null());
-        #[expect(unsafe_code, reason = "the signal on the parent's death is set between fork and exec")]
+        #[expect(
+            unsafe_code,
+            reason = "the signal on the parent's death is set between fork and exec"
+        )]
         // SAFETY: prctl, getppid and close_range are async-signal-safe, and the closure allocates nothing.
         unsafe {
             command.pre_exec(move || {
@@ -315,7 +323,10 @@ mod tests {
         let path = place.path().join("a/b");
         let root = StateRoot::make(&path).unwrap();
         use std::os::unix::fs::PermissionsExt as _;
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
         assert_eq!(root.read("f", 10).unwrap(), None);
         root.replace("f", b"one", Keep::Synced).unwrap();
         root.replace("f", b"two", Keep::Unsynced).unwrap();

@@ -30,6 +30,9 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// Git failed for a reason of its own.
+    #[error(transparent)]
+    Git(Box<crate::git::Failure>),
 }
 
 /// The result of a host operation.
@@ -75,6 +78,7 @@ impl Error {
             Self::Refused(refusal) => refusal.code,
             Self::Io { .. } => Code::IoFailed,
             Self::Unproven { .. } => Code::OutcomeUnknown,
+            Self::Git(_) => Code::GitFailed,
         }
     }
 
@@ -93,6 +97,7 @@ impl Error {
                 path,
                 source,
             } => Refusal::new(Code::OutcomeUnknown, format!("{operation}: {source}")).name(path),
+            Self::Git(failure) => failure.refusal(),
         }
     }
 }

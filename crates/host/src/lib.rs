@@ -4,14 +4,16 @@
 //! volume, tarball and process pieces serve the gateway, the certification and the restoration.
 
 pub mod clock;
+pub mod contract;
 pub mod copy;
 pub mod daemon;
-pub mod contract;
 pub mod error;
 pub mod files;
 pub mod git;
+pub mod hold;
 pub mod installer;
 pub mod key;
+pub mod plain;
 pub mod process;
 pub mod root;
 pub mod sandbox;

@@ -80,7 +80,9 @@ async fn exchange(place: &Place, ask: &Ask<'_>) -> Result<Result<Value, Refusal>
     let not_connected = |e: std::io::Error| Unanswered::NotConnected(e.to_string());
     match place {
         Place::Unix(path) => {
-            let stream = tokio::net::UnixStream::connect(path).await.map_err(not_connected)?;
+            let stream = tokio::net::UnixStream::connect(path)
+                .await
+                .map_err(not_connected)?;
             send(stream, "localhost", ask).await
         }
         Place::Tcp(url) => {
@@ -89,7 +91,9 @@ async fn exchange(place: &Place, ask: &Ask<'_>) -> Result<Result<Value, Refusal>
                 .map(|rest| rest.trim_end_matches('/'))
                 .filter(|host| !host.contains('/'))
                 .ok_or_else(|| Unanswered::NotConnected(format!("{url} is not http://HOST:PORT")))?;
-            let stream = tokio::net::TcpStream::connect(host).await.map_err(not_connected)?;
+            let stream = tokio::net::TcpStream::connect(host)
+                .await
+                .map_err(not_connected)?;
             send(stream, host, ask).await
         }
     }

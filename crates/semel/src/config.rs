@@ -3,6 +3,7 @@
 //! State root, keys, policy and job roots come from a flag or the file alone. HOME and XDG_* count only for a
 //! person's own command: inside a job's process tree they are an agent's to set, and are refused.
 
+use semel_core::certificate::KeyId;
 use semel_core::{Code, Refusal};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -25,6 +26,9 @@ pub(crate) struct File {
     /// Settings of the fetch stage.
     #[serde(default)]
     pub(crate) fetch: Fetch,
+    /// Ids of signing keys that the gate takes no more.
+    #[serde(default)]
+    pub(crate) revoked_keys: Vec<KeyId>,
     /// Where programs are looked for, in order; else the operator's PATH.
     #[serde(default)]
     pub(crate) path: Vec<PathBuf>,
@@ -55,6 +59,8 @@ pub(crate) struct Config {
     pub(crate) fetch_env: BTreeMap<OsString, OsString>,
     /// Where programs are looked for.
     pub(crate) path: Vec<PathBuf>,
+    /// Ids of signing keys that the gate takes no more.
+    pub(crate) revoked_keys: Vec<KeyId>,
     /// Homes, which no sandbox may see.
     pub(crate) homes: Vec<PathBuf>,
     /// Where rustup keeps its toolchains, if it has any.
@@ -99,6 +105,20 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
+/// Gives a variable of the contract: `WORKSPACE`, `VOLUME_GENERATION` or `JOB_ATTEMPT`, set but empty included.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this module is the one reader of the environment"
+)]
+pub(crate) fn contract(name: &'static str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+/// Gives the whole environment, for a person's own command that is run on a person's own disk.
+pub(crate) fn environment() -> BTreeMap<OsString, OsString> {
+    std::env::vars_os().collect()
+}
+
 fn bad(why: impl Into<String>) -> Refusal {
     Refusal::new(Code::BadConfig, why)
 }
@@ -135,6 +155,7 @@ impl Config {
             } else {
                 read.path.clone()
             },
+            revoked_keys: read.revoked_keys.clone(),
             homes: homes(),
             rustup_home: rustup_home(),
         })
@@ -188,7 +209,7 @@ fn default_state() -> Result<PathBuf, Refusal> {
         .ok_or_else(|| bad("no state root: give --state, or set it in the configuration file"))
 }
 
-fn search_path() -> Vec<PathBuf> {
+pub(crate) fn search_path() -> Vec<PathBuf> {
     let path = variable("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     std::env::split_paths(&path)
         .filter(|place| place.is_absolute())

@@ -79,18 +79,30 @@ fn answer(request: &Request<Incoming>, file: &Path) -> Response<Full<Bytes>> {
 fn said(seen: Result<Heartbeat, Refusal>, holds: impl Fn(&Heartbeat) -> bool) -> Response<Full<Bytes>> {
     match seen {
         Ok(beat) if holds(&beat) => text(StatusCode::OK, "ok\n".to_owned()),
-        Ok(beat) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{:?}\n", beat.phase).to_lowercase()),
+        Ok(beat) => text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("{:?}\n", beat.phase).to_lowercase(),
+        ),
         Err(refusal) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{refusal}\n")),
     }
 }
 
 fn metrics(beat: Option<&Heartbeat>) -> String {
-    let mut text = String::from("# HELP semel_up Whether the last heartbeat is fresh.\n# TYPE semel_up gauge\n");
+    let mut text =
+        String::from("# HELP semel_up Whether the last heartbeat is fresh.\n# TYPE semel_up gauge\n");
     text.push_str(&format!("semel_up {}\n", u8::from(beat.is_some())));
     if let Some(beat) = beat {
         let gauges = [
-            ("ready", "Whether calls are taken.", u64::from(beat.phase == Phase::Ready)),
-            ("incarnation", "Which life of the daemon this is.", beat.incarnation),
+            (
+                "ready",
+                "Whether calls are taken.",
+                u64::from(beat.phase == Phase::Ready),
+            ),
+            (
+                "incarnation",
+                "Which life of the daemon this is.",
+                beat.incarnation,
+            ),
             ("in_flight", "Calls under way.", beat.in_flight),
         ];
         for (name, help, value) in gauges {
@@ -107,7 +119,13 @@ fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert("content-type", hyper::header::HeaderValue::from_static("text/plain; charset=utf-8"));
-    headers.insert("cache-control", hyper::header::HeaderValue::from_static("no-store"));
+    headers.insert(
+        "content-type",
+        hyper::header::HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    headers.insert(
+        "cache-control",
+        hyper::header::HeaderValue::from_static("no-store"),
+    );
     response
 }

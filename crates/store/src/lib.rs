@@ -3,6 +3,7 @@
 //! It is the only crate that knows SQL. It decides nothing by itself: each verb folds records through the `apply`
 //! of `semel_core`, inside the one writer. It does *not* know files of a workspace, and never sees the host.
 
+pub mod conformance;
 pub mod error;
 pub mod journal;
 pub mod owner;

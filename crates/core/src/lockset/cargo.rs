@@ -259,7 +259,7 @@ fn compare(lock: &Lockfile, found: &Crate, full: bool) -> Result<(), Refusal> {
             })
             .collect();
         let holds = |v: &&str| semver::satisfies(requirement, v) != Some(false);
-        if !versions.is_empty() && !versions.iter().any(|v| holds(&v)) {
+        if !versions.is_empty() && !versions.iter().any(holds) {
             return Err(
                 incomplete(&lock.path, "holds a version that the manifest does not allow").names([
                     format!("declared {} {requirement}", want.name),

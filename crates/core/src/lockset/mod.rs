@@ -6,13 +6,16 @@
 //! strictest mode.
 
 mod cargo;
-mod npm;
+#[cfg(test)]
+pub(crate) mod fixtures;
+pub(crate) mod npm;
 mod pep;
 mod requirements;
 mod semver;
 #[cfg(test)]
 mod tests;
 mod uv;
+mod uv_inputs;
 
 use crate::code::{Code, Refusal};
 use crate::digest::Sha256;
@@ -21,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use pep::normal_name;
+pub(crate) use pep::normal_version;
 
 macro_rules! formats {
     ($($variant:ident = $name:literal, $installer:literal, $doc:literal;)*) => {
@@ -319,7 +323,7 @@ pub fn parse(path: &RelPath, bytes: &[u8]) -> Result<Lockfile, Refusal> {
 /// Markers are not compared: the formats rewrite them. The installer's own strict mode does.
 pub fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<String>, Refusal> {
     match &lock.facts {
-        Facts::Uv(facts) => uv::close_over(lock, facts, declared),
+        Facts::Uv(facts) => uv_inputs::close_over(lock, facts, declared),
         Facts::Requirements => requirements::close_over(lock, declared),
         Facts::Npm(facts) => npm::close_over(lock, facts, declared),
         Facts::Cargo => cargo::close_over(lock, declared),
@@ -368,6 +372,14 @@ impl Lockfile {
             }
         }
         found
+    }
+
+    /// Gives every place of an npm lock; none for another format.
+    pub(crate) fn npm_places(&self) -> Option<&BTreeMap<String, npm::Entry>> {
+        match &self.facts {
+            Facts::Npm(facts) => Some(&facts.entries),
+            Facts::Uv(_) | Facts::Requirements | Facts::Cargo => None,
+        }
     }
 
     fn walk<'a>(&'a self, selection: &Selection, found: &mut BTreeSet<&'a str>) {

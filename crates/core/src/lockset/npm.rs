@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     projects: BTreeMap<RelPath, Entry>,
+    /// Everything in the lock, by place.
+    pub(super) entries: BTreeMap<String, Entry>,
 }
 
 /// Holds a map whose keys stand once: JSON lets them repeat, and the last would win.
@@ -59,16 +61,17 @@ struct File {
     packages: Option<Once<Entry>>,
 }
 
+/// Holds one entry of `packages`, in the lock or in the copy that npm keeps inside `node_modules`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Entry {
-    name: Option<String>,
-    version: Option<String>,
-    resolved: Option<String>,
-    integrity: Option<String>,
-    link: bool,
-    in_bundle: bool,
-    extraneous: bool,
+pub(crate) struct Entry {
+    pub(crate) name: Option<String>,
+    pub(crate) version: Option<String>,
+    pub(crate) resolved: Option<String>,
+    pub(crate) integrity: Option<String>,
+    pub(crate) link: bool,
+    pub(crate) in_bundle: bool,
+    pub(crate) extraneous: bool,
     dev: bool,
     optional: bool,
     dev_optional: bool,
@@ -76,6 +79,7 @@ struct Entry {
     os: Option<serde_json::Value>,
     cpu: Option<serde_json::Value>,
     libc: Option<serde_json::Value>,
+    pub(crate) bin: BTreeMap<String, String>,
     dependencies: Once<String>,
     dev_dependencies: Once<String>,
     optional_dependencies: Once<String>,
@@ -92,6 +96,12 @@ struct Project {
     optional_dependencies: Once<String>,
     peer_dependencies: Once<String>,
     workspaces: Option<serde_json::Value>,
+}
+
+/// Reads the places of a package-lock.json, or of the copy that npm keeps inside `node_modules`.
+pub(crate) fn places(text: &str) -> Result<BTreeMap<String, Entry>, String> {
+    let file: File = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    Ok(file.packages.ok_or("no packages")?.0)
 }
 
 /// Parses package-lock.json into `lock`.
@@ -126,6 +136,7 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         lock.packages.push(package);
     }
     close(lock, &packages)?;
+    facts.entries = packages;
     lock.facts = AnyFacts::Npm(Box::new(facts));
     Ok(())
 }

@@ -122,7 +122,7 @@ pub(super) fn specifier(text: &str) -> Option<BTreeSet<String>> {
 ///
 /// # Source
 /// PEP 440, "Normalization".
-pub(super) fn normal_version(text: &str) -> String {
+pub(crate) fn normal_version(text: &str) -> String {
     let lower = text.trim().trim_start_matches(['v', 'V']).to_ascii_lowercase();
     let (public, local) = match lower.split_once('+') {
         Some((public, local)) => (public, Some(local.replace(['-', '_'], "."))),

@@ -5,6 +5,7 @@
 //! a key or a policy.
 
 mod attributes;
+mod exchange;
 mod identity;
 mod power;
 pub(crate) mod read;
@@ -20,10 +21,10 @@ pub use identity::{file_id, file_id_at};
 pub use power::{power_supported, power_supported_at};
 pub use read::{Content, FileInfo, FileKind, Listed, file_info, list_directory, read_file};
 pub use recovery::{
-    Observation, Swept, discard_staged, exchange_back, finish_exchange, observe, put_back, sweep_staging,
-    sync_effect,
+    Swept, discard_staged, exchange_back, finish_exchange, observe, put_back, sweep_staging, sync_effect,
 };
 pub use remove::{PreparedRemove, Remove, RemoveEvidence, Removed, prepare_remove, remove};
+pub use semel_core::volume::Durability;
 pub use steps::{NoSteps, Step, Steps};
 pub use write::{Installed, Prepared, Write, WriteEvidence, install, prepare_write};
 
@@ -45,15 +46,6 @@ pub enum Expected {
     Absent,
     /// A file with this content is there.
     Sha256(Sha256),
-}
-
-/// Says what survives when a step returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// The end of this process, by whatever signal.
-    Process,
-    /// A power cut, too.
-    Power,
 }
 
 /// Digests an open file from its beginning, in pieces.

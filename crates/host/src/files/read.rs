@@ -86,7 +86,7 @@ pub struct FileInfo {
     pub links: u64,
     /// When the content last changed, in milliseconds since the epoch.
     pub modified_ms: i64,
-    /// The digest of a regular file's content, up to [`DIGEST_CAP`].
+    /// The digest of a regular file's content, up to [`DIGEST_CAP`]; `None` where it may not be read.
     pub sha256: Option<Sha256>,
     /// What a symbolic link points at.
     pub target: Option<Vec<u8>>,
@@ -168,9 +168,15 @@ pub fn file_info(root: &Root, path: &RelPath) -> Result<FileInfo> {
             info.target = Some(text.into_bytes());
         }
         (FileKind::File, Some(place)) if info.size <= DIGEST_CAP => {
-            let (file, stat) = open_regular(root, &place)?;
-            info.sha256 = Some(digest_of(&file).map_err(|e| Error::io("read", path.to_string(), e))?);
-            info.size = u64::try_from(stat.st_size).unwrap_or_default();
+            match open_regular(root, &place) {
+                Ok((file, stat)) => {
+                    info.sha256 = Some(digest_of(&file).map_err(|e| Error::io("read", path.to_string(), e))?);
+                    info.size = u64::try_from(stat.st_size).unwrap_or_default();
+                }
+                // What may not be read is described without its digest.
+                Err(Error::Io { source, .. }) if super::remove::unreadable(&source) => {}
+                Err(error) => return Err(error),
+            }
         }
         _ => {}
     }

@@ -4,29 +4,19 @@
 //! is what the intent names, and each may be repeated.
 
 use crate::error::{Error, Result};
+use crate::files::exchange::{keep_pre_image, kept_digest, undo_exchange};
 use crate::files::read::FileKind;
 use crate::files::remove::give_back;
-use crate::files::write::{keep_pre_image, kept_digest, undo_exchange};
-use crate::files::{Durability, Expected, WriteEvidence, file_id_at, sync, syncable};
+use crate::files::{Durability, Expected, file_id_at, sync, syncable};
 use crate::root::{LastLink, Place};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use semel_core::ids::{ExecutionId, FileId};
+use semel_core::recovery::Observation;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd as _;
-
-/// Says where the things of one execution are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Observation {
-    /// What lies in `staging/<execution id>`.
-    pub staged: Option<FileId>,
-    /// What lies in `trash/<execution id>`.
-    pub trashed: Option<FileId>,
-    /// What lies in the place that the call was aimed at.
-    pub target: Option<FileId>,
-}
 
 /// Says what a sweep of `staging/` came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,9 +87,20 @@ pub fn finish_exchange(
 ///
 /// # Errors
 /// `outcome_unknown` where our file did not come out, with both sides kept; [`Error::Unproven`].
-pub fn exchange_back(volume: &Volume, execution: &ExecutionId, evidence: &WriteEvidence) -> Result<()> {
-    let place = volume.tree().place(&evidence.resolved, LastLink::Keep)?;
-    undo_exchange(volume, execution.as_str(), &place.parent, &place.name, evidence)
+pub fn exchange_back(
+    volume: &Volume,
+    execution: &ExecutionId,
+    resolved: &RelPath,
+    staged: &FileId,
+) -> Result<()> {
+    let place = volume.tree().place(resolved, LastLink::Keep)?;
+    undo_exchange(
+        volume,
+        execution.as_str(),
+        (&place.parent, &place.name),
+        resolved,
+        staged,
+    )
 }
 
 /// Puts back what a removal took by mistake.
@@ -141,7 +142,7 @@ pub fn sweep_staging(volume: &Volume, keep: &BTreeSet<ExecutionId>) -> Result<Sw
     let mut swept = Swept::default();
     for (name, _) in names {
         let shown = semel_core::path::shown(&name);
-        if keep.iter().any(|kept| kept.as_str().as_bytes() == name) {
+        if ExecutionId::parse(shown.as_str()).is_ok_and(|id| keep.contains(&id)) {
             continue;
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -1,14 +1,16 @@
 //! Removing a file once: one rename into `trash/` that leaves evidence, and can be undone.
 
 use crate::error::{Error, Result};
+use crate::files::exchange::{Syncs, as_unproven, changed, kept_digest, out_of_reach};
 use crate::files::read::FileKind;
-use crate::files::write::{Syncs, as_unproven, changed, kept_digest, target_place};
+use crate::files::write::target_place;
 use crate::files::{DIGEST_CAP, Durability, Expected, Step, Steps, digest_of, file_id, file_id_at};
 use crate::root::{GitInternals, LastLink, failed};
 use crate::volume::Volume;
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
-use semel_core::ids::{ExecutionId, FileId};
+use semel_core::call::{Before, Effect};
+use semel_core::ids::ExecutionId;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -32,10 +34,18 @@ pub struct Remove<'a> {
 pub struct RemoveEvidence {
     /// The path with every link but a last one followed.
     pub resolved: RelPath,
-    /// The identity of what is to be removed.
-    pub target: FileId,
-    /// The digest of its content; `None` for a link, and above [`DIGEST_CAP`] unless it was asked for.
-    pub sha256: Option<Sha256>,
+    /// What is to be removed. The digest is missing for a link, and above [`DIGEST_CAP`] unless it was asked for.
+    pub before: Before,
+}
+
+impl RemoveEvidence {
+    /// Gives the evidence as an intent records it.
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        Effect::Remove {
+            before: self.before.clone(),
+        }
+    }
 }
 
 /// Holds a removal that nothing shows yet.
@@ -102,11 +112,16 @@ pub fn prepare_remove(volume: &Volume, wanted: &Remove<'_>) -> Result<PreparedRe
     }
     let asked = matches!(wanted.expected, Expected::Sha256(_));
     let small = u64::try_from(stat.st_size).unwrap_or_default() <= DIGEST_CAP;
-    let sha256 = if kind == FileKind::File && (small || asked) {
-        let (file, _) = super::read::open_regular(volume.tree(), &place)?;
-        Some(digest_of(&file).map_err(|e| Error::io("read", path.to_string(), e))?)
-    } else {
-        None
+    let target = file_id(&found)?;
+    let sha256 = match super::read::open_regular(volume.tree(), &place) {
+        _ if kind != FileKind::File || !(small || asked) => None,
+        Ok((file, _)) if file_id(&file)? != target => {
+            return Err(changed("another process replaced the file", path));
+        }
+        Ok((file, _)) => Some(digest_of(&file).map_err(|e| Error::io("read", path.to_string(), e))?),
+        // A file that may not be read may be removed all the same, unless its content matters.
+        Err(Error::Io { source, .. }) if unreadable(&source) && !asked => None,
+        Err(error) => return Err(error),
     };
     if let (Expected::Sha256(wanted), Some(found)) = (wanted.expected, sha256)
         && wanted != found
@@ -117,8 +132,7 @@ pub fn prepare_remove(volume: &Volume, wanted: &Remove<'_>) -> Result<PreparedRe
     Ok(PreparedRemove {
         evidence: RemoveEvidence {
             resolved: place.resolved.clone(),
-            target: file_id(&found)?,
-            sha256,
+            before: Before { id: target, sha256 },
         },
         expected: wanted.expected,
         execution: wanted.execution.clone(),
@@ -156,7 +170,7 @@ pub fn remove(volume: &Volume, prepared: &PreparedRemove, steps: &dyn Steps) -> 
     }
     let out = file_id_at(volume.trash(), name.as_bytes())
         .map_err(|e| as_unproven("examine what was removed at", path, e))?;
-    let same = out.as_ref() == Some(&prepared.evidence.target);
+    let same = out.as_ref() == Some(&prepared.evidence.before.id);
     let digest = if same {
         kept_digest(volume.trash(), name, prepared.expected)
             .map_err(|e| as_unproven("examine what was removed at", path, e))?
@@ -189,7 +203,7 @@ pub(super) fn give_back(
 ) -> Result<()> {
     match rustix::fs::renameat_with(volume.trash(), name, parent, last, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(()),
-        Err(Errno::EXIST) => {
+        Err(errno) if errno == Errno::EXIST || out_of_reach(errno) => {
             let kept = volume.path().join("vol/trash").join(name);
             let why = "another process changed the same path during the call; both contents are kept";
             Err(Refusal::new(Code::OutcomeUnknown, why)
@@ -199,6 +213,10 @@ pub(super) fn give_back(
         }
         Err(errno) => Err(Error::unproven("put back", path.to_string(), errno)),
     }
+}
+
+pub(super) fn unreadable(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::PermissionDenied
 }
 
 /// Where the parent is gone, so is the file.

@@ -2,14 +2,16 @@
 
 use crate::error::{Error, Result};
 use crate::files::attributes;
-use crate::files::read::open_regular;
-use crate::files::{
-    DIGEST_CAP, Durability, Expected, Step, Steps, digest_of, file_id, file_id_at, sync, syncable,
+use crate::files::exchange::{
+    Syncs, as_unproven, changed, exchange, keep_pre_image, kept_digest, undo_exchange,
 };
+use crate::files::read::open_regular;
+use crate::files::{DIGEST_CAP, Durability, Expected, Step, Steps, digest_of, file_id, file_id_at, sync};
 use crate::root::{GitInternals, LastLink, Place, check_target};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
+use semel_core::call::{Before, Effect};
 use semel_core::ids::{ExecutionId, FileId};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::io::Write as _;
@@ -37,16 +39,30 @@ pub struct Write<'a> {
 pub struct WriteEvidence {
     /// The path with every link followed.
     pub resolved: RelPath,
-    /// The identity of the file that is to be replaced; `None` where a new one is made.
-    pub target: Option<FileId>,
-    /// The digest of its content as it was read; `None` also above [`DIGEST_CAP`] unless it was asked for.
-    pub before: Option<Sha256>,
+    /// The file that is to be replaced; `None` where a new one is made. Its digest is missing above
+    /// [`DIGEST_CAP`] unless it was asked for.
+    pub before: Option<Before>,
     /// The identity of the staged file.
     pub staged: FileId,
     /// The digest of the new content.
     pub after: Sha256,
+    /// The length of the new content in bytes.
+    pub size_bytes: u64,
     /// Whether the target has other names, which will keep the old content.
     pub hard_link_broken: bool,
+}
+
+impl WriteEvidence {
+    /// Gives the evidence as an intent records it.
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        Effect::Install {
+            staged: self.staged.clone(),
+            sha256: self.after,
+            size_bytes: self.size_bytes,
+            before: self.before.clone(),
+        }
+    }
 }
 
 /// Holds a staged write that nothing outside of `staging/` shows yet.
@@ -71,33 +87,6 @@ pub struct Installed {
     pub before: Option<Sha256>,
     /// The digest of the content that is in place.
     pub after: Sha256,
-}
-
-/// Handles opened before the rename, through which the directories are synced after it.
-#[derive(Debug)]
-pub(super) struct Syncs {
-    parent: OwnedFd,
-    staging: OwnedFd,
-    trash: OwnedFd,
-}
-
-impl Syncs {
-    pub(super) fn open(volume: &Volume, place: &Place, durability: Durability) -> Result<Option<Self>> {
-        if durability == Durability::Process {
-            return Ok(None);
-        }
-        Ok(Some(Self {
-            parent: syncable(place.parent.as_fd())?,
-            staging: syncable(volume.staging())?,
-            trash: syncable(volume.trash())?,
-        }))
-    }
-
-    pub(super) fn all(&self) -> Result<()> {
-        sync(&self.parent, "the parent directory")?;
-        sync(&self.staging, "staging")?;
-        sync(&self.trash, "trash")
-    }
 }
 
 impl Prepared {
@@ -140,17 +129,17 @@ pub fn prepare_write(volume: &Volume, write: &Write<'_>, steps: &dyn Steps) -> R
         }
     };
     steps.reached(Step::Staged);
-    let (target, before, hard_link_broken) = match target {
-        Some(found) => (Some(found.id), found.sha256, found.stat.st_nlink > 1),
-        None => (None, None, false),
+    let (before, hard_link_broken) = match target {
+        Some(found) => (Some(found.before), found.stat.st_nlink > 1),
+        None => (None, false),
     };
     Ok(Prepared {
         evidence: WriteEvidence {
             resolved: place.resolved,
-            target,
             before,
             staged: staged_id,
             after: Sha256::of(write.bytes),
+            size_bytes: write.bytes.len() as u64,
             hard_link_broken,
         },
         expected: write.expected,
@@ -177,12 +166,12 @@ pub fn prepare_write(volume: &Volume, write: &Write<'_>, steps: &dyn Steps) -> R
 /// With [`Durability::Power`]: content, name and kept pre-image survive a power cut.
 pub fn install(volume: &Volume, mut prepared: Prepared, steps: &dyn Steps) -> Result<Installed> {
     prepared.sync_staged(steps)?;
-    let before = match prepared.evidence.target.clone() {
+    let before = match prepared.evidence.before.clone() {
         None => {
             place_new(volume, &prepared, steps)?;
             None
         }
-        Some(target) => replace(volume, &prepared, &target, steps)?,
+        Some(target) => replace(volume, &prepared, &target.id, steps)?,
     };
     if let Some(syncs) = &prepared.syncs {
         syncs.all()?;
@@ -230,7 +219,13 @@ fn replace(
     let out = taken_out(volume, name, target, prepared.expected)
         .map_err(|error| as_unproven("examine the pre-image of", path, error))?;
     let Some(before) = out else {
-        undo_exchange(volume, name, &prepared.parent, &prepared.name, &prepared.evidence)?;
+        undo_exchange(
+            volume,
+            name,
+            (&prepared.parent, &prepared.name),
+            path,
+            &prepared.evidence.staged,
+        )?;
         steps.reached(Step::ExchangedBack);
         return Err(changed("another process changed the file", path));
     };
@@ -257,63 +252,6 @@ fn taken_out(
     })
 }
 
-/// Digests a file of `staging/` or `trash/`, if it is small enough or its content is expected.
-pub(super) fn kept_digest(
-    dir: std::os::fd::BorrowedFd<'_>,
-    name: &str,
-    expected: Expected,
-) -> Result<Option<Sha256>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
-        Ok(file) => std::fs::File::from(file),
-        // A symbolic link, removed as such.
-        Err(Errno::LOOP) => return Ok(None),
-        Err(errno) => return Err(Error::io("open", name, errno)),
-    };
-    let stat = file.metadata().map_err(|e| Error::io("examine", name, e))?;
-    if !stat.is_file() || (stat.len() > DIGEST_CAP && !matches!(expected, Expected::Sha256(_))) {
-        return Ok(None);
-    }
-    digest_of(&file).map(Some).map_err(|e| Error::io("read", name, e))
-}
-
-/// Undoes an exchange, and verifies that our staged file came out.
-pub(super) fn undo_exchange(
-    volume: &Volume,
-    name: &str,
-    parent: &OwnedFd,
-    last: &[u8],
-    evidence: &WriteEvidence,
-) -> Result<()> {
-    let path = &evidence.resolved;
-    match exchange(volume, name, parent, last) {
-        Ok(()) => {}
-        Err(Errno::NOENT) => return Err(unknown(volume, name, path)),
-        Err(errno) => return Err(Error::unproven("undo the exchange of", path.to_string(), errno)),
-    }
-    let out = file_id_at(volume.staging(), name.as_bytes())
-        .map_err(|error| as_unproven("examine the exchange of", path, error))?;
-    if out.as_ref() == Some(&evidence.staged) {
-        return Ok(());
-    }
-    // A third file was saved over ours meanwhile. The newest gets its place again; the older one stays staged.
-    match exchange(volume, name, parent, last) {
-        Ok(()) | Err(Errno::NOENT) => Err(unknown(volume, name, path)),
-        Err(errno) => Err(Error::unproven("undo the exchange of", path.to_string(), errno)),
-    }
-}
-
-/// Moves a verified pre-image from `staging/` to `trash/`.
-pub(super) fn keep_pre_image(volume: &Volume, name: &str) -> Result<()> {
-    let (staging, trash) = (volume.staging(), volume.trash());
-    rustix::fs::renameat_with(staging, name, trash, name, RenameFlags::NOREPLACE)
-        .map_err(|e| Error::unproven("keep the pre-image of", name, e))
-}
-
-fn exchange(volume: &Volume, name: &str, parent: &OwnedFd, last: &[u8]) -> rustix::io::Result<()> {
-    rustix::fs::renameat_with(volume.staging(), name, parent, last, RenameFlags::EXCHANGE)
-}
-
 /// Finds what a mutation is aimed at; a missing parent is a precondition that does not hold.
 pub(super) fn target_place(
     volume: &Volume,
@@ -334,8 +272,7 @@ pub(super) fn target_place(
 }
 
 struct PreImage {
-    id: FileId,
-    sha256: Option<Sha256>,
+    before: Before,
     stat: Stat,
     file: std::fs::File,
 }
@@ -382,8 +319,7 @@ fn pre_image(volume: &Volume, place: &Place, expected: Expected) -> Result<Optio
     }
     let id = file_id(&file)?;
     Ok(Some(PreImage {
-        id,
-        sha256,
+        before: Before { id, sha256 },
         stat,
         file,
     }))
@@ -429,31 +365,4 @@ fn unrenamed(volume: &Volume, prepared: &Prepared, errno: Errno) -> Error {
         Ok(Some(id)) if id == prepared.evidence.staged => Error::io("install", shown, errno),
         _ => Error::unproven("install", shown, errno),
     }
-}
-
-/// Turns an error after the effect into one that makes the process end and recover.
-pub(super) fn as_unproven(operation: &'static str, path: &RelPath, error: Error) -> Error {
-    match error {
-        Error::Io { source, .. } => Error::unproven(operation, path.to_string(), source),
-        Error::Refused(refusal) => {
-            Error::unproven(operation, path.to_string(), std::io::Error::other(refusal))
-        }
-        unproven @ Error::Unproven { .. } => unproven,
-    }
-}
-
-pub(super) fn changed(why: &str, path: &RelPath) -> Error {
-    Refusal::new(Code::PreconditionFailed, format!("{why} meanwhile"))
-        .reason("changed_meanwhile")
-        .name(path.to_string())
-        .into()
-}
-
-fn unknown(volume: &Volume, name: &str, path: &RelPath) -> Error {
-    let kept = volume.path().join("vol/staging").join(name);
-    let why = "another process changed the same path during the call; both contents are kept";
-    Refusal::new(Code::OutcomeUnknown, why)
-        .reason("changed_outside")
-        .names([path.to_string(), kept.display().to_string()])
-        .into()
 }

@@ -10,12 +10,14 @@ mod npm;
 mod observe;
 mod pip;
 mod plan;
+mod record;
 mod testing;
 mod toolchain;
 mod uv;
 
-pub use observe::{Fact, Observed, observe};
+pub use observe::observe;
 pub use plan::{Isolation, Plan, StageOutcome};
+pub use record::{observe_environment, record, verify_again};
 pub use testing::{ReportFrom, TestPlan, TestRun, run_tests};
 pub use toolchain::{Hints, Tool, Tools, resolve};
 
@@ -61,9 +63,9 @@ pub fn install(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
     if plan.project == ProjectInstall::Skip {
         return Ok(outcome);
     }
-    let before = observe(&environment(plan))?;
+    let before = observe_environment(plan)?;
     let built = run_steps(plan, uv::install_project(plan)?, cancel)?;
-    observe::only_added(&before, &observe(&environment(plan))?)?;
+    observe::only_added(&before, &observe_environment(plan)?)?;
     Ok(outcome.and(built))
 }
 
@@ -71,19 +73,20 @@ pub fn install(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
 #[must_use]
 pub fn environment(plan: &Plan) -> PathBuf {
     match plan.tools.installer() {
-        Installer::Uv | Installer::Pip => plan.tree.join(".venv"),
-        Installer::Npm => plan.tree.join("node_modules"),
+        Installer::Uv | Installer::Pip => plan.project_dir().join(".venv"),
+        Installer::Npm => plan.project_dir().join("node_modules"),
         Installer::Cargo => cargo::home(plan),
     }
 }
 
 /// Refuses an environment, or build residue, that is there before the installer made it.
 fn check_empty(plan: &Plan) -> Result<()> {
+    check_places(plan)?;
     let place = match plan.tools.installer() {
         Installer::Uv | Installer::Pip => ".venv",
         Installer::Npm => "node_modules",
         Installer::Cargo => {
-            let target = plan.tree.join("target");
+            let target = plan.project_dir().join("target");
             let residue = ["CACHEDIR.TAG", ".rustc_info.json"];
             return match residue.iter().find(|name| there(&target.join(name))) {
                 Some(_) => Err(not_empty(&target)),
@@ -91,9 +94,29 @@ fn check_empty(plan: &Plan) -> Result<()> {
             };
         }
     };
-    let path = plan.tree.join(place);
+    let path = plan.project_dir().join(place);
     if there(&path) {
         return Err(not_empty(&path));
+    }
+    Ok(())
+}
+
+/// What installers write into scripts and links are the paths they were given, so these must be the real ones.
+fn check_places(plan: &Plan) -> Result<()> {
+    let wrong =
+        |why: &str, path: &Path| Refusal::new(Code::BadConfig, why).name(shown(path.as_os_str().as_bytes()));
+    for path in [&plan.tree, &plan.home] {
+        let real = std::fs::canonicalize(path).map_err(|e| Error::io("resolve", path, e))?;
+        if real != *path {
+            return Err(wrong(
+                "tree and home of a generation are given by their real paths",
+                path,
+            )
+            .into());
+        }
+    }
+    if plan.home.starts_with(&plan.tree) || plan.tree.starts_with(&plan.home) {
+        return Err(wrong("tree and home of a generation lie beside each other", &plan.home).into());
     }
     Ok(())
 }

@@ -3,11 +3,12 @@
 //! `npm ci` alone, and no script of any package runs. Artifacts are fetched for a copy of the manifests, so that
 //! the tree stays empty until the offline stage.
 
-use super::plan::{Plan, Step, private_dir, selections};
+use super::plan::{Plan, Step, private_dir, selections, values_of};
 use super::toolchain::Tools;
 use crate::error::{Error, Result};
 use crate::sandbox::Network;
 use semel_core::installer::ProjectInstall;
+use semel_core::lockset::Selection;
 use semel_core::{Code, Refusal, RelPath};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -21,9 +22,12 @@ const REGISTRY: &str = "npm_config_registry";
 
 pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
     let copy = plan.place().join("fetched");
-    copy_manifests(&plan.tree, &copy)?;
-    let step = base(plan, Network::Host)?;
-    Ok(vec![step.args(["ci"]).args(STRICT).args(chosen(plan)?).cwd(copy)])
+    copy_manifests(&plan.project_dir(), &copy)?;
+    let step = base(plan, Network::Host)?.args(["ci"]).args(STRICT);
+    Ok(vec![
+        step.args(chosen(plan)?).cwd(copy.clone()),
+        plan.sweep(&copy),
+    ])
 }
 
 pub(super) fn install(plan: &Plan) -> Result<Vec<Step>> {
@@ -122,4 +126,17 @@ fn named_by(text: &[u8], lock: &Path) -> Result<BTreeSet<PathBuf>> {
 fn inside(text: &str) -> Result<PathBuf> {
     let path = RelPath::parse(text.as_bytes())?;
     Ok(PathBuf::from(OsStr::from_bytes(path.as_bytes())))
+}
+
+/// Says what the arguments select of a lock.
+pub(super) fn selected(plan: &Plan) -> Selection {
+    let omitted = values_of(&plan.args, "--omit").iter().any(|what| what == "dev");
+    let included = values_of(&plan.args, "--include")
+        .iter()
+        .any(|what| what == "dev");
+    let mut selection = Selection::default();
+    if included || !omitted {
+        selection.groups.insert("dev".to_owned());
+    }
+    selection
 }

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use semel_core::digest::Hasher;
+use semel_core::install::{Fact, Kind, Observed, wants_text};
 use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath};
 use std::collections::BTreeMap;
@@ -15,40 +16,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-pub use temporary::*;
-#[allow(missing_docs, unreachable_pub)]
-mod temporary {
-    use semel_core::{RelPath, Sha256};
-    use std::collections::BTreeMap;
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    pub enum Fact {
-        File { mode: u32, size: u64, sha256: Sha256 },
-        Symlink { target: Vec<u8> },
-        Directory { mode: u32 },
-        Other,
-    }
-    #[derive(Clone, Debug, Default)]
-    pub struct Observed {
-        pub root: Vec<u8>,
-        pub entries: BTreeMap<RelPath, Fact>,
-        pub texts: BTreeMap<RelPath, Vec<u8>>,
-    }
-    pub fn wants_text(_: &RelPath) -> bool {
-        false
-    }
-}
-
-const LONGEST_TEXT: u64 = 64 << 20;
 const MOST_ENTRIES: usize = 2_000_000;
 const CHUNK: usize = 256 << 10;
 
-/// Observes everything beneath an installed root.
+/// Observes everything beneath an installed root; `place` is where it lies in the volume.
 ///
 /// # Errors
 /// `unknown_state` where the root is missing or is not a directory, `record_outside_root` for a mount or a file
 /// with a second name, `record_mismatch` where an entry changes while it is read, `too_large` past two million
 /// entries, `io_failed` where something cannot be read.
-pub fn observe(root: &Path) -> Result<Observed> {
+pub fn observe(root: &Path, kind: Kind, place: &RelPath) -> Result<Observed> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(CWD, root, flags, Mode::empty()).map_err(|e| match e {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP => {
@@ -60,6 +37,7 @@ pub fn observe(root: &Path) -> Result<Observed> {
     })?;
     let mut walk = Walk {
         root,
+        kind,
         mount: 0,
         buffer: vec![0; CHUNK],
         entries: BTreeMap::new(),
@@ -79,7 +57,8 @@ pub fn observe(root: &Path) -> Result<Observed> {
             .into());
     }
     Ok(Observed {
-        root: root.as_os_str().as_bytes().to_vec(),
+        root: place.clone(),
+        kind,
         entries: walk.entries,
         texts: walk.texts,
     })
@@ -140,6 +119,7 @@ fn mount_of(dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> std::result::Re
 
 struct Walk<'a> {
     root: &'a Path,
+    kind: Kind,
     mount: u64,
     buffer: Vec<u8>,
     entries: BTreeMap<RelPath, Fact>,
@@ -223,11 +203,8 @@ impl Walk<'_> {
     }
 
     fn file(&mut self, fd: &OwnedFd, path: &RelPath, seen: &Seen) -> Result<Fact> {
-        let keep = wants_text(path);
-        if keep && seen.size > LONGEST_TEXT {
-            let why = "a metadata file of an installed package is longer than 64 MiB";
-            return Err(Refusal::new(Code::TooLarge, why).name(path.to_string()).into());
-        }
+        let wanted = wants_text(self.kind, path);
+        let keep = usize::try_from(wanted.unwrap_or(0)).unwrap_or(usize::MAX);
         let mut hasher = Hasher::new();
         let mut size = 0_u64;
         let mut text = Vec::new();
@@ -243,19 +220,18 @@ impl Walk<'_> {
             if size > seen.size {
                 return Err(moving(path));
             }
-            if keep {
-                text.extend_from_slice(&self.buffer[..count]);
-            }
+            let room = keep.saturating_sub(text.len()).min(count);
+            text.extend_from_slice(&self.buffer[..room]);
         }
         if size != seen.size {
             return Err(moving(path));
         }
-        if keep {
+        if wanted.is_some() {
             self.texts.insert(path.clone(), text);
         }
         Ok(Fact::File {
             mode: seen.permissions(),
-            size,
+            size_bytes: size,
             sha256: hasher.finish(),
         })
     }

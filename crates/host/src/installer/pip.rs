@@ -3,10 +3,13 @@
 //! Wheels alone, each named with its hash; nothing is resolved and nothing is built. The environment holds no pip
 //! of its own: the toolchain's pip installs into it from outside.
 
-use super::plan::{Plan, Step, selections};
-use super::toolchain::Tools;
+use super::plan::{Plan, Step, run_step, selections};
+use super::toolchain::{Tools, digest_of};
 use crate::error::Result;
+use crate::process::Cancel;
 use crate::sandbox::Network;
+use semel_core::digest::from_hex;
+use semel_core::install::python::Wheel;
 use semel_core::installer::ProjectInstall;
 use semel_core::{Code, Refusal};
 use std::ffi::{OsStr, OsString};
@@ -25,7 +28,7 @@ pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
 }
 
 pub(super) fn install(plan: &Plan) -> Result<Vec<Step>> {
-    let environment = plan.tree.join(".venv");
+    let environment = plan.project_dir().join(".venv");
     let create = base(plan, Network::Loopback)?
         .args(["-I", "-m", "venv", "--without-pip"])
         .args([&environment])
@@ -80,6 +83,42 @@ fn requirements(plan: &Plan) -> Vec<OsString> {
     }
     files
         .into_iter()
-        .flat_map(|file| [OsString::from("-r"), plan.tree.join(file).into_os_string()])
+        .flat_map(|file| {
+            [
+                OsString::from("-r"),
+                plan.project_dir().join(file).into_os_string(),
+            ]
+        })
         .collect()
+}
+
+const READ_RECORDS: &str = r#"
+import json, os, sys, zipfile
+found = []
+for name in sorted(os.listdir(sys.argv[1])):
+    with zipfile.ZipFile(os.path.join(sys.argv[1], name)) as wheel:
+        records = [at for at in wheel.namelist() if at.count("/") == 1 and at.endswith(".dist-info/RECORD")]
+        if len(records) != 1:
+            sys.exit(f"{name}: {len(records)} RECORD files")
+        found.append([name, wheel.read(records[0]).hex()])
+print(json.dumps(found))
+"#;
+
+/// Gives the wheels that were fetched, each with the `RECORD` inside of it; the reading is done in the sandbox.
+pub(super) fn wheels_kept(plan: &Plan, cancel: &Cancel) -> Result<Vec<Wheel>> {
+    let step = base(plan, Network::Loopback)?
+        .args(["-I", "-c", READ_RECORDS])
+        .args([wheels(plan)]);
+    let ended = run_step(plan, step, plan.deadline, cancel)?;
+    let unread = || Refusal::new(Code::RecordMismatch, "the fetched wheels cannot be read back");
+    let found: Vec<(String, String)> = serde_json::from_slice(&ended.stdout).map_err(|_| unread())?;
+    let mut kept = Vec::new();
+    for (name, record) in found {
+        let path = wheels(plan).join(&name);
+        kept.push(Wheel {
+            sha256: digest_of(&path)?,
+            record: from_hex(&record).ok_or_else(unread)?,
+        });
+    }
+    Ok(kept)
 }

@@ -39,6 +39,8 @@ pub struct Isolation {
 pub struct Plan {
     /// The tree of the generation; absolute.
     pub tree: PathBuf,
+    /// Where manifest and lock lie beneath the tree; the root itself for most projects.
+    pub directory: RelPath,
     /// A directory of this generation alone, outside of the tree, for homes, caches and fetched artifacts.
     pub home: PathBuf,
     /// The resolved toolchain; it decides which installer runs.
@@ -65,10 +67,25 @@ impl Plan {
         self.home.join(self.tools.installer().name())
     }
 
+    /// Gives the directory of manifest and lock.
+    pub(super) fn project_dir(&self) -> PathBuf {
+        if self.directory.is_root() {
+            return self.tree.clone();
+        }
+        self.tree.join(OsStr::from_bytes(self.directory.as_bytes()))
+    }
+
+    /// Makes the step that frees what a fetch left beside its cache; it runs inside, where it can reach no more.
+    pub(super) fn sweep(&self, leftover: &Path) -> Step {
+        self.step(Path::new("/bin/rm"), Network::Host)
+            .args(["-rf", "--"])
+            .args([leftover])
+    }
+
     /// Makes the step of a program.
     pub(super) fn step(&self, program: &Path, network: Network) -> Step {
         Step {
-            command: Command::new(program, &self.tree),
+            command: Command::new(program, self.project_dir()),
             home: self.place(),
             network,
             access: TreeAccess::ReadOnly,
@@ -166,7 +183,8 @@ pub(super) fn run_steps(plan: &Plan, steps: Vec<Step>, cancel: &Cancel) -> Resul
     Ok(outcome)
 }
 
-fn run_step(plan: &Plan, step: Step, left: Duration, cancel: &Cancel) -> Result<Ended> {
+/// Runs one step; gives what it said, where it succeeded.
+pub(super) fn run_step(plan: &Plan, step: Step, left: Duration, cancel: &Cancel) -> Result<Ended> {
     let installer = plan.tools.installer();
     if left.is_zero() {
         return Err(timed_out(plan).into());
@@ -314,6 +332,22 @@ pub(super) fn selections(args: &[String], alone: &[&str], with_value: &[&str]) -
         }
     }
     Ok(args.iter().map(OsString::from).collect())
+}
+
+/// Gives the values of an option, as `--name value` or `--name=value`.
+pub(super) fn values_of(args: &[String], name: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        let attached = word.strip_prefix(name).and_then(|rest| rest.strip_prefix('='));
+        let value = if word == name {
+            words.next().map(String::as_str)
+        } else {
+            attached
+        };
+        found.extend(value.map(str::to_owned));
+    }
+    found
 }
 
 #[cfg(test)]

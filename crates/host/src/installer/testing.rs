@@ -50,7 +50,7 @@ pub struct TestPlan<'a> {
     pub command: Vec<OsString>,
     /// Where the report comes from.
     pub report: ReportFrom,
-    /// The variables that the job names.
+    /// The variables that the job names; none that says where things are.
     pub env: BTreeMap<OsString, OsString>,
     /// Directories beneath the tree that tools write into, such as caches.
     pub writable: Vec<RelPath>,
@@ -90,7 +90,7 @@ pub struct TestRun {
 ///
 /// # Errors
 /// Where the command did not begin: `evidence_foreign` where a report, or the directory of the run, is there
-/// before it; `bad_config` for an empty command; `not_found` for an unknown program; else as
+/// before it; `bad_config` for an empty command, or one whose report is not known; `not_found` for an unknown program; else as
 /// [`run`](crate::process::run).
 pub fn run_tests(plan: &TestPlan<'_>, cancel: &Cancel) -> Result<TestRun> {
     let places = Places::make(plan)?;
@@ -320,8 +320,8 @@ fn search(plan: &TestPlan<'_>) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     for installed in plan.installed {
         match installed.tools.installer() {
-            Installer::Uv | Installer::Pip => dirs.push(plan.tree.join(".venv/bin")),
-            Installer::Npm => dirs.push(plan.tree.join("node_modules/.bin")),
+            Installer::Uv | Installer::Pip => dirs.push(super::environment(installed).join("bin")),
+            Installer::Npm => dirs.push(super::environment(installed).join(".bin")),
             Installer::Cargo => {}
         }
     }
@@ -371,6 +371,16 @@ fn build(plan: &TestPlan<'_>, places: &Places, runner: &Runner) -> Result<Comman
                 .var("RUSTC", rustc.path.as_os_str());
             read_only.push(home);
         }
+    }
+    if let Some(name) = plan
+        .env
+        .keys()
+        .find(|name| command.env.contains_key(*name) && *name != "LANG")
+    {
+        let why = "a job may not set a variable that says where the tests find and put things";
+        return Err(Refusal::new(Code::BadConfig, why)
+            .name(shown(name.as_bytes()))
+            .into());
     }
     command.env.extend(plan.env.clone());
     command.deadline = Some(plan.deadline);

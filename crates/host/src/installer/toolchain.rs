@@ -99,6 +99,12 @@ impl Tools {
         }
     }
 
+    /// Gives the installer itself.
+    #[must_use]
+    pub fn program(&self) -> &Tool {
+        self.both()[0]
+    }
+
     /// Gives the identities that a certificate states.
     #[must_use]
     pub fn identities(&self) -> Vec<Toolchain> {

@@ -7,7 +7,8 @@ use super::{Cancel, Command, End, Ended, Level, Output, TreeEnded};
 use crate::error::{Error, Result};
 use rustix::io::FdFlags;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open, set_parent_process_death_signal,
+    Pid, PidfdFlags, Signal, getpid, getppid, kill_process, kill_process_group, pidfd_open,
+    set_parent_process_death_signal,
 };
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -75,11 +76,16 @@ pub(super) fn start(
     reason = "std asks for it wherever code runs between fork and exec"
 )]
 fn inherit(process: &mut std::process::Command, kept: Vec<Arc<OwnedFd>>) {
+    let parent = getpid();
     let before = move || {
         for fd in &kept {
             rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
         }
         set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() != Some(parent) {
+            // It died before it could be followed.
+            return Err(rustix::io::Errno::SRCH.into());
+        }
         crate::sandbox::sys::hear_all_signals()
     };
     // SAFETY: the closure makes system calls alone; it neither allocates nor locks, so it may run after fork.

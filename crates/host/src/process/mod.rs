@@ -7,6 +7,8 @@ mod cancel;
 mod direct;
 mod guarded;
 mod pump;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 pub use cancel::Cancel;

@@ -15,6 +15,9 @@ use std::process::Stdio;
 /// How much is moved at once.
 const PIECE: usize = 64 * 1024;
 
+/// The most that a pipe holds, unless the machine's administrator raised it.
+const FULL_PIPE: usize = 1 << 20;
+
 /// The child's ends of the streams.
 pub(super) struct Ends {
     pub(super) stdin: Stdio,
@@ -122,7 +125,12 @@ impl Pump {
     pub(super) fn drain(&mut self) {
         self.input = None;
         for stream in [&mut self.output, &mut self.error].into_iter().flatten() {
-            while stream.step() {}
+            // As much as a pipe can hold: a descendant that lives on may write for ever.
+            for _ in 0..FULL_PIPE.div_ceil(PIECE) {
+                if !stream.step() {
+                    break;
+                }
+            }
             stream.source = None;
         }
     }

@@ -70,15 +70,21 @@ fn walled(order: &Order, walls: &Walls, control: &OwnedFd) -> io::Result<i32> {
     // Inside a user namespace they are not known until they are mapped.
     let (uid, gid) = (geteuid(), getegid());
     let mut now = standing();
+    let mut missing = Vec::new();
     let mut leave = |flags: UnshareFlags, what: &str| match sys::unshare(flags) {
         Ok(()) => true,
         Err(e) => {
-            now.missing.push(format!("{what} namespace: {e}"));
+            missing.push(format!("{what} namespace: {e}"));
             false
         }
     };
-    if !privilege::is_administrator() && leave(UnshareFlags::NEWUSER, "user") {
-        map_own_user(uid, gid)?;
+    if !privilege::is_administrator() {
+        // In a namespace whose user is not mapped nothing could be done: where no map can be written, none is made.
+        match std::fs::File::options().write(true).open("/proc/self/uid_map") {
+            Ok(_) if leave(UnshareFlags::NEWUSER, "user") => map_own_user(uid, gid)?,
+            Ok(_) => {}
+            Err(e) => now.missing.push(format!("user namespace: its map: {e}")),
+        }
     }
     let mounts = leave(UnshareFlags::NEWNS, "mount");
     let processes = leave(UnshareFlags::NEWPID, "process");
@@ -88,6 +94,7 @@ fn walled(order: &Order, walls: &Walls, control: &OwnedFd) -> io::Result<i32> {
     now.around.processes = processes;
     now.around.network = network;
     now.around.view = mounts;
+    now.missing.extend(missing);
     if network && let Err(e) = sys::loopback_up() {
         now.missing.push(format!("loopback device: {e}"));
     }

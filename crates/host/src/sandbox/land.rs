@@ -3,7 +3,7 @@
 //! Inside a view it repeats what the view allows. Without one it is the only wall, and names the system's own
 //! directories around whatever is hidden in them. It does not cover `stat`, `chmod` and sockets with a path.
 
-use super::plan::{SYSTEM, trail};
+use super::plan::{SCRATCH, SYSTEM, trail};
 use super::spec::Walls;
 use super::view::DEVICES;
 use landlock::{
@@ -93,7 +93,7 @@ fn enforce(walls: &Walls, around: Around) -> Result<(), landlock::RulesetError> 
         rules = allow(rules, Path::new(place), all)?;
     }
     if around.view {
-        for place in ["/tmp", "/dev/shm"] {
+        for place in SCRATCH {
             rules = allow(rules, Path::new(place), all)?;
         }
     }

@@ -37,7 +37,7 @@ const SECRETS: [&str; 16] = [
 const NETWORK: [&str; 4] = ["/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs", "/etc/pki"];
 
 /// Where programs write without asking where they may.
-const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
+pub(super) const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// What stands at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -88,7 +88,6 @@ fn furnish(
         ("/dev/stderr", "/proc/self/fd/2"),
         ("/dev/ptmx", "pts/ptmx"),
         ("/var/run", "/run"),
-        ("/var/tmp", "/tmp"),
     ] {
         link_at(root, Path::new(link), Path::new(text))?;
     }

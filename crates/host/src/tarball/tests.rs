@@ -617,11 +617,10 @@ fn what_cannot_be_sealed_is_refused_and_leaves_nothing() {
     let refused = |why: &str| {
         let error = pack(&root, &mut take, &proposals).map(|_| ()).unwrap_err();
         assert_eq!(reason(error), why);
-        assert_eq!(
-            std::fs::read_dir(proposals.join("tmp")).unwrap().count(),
-            0,
-            "nothing is left"
-        );
+        for place in ["tmp", "sha256"] {
+            let left = std::fs::read_dir(proposals.join(place)).map_or(0, Iterator::count);
+            assert_eq!(left, 0, "nothing is left");
+        }
     };
     rustix::fs::mknodat(CWD, tree.join("src/fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     refused("special_file");
@@ -637,7 +636,6 @@ fn what_cannot_be_sealed_is_refused_and_leaves_nothing() {
         pack(&root, refusing, &proposals).unwrap_err().code(),
         Code::TreeMismatch
     );
-    assert_eq!(std::fs::read_dir(proposals.join("sha256")).unwrap().count(), 0);
 }
 
 fn refused_by_rule() -> Refusal {
@@ -700,7 +698,7 @@ fn build(at: &Path, tree: &BTreeMap<String, Made>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn what_was_sealed_is_what_is_unpacked(tree in trees()) {

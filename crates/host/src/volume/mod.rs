@@ -19,8 +19,9 @@ use crate::root::Root;
 use crate::{clock, files};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
-use semel_core::ids::{Generation, JobId, VolumeIdentity, VolumeNonce};
-use semel_core::{Code, Refusal, digest::to_hex};
+use semel_core::digest::{from_hex, to_hex};
+use semel_core::ids::{Generation, JobId, VolumeIdentity};
+use semel_core::{Code, Refusal};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -224,9 +225,10 @@ impl Volumes {
         &self,
         job: &JobId,
         generation: &Generation,
-        nonce: &VolumeNonce,
+        nonce: [u8; 16],
     ) -> Result<(Volume, VolumeIdentity)> {
         let path = self.path.join(job.as_str()).join(generation.as_str());
+        let nonce = to_hex(&nonce);
         let fail = |e: Errno| Error::io("make", &path, e);
         make(self.dir.as_fd(), job.as_str(), &path)?;
         let of_job = subdirectory(self.dir.as_fd(), job.as_str()).map_err(fail)?;
@@ -251,13 +253,13 @@ impl Volumes {
         for name in ["tree", "staging", "trash"] {
             make(vol.as_fd(), name, &path)?;
         }
-        match rustix::fs::fsetxattr(&vol, NONCE, nonce.as_str().as_bytes(), XattrFlags::CREATE) {
+        match rustix::fs::fsetxattr(&vol, NONCE, nonce.as_bytes(), XattrFlags::CREATE) {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(errno) => return Err(Error::io("mark", &path, errno)),
         }
         let (dir, volume) = Volume::open(self, job, generation).map_err(fail)?;
         let identity = VolumeIdentity {
-            nonce: nonce.clone(),
+            nonce,
             handle: file_id(volume.tree.handle())?,
             fsid: fsid(volume.tree.handle())?,
             boot_id: clock::boot_id()?,
@@ -331,11 +333,13 @@ impl Volumes {
             Err(Errno::NOENT) => return Err(gone().into()),
             Err(errno) => return Err(Error::io("open", job.as_str(), errno)),
         };
-        // A half-made volume has no owner yet.
-        if let Ok((_, volume)) = Volume::open(self, job, generation)
-            && owner_alive(&volume)?
-        {
-            return Err(owner::busy(generation).into());
+        let meta = subdirectory(of_job.as_fd(), generation.as_str())
+            .and_then(|dir| subdirectory(dir.as_fd(), "meta"));
+        match meta {
+            Ok(meta) if owner::alive_at(meta.as_fd())? => return Err(owner::busy(generation).into()),
+            // A half-made volume has no owner yet.
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(Error::io("open", generation.as_str(), errno)),
         }
         let aside = format!("{ASIDE}{generation}");
         let (from, flags) = (generation.as_str(), RenameFlags::NOREPLACE);
@@ -415,9 +419,12 @@ fn files_attribute(vol: &OwnedFd) -> rustix::io::Result<Vec<u8>> {
     files::attribute(vol.as_fd(), NONCE.as_bytes())
 }
 
-fn nonce_of(bytes: &[u8]) -> Result<VolumeNonce> {
+fn nonce_of(bytes: &[u8]) -> Result<String> {
     let text = core::str::from_utf8(bytes).unwrap_or_default();
-    VolumeNonce::parse(text).map_err(|_| no_identity("the volume's nonce is malformed"))
+    match from_hex(text) {
+        Some(bits) if bits.len() == 16 => Ok(text.to_owned()),
+        _ => Err(no_identity("the volume's nonce is malformed")),
+    }
 }
 
 fn fsid(dir: BorrowedFd<'_>) -> Result<String> {

@@ -26,7 +26,7 @@ impl AsFd for OwnerLock {
 /// # Errors
 /// `volume_busy` where another owner lives; `io_failed`.
 pub fn claim_owner(volume: &Volume) -> Result<OwnerLock> {
-    let file = open(volume)?;
+    let file = open(volume.meta())?;
     match lock(&file, libc::F_OFD_SETLK) {
         Ok(_) => Ok(OwnerLock { file }),
         Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
@@ -41,9 +41,13 @@ pub fn claim_owner(volume: &Volume) -> Result<OwnerLock> {
 /// # Errors
 /// `io_failed`.
 pub fn owner_alive(volume: &Volume) -> Result<bool> {
-    let file = open(volume)?;
-    let found = lock(&file, libc::F_OFD_GETLK)
-        .map_err(|e| Error::io("examine the lock", volume.path().join("meta").join(NAME), e))?;
+    alive_at(volume.meta())
+}
+
+/// Says whether any process holds the lock in an open `meta/`.
+pub(super) fn alive_at(meta: BorrowedFd<'_>) -> Result<bool> {
+    let file = open(meta)?;
+    let found = lock(&file, libc::F_OFD_GETLK).map_err(|e| Error::io("examine the lock", NAME, e))?;
     Ok(i32::from(found) != libc::F_UNLCK)
 }
 
@@ -51,10 +55,9 @@ pub(super) fn busy(generation: &Generation) -> Refusal {
     Refusal::new(Code::VolumeBusy, "the volume has a living owner").name(generation.to_string())
 }
 
-fn open(volume: &Volume) -> Result<OwnedFd> {
+fn open(meta: BorrowedFd<'_>) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::openat(volume.meta(), NAME, flags, Mode::RUSR | Mode::WUSR)
-        .map_err(|e| Error::io("open", volume.path().join("meta").join(NAME), e))
+    rustix::fs::openat(meta, NAME, flags, Mode::RUSR | Mode::WUSR).map_err(|e| Error::io("open", NAME, e))
 }
 
 /// Asks for, or about, a write lock on the whole file; gives the type of the lock that was found.

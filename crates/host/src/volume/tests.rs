@@ -11,7 +11,11 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::at(&std::env::temp_dir())
+    }
+
+    fn at(place: &Path) -> Self {
+        let dir = tempfile::tempdir_in(place).unwrap();
         Self {
             volumes: Volumes::open(dir.path()).unwrap(),
             dir,
@@ -21,8 +25,9 @@ impl World {
     }
 
     fn create(&self) -> (Volume, VolumeIdentity) {
-        let nonce = VolumeNonce::from_bits(clock::random().unwrap());
-        self.volumes.create(&self.job, &self.generation, &nonce).unwrap()
+        self.volumes
+            .create(&self.job, &self.generation, clock::random().unwrap())
+            .unwrap()
     }
 
     fn of_job(&self) -> PathBuf {
@@ -81,11 +86,10 @@ fn a_mark_of_any_type_is_dirt() {
 fn a_generation_is_made_once() {
     let world = World::new();
     let (volume, _) = world.create();
-    let nonce = VolumeNonce::from_bits([7; 16]);
     let again = || {
         world
             .volumes
-            .create(&world.job, &world.generation, &nonce)
+            .create(&world.job, &world.generation, [7; 16])
             .map(|_| ())
     };
     assert_eq!(again().unwrap_err().code(), Code::GenerationReused);
@@ -304,6 +308,32 @@ fn what_is_mounted_or_immutable_stays_and_is_named() {
     assert_eq!(std::fs::read_dir(world.of_job()).unwrap().count(), 0);
 }
 
+#[test]
+fn a_mount_over_the_volume_itself_is_not_emptied() {
+    let world = World::new();
+    let outside = world.dir.path().join("outside");
+    std::fs::create_dir_all(outside.join("d")).unwrap();
+    std::fs::write(outside.join("d/f"), "stays").unwrap();
+    let (volume, _) = world.create();
+    if rustix::mount::mount_bind(&outside, volume.path().join("vol")).is_err() {
+        skipped("this user may not mount");
+        return;
+    }
+    drop(volume);
+    let reaped = world.volumes.destroy(&world.job, &world.generation).unwrap();
+    assert_eq!(std::fs::read(outside.join("d/f")).unwrap(), b"stays");
+    let kept: Vec<(&str, &str)> = reaped
+        .kept
+        .iter()
+        .map(|k| (k.path.as_str(), k.why.as_str()))
+        .collect();
+    assert_eq!(kept, [("vol", "mount")]);
+    let aside = world.volumes.aside().unwrap().remove(0);
+    let left = world.of_job().join(format!("{ASIDE}{}", world.generation));
+    rustix::mount::unmount(left.join("vol"), rustix::mount::UnmountFlags::empty()).unwrap();
+    assert_eq!(world.volumes.reap(&aside).unwrap().kept, []);
+}
+
 /// A tree deeper than any descriptor limit; freed in a process that may hold 64 descriptors.
 #[test]
 fn a_tree_of_20_000_levels_is_freed_with_64_descriptors() {
@@ -320,7 +350,13 @@ fn a_tree_of_20_000_levels_is_freed_with_64_descriptors() {
         }
         return;
     }
-    let world = World::new();
+    // In memory where that is to be had: the disk under the descriptors is not what is tested here.
+    let memory = Path::new("/dev/shm");
+    let world = if tempfile::tempdir_in(memory).is_ok() {
+        World::at(memory)
+    } else {
+        World::new()
+    };
     let (volume, _) = world.create();
     let mut dir: OwnedFd = std::fs::File::open(volume.tree_path()).unwrap().into();
     for _ in 0..20_000 {

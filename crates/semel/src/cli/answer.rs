@@ -14,6 +14,8 @@ pub(crate) struct Answer {
     pub(crate) json: Value,
     /// The exit status; not 0 only where a child's own status is passed through.
     pub(crate) exit: u8,
+    /// Why it is a refusal all the same: the answer holds the whole account, the refusal its three lines.
+    pub(crate) refusal: Option<Refusal>,
 }
 
 impl Answer {
@@ -23,6 +25,16 @@ impl Answer {
             text: text.into(),
             json,
             exit: 0,
+            refusal: None,
+        }
+    }
+
+    /// Makes the answer a refusal that still prints its whole account.
+    pub(crate) fn refused(self, refusal: Refusal) -> Self {
+        Self {
+            exit: refusal.code.exit(),
+            refusal: Some(refusal),
+            ..self
         }
     }
 }
@@ -46,6 +58,9 @@ pub(crate) fn print(result: Result<Answer, Refusal>, format: Format) -> ExitCode
             };
             if !text.is_empty() {
                 out(&text);
+            }
+            if let Some(refusal) = &answer.refusal {
+                err(&three_lines(refusal));
             }
             ExitCode::from(answer.exit)
         }

@@ -179,9 +179,8 @@ fn guarded(run: &Run, context: &Context) -> Result<Answer, Refusal> {
         "generation": passed.state.generation, "attempt": attempt,
     });
     Ok(Answer {
-        text: String::new(),
-        json,
         exit: status,
+        ..Answer::new("", json)
     })
 }
 

@@ -108,7 +108,11 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         let unix = tokio::net::UnixListener::from_std(wire::bind_socket(&made.root)?).map_err(fail)?;
         gateway.enter(Phase::Ready);
         daemon::announce(&made.root, &about)?;
-        tokio::spawn(daemon::heartbeats(gateway.clone(), made.root.clone(), made.incarnation));
+        tokio::spawn(daemon::heartbeats(
+            gateway.clone(),
+            made.root.clone(),
+            made.incarnation,
+        ));
         if args.transient {
             let activity = app.activity.clone();
             tokio::spawn(daemon::end_when_idle(gateway.clone(), move || activity.idle()));
@@ -118,7 +122,11 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         let mut phase = gateway.phase();
         let root = made.root.clone();
         tokio::spawn(async move {
-            drop(phase.wait_for(|phase| matches!(phase, Phase::Draining | Phase::Poisoned)).await);
+            drop(
+                phase
+                    .wait_for(|phase| matches!(phase, Phase::Draining | Phase::Poisoned))
+                    .await,
+            );
             wire::unbind_socket(&root);
         });
         http::serve(app, tcp, unix).await;
@@ -135,7 +143,8 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
 
 async fn drain_on_signal(gateway: Arc<crate::engine::gateway::Gateway>) {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         return;
     };
     tokio::select! {

@@ -104,8 +104,10 @@ impl Gateway {
             Verb::EndVolume { generation, .. } => Some(generation.clone()),
             _ => None,
         };
-        self.closing(ends, move |gateway| verb.serve(&*gateway.engine.journal).map_err(store))
-            .await
+        self.closing(ends, move |gateway| {
+            verb.serve(&*gateway.engine.journal).map_err(store)
+        })
+        .await
     }
 
     /// Opens a volume for a person.
@@ -131,7 +133,11 @@ impl Gateway {
     ///
     /// # Errors
     /// `bad_input`; those of ending.
-    pub(crate) async fn end_volume(self: &Arc<Self>, generation: &str, body: &[u8]) -> Result<Value, Refusal> {
+    pub(crate) async fn end_volume(
+        self: &Arc<Self>,
+        generation: &str,
+        body: &[u8],
+    ) -> Result<Value, Refusal> {
         let generation = Generation::parse(generation)?;
         let asked: EndVolume = read(body)?;
         self.closing(Some(generation.clone()), move |gateway| {

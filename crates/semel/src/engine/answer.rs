@@ -49,7 +49,11 @@ impl From<Refusal> for Failure {
 
 /// Writes a path into an answer: losslessly as text, and as base64 where it is not UTF-8.
 pub(crate) fn put_path(body: &mut Map<String, Value>, path: &RelPath) {
-    let shown = if path.is_root() { ".".to_owned() } else { path.to_wire() };
+    let shown = if path.is_root() {
+        ".".to_owned()
+    } else {
+        path.to_wire()
+    };
     if let Some(coded) = shown.strip_prefix("b64:") {
         body.insert("path_b64".to_owned(), json!(coded));
     }

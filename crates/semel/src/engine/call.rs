@@ -154,8 +154,14 @@ impl Gateway {
         match &event {
             Event::Replayed => self.counters.replayed.add(),
             Event::Read => self.counters.reads.add(),
-            Event::Refused { code: Code::ReplayConflict, .. } => self.counters.conflicts.add(),
-            Event::Refused { code: Code::CallInFlight, .. } => self.counters.in_flight_refused.add(),
+            Event::Refused {
+                code: Code::ReplayConflict,
+                ..
+            } => self.counters.conflicts.add(),
+            Event::Refused {
+                code: Code::CallInFlight,
+                ..
+            } => self.counters.in_flight_refused.add(),
             Event::Refused { .. } => self.counters.refused.add(),
         }
         let mut note = note_of(asked.tool, &asked.lease, &asked.source, event, asked.since);
@@ -167,7 +173,12 @@ impl Gateway {
     }
 
     /// Notes a refusal before any intent, and makes the answer.
-    pub(super) fn refuse(&self, asked: &Asked, refusal: Refusal, execution_id: Option<ExecutionId>) -> Answer {
+    pub(super) fn refuse(
+        &self,
+        asked: &Asked,
+        refusal: Refusal,
+        execution_id: Option<ExecutionId>,
+    ) -> Answer {
         self.note_asked(asked, refused(&refusal), execution_id.clone());
         Err(Failure {
             refusal,

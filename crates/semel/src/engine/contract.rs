@@ -16,7 +16,7 @@ pub(crate) struct Identity {
     pub(crate) attempt: Option<String>,
 }
 
-fn refusal(error: semel_host::Error) -> Refusal {
+pub(super) fn refusal(error: semel_host::Error) -> Refusal {
     error.into_refusal()
 }
 
@@ -36,8 +36,9 @@ pub(crate) fn check(
     let disk = Disk::open(workspace).map_err(refusal)?;
     let held = disk.hold().map_err(refusal)?;
     let recognised = |name: &[u8]| Format::recognise(name).is_some();
-    let mut facts =
-        disk.facts((identity.generation, identity.attempt), named, &recognised).map_err(refusal)?;
+    let mut facts = disk
+        .facts((identity.generation, identity.attempt), named, &recognised)
+        .map_err(refusal)?;
     if strictness == Strictness::Strict {
         facts.leftover = disk.leftover().map_err(refusal)?;
     }
@@ -51,7 +52,9 @@ pub(crate) fn check(
 /// # Errors
 /// `bad_input` where there is no workspace; `io_failed`.
 pub(crate) fn dirty(workspace: &Path, why: &str) -> Result<(), Refusal> {
-    Disk::open(workspace).and_then(|disk| disk.mark_dirty(why)).map_err(refusal)
+    Disk::open(workspace)
+        .and_then(|disk| disk.mark_dirty(why))
+        .map_err(refusal)
 }
 
 /// Lifts the mark after a command that ended clean.
@@ -59,7 +62,9 @@ pub(crate) fn dirty(workspace: &Path, why: &str) -> Result<(), Refusal> {
 /// # Errors
 /// `io_failed`; the disk then stays dirty.
 pub(crate) fn clean(workspace: &Path) -> Result<(), Refusal> {
-    Disk::open(workspace).and_then(|disk| disk.unmark_dirty()).map_err(refusal)
+    Disk::open(workspace)
+        .and_then(|disk| disk.unmark_dirty())
+        .map_err(refusal)
 }
 
 /// Says what a wipe does with a disk that was never ours.

@@ -111,7 +111,9 @@ impl Gateway {
     pub(crate) fn open_for_effects(&self) -> Result<(), Refusal> {
         match *self.phase.borrow() {
             Phase::Ready => Ok(()),
-            Phase::Starting | Phase::Draining => Err(Refusal::new(Code::Draining, "the daemon is shutting down")),
+            Phase::Starting | Phase::Draining => {
+                Err(Refusal::new(Code::Draining, "the daemon is shutting down"))
+            }
             Phase::Poisoned => Err(Refusal::new(
                 Code::StoreUnavailable,
                 "a failure left it open what is on the disk; the daemon ends and recovers",
@@ -163,7 +165,8 @@ impl Gateway {
         }
         drop(known);
         let identity = volume.identity.as_ref().ok_or_else(|| {
-            Refusal::new(Code::UnknownState, "the volume has no directory yet").name(volume.generation.as_str())
+            Refusal::new(Code::UnknownState, "the volume has no directory yet")
+                .name(volume.generation.as_str())
         })?;
         let disk = self
             .engine
@@ -211,7 +214,9 @@ impl Gateway {
 
     /// Gives what tells when an execution ends; `None` where it does not run here.
     pub(super) fn flight(&self, execution_id: &ExecutionId) -> Option<watch::Receiver<Flight>> {
-        lock(&self.flights).get(execution_id).map(watch::Sender::subscribe)
+        lock(&self.flights)
+            .get(execution_id)
+            .map(watch::Sender::subscribe)
     }
 }
 

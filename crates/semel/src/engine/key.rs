@@ -20,10 +20,17 @@ pub(crate) fn from_header(value: &[u8]) -> Result<IdempotencyKey, Refusal> {
             "the header is neither one quoted string nor one bare token",
         )
     };
-    let text = std::str::from_utf8(value).map_err(|_| wrong())?.trim_matches([' ', '\t']);
+    let text = std::str::from_utf8(value)
+        .map_err(|_| wrong())?
+        .trim_matches([' ', '\t']);
     let Some(inner) = text.strip_prefix('"') else {
-        let structured = text.contains(['"', '\\', ',', ';']) || (text.starts_with(':') && text.ends_with(':'));
-        return if structured { Err(wrong()) } else { IdempotencyKey::parse(text) };
+        let structured =
+            text.contains(['"', '\\', ',', ';']) || (text.starts_with(':') && text.ends_with(':'));
+        return if structured {
+            Err(wrong())
+        } else {
+            IdempotencyKey::parse(text)
+        };
     };
     let mut key = String::new();
     let mut chars = inner.chars();
@@ -45,7 +52,9 @@ pub(crate) fn from_header(value: &[u8]) -> Result<IdempotencyKey, Refusal> {
 ///
 /// # Errors
 /// `idempotency_key_mismatch` where they disagree.
-pub(crate) fn agree(keys: impl IntoIterator<Item = IdempotencyKey>) -> Result<Option<IdempotencyKey>, Refusal> {
+pub(crate) fn agree(
+    keys: impl IntoIterator<Item = IdempotencyKey>,
+) -> Result<Option<IdempotencyKey>, Refusal> {
     let mut agreed: Option<IdempotencyKey> = None;
     for key in keys {
         match &agreed {
@@ -71,7 +80,18 @@ mod tests {
             assert_eq!(from_header(value.as_bytes()).unwrap().as_str(), "k-1", "{value}");
         }
         assert_eq!(from_header(br#""a\"b\\""#).unwrap().as_str(), "a\"b\\");
-        for value in ["", "\"\"", "\"a", "\"a\";p=1", "a,b", "a;b", "\"a\\n\"", "a b", ":YQ==:", "\u{e4}"] {
+        for value in [
+            "",
+            "\"\"",
+            "\"a",
+            "\"a\";p=1",
+            "a,b",
+            "a;b",
+            "\"a\\n\"",
+            "a b",
+            ":YQ==:",
+            "\u{e4}",
+        ] {
             let code = from_header(value.as_bytes()).unwrap_err().code;
             assert_eq!(code, Code::InvalidIdempotencyKey, "{value}");
         }

@@ -153,7 +153,10 @@ impl Gateway {
     fn looked_up<'a>(self: &Arc<Self>, asked: &'a Asked) -> Result<Mutation<'a>, Box<Step>> {
         let fail = |refusal: Refusal| Box::new(Step::Answer(self.refuse(asked, refusal, None)));
         let Some(key) = asked.key.clone() else {
-            return Err(fail(Refusal::new(Code::Internal, "a mutation reached its execution without a key")));
+            return Err(fail(Refusal::new(
+                Code::Internal,
+                "a mutation reached its execution without a key",
+            )));
         };
         let scope = Scope {
             principal: asked.lease.principal.clone(),
@@ -174,7 +177,11 @@ impl Gateway {
                     Some(state) => {
                         let same_tool = state.intent().tool == asked.tool.name();
                         Refusal::new(Code::ReplayConflict, "the key belongs to another call")
-                            .reason(if same_tool { "path_mismatch" } else { "tool_mismatch" })
+                            .reason(if same_tool {
+                                "path_mismatch"
+                            } else {
+                                "tool_mismatch"
+                            })
                             .name(state.intent().execution_id.as_str())
                     }
                 };
@@ -201,10 +208,16 @@ impl Gateway {
             Decision::Execute => None,
             Decision::Wait { execution_id } => Some(Step::Wait(execution_id)),
             Decision::Refuse(refusal) => {
-                let execution = refusal.names.first().and_then(|name| ExecutionId::parse(name).ok());
+                let execution = refusal
+                    .names
+                    .first()
+                    .and_then(|name| ExecutionId::parse(name).ok());
                 Some(Step::Answer(self.refuse(asked, refusal, execution)))
             }
-            Decision::Replay { execution_id, receipt } => {
+            Decision::Replay {
+                execution_id,
+                receipt,
+            } => {
                 self.note_asked(asked, Event::Replayed, Some(execution_id.clone()));
                 Some(Step::Answer(match receipt.outcome {
                     Outcome::Done(done) => Ok(of_done(
@@ -228,7 +241,11 @@ impl Gateway {
     /// key was looked up, and be the very reason.
     fn precluded(self: &Arc<Self>, mutation: &Mutation<'_>, refusal: Refusal) -> Step {
         let asked = mutation.asked;
-        let prior = match self.engine.journal.prior(mutation.scope.clone(), mutation.key.clone()) {
+        let prior = match self
+            .engine
+            .journal
+            .prior(mutation.scope.clone(), mutation.key.clone())
+        {
             Ok(prior) => prior,
             Err(error) => return Step::Answer(self.refuse(asked, store(error), None)),
         };
@@ -332,7 +349,13 @@ impl Gateway {
         self.finish(intent, Outcome::Done(done.clone()))?;
         self.counters.executed.add();
         let generation = &mutation.asked.lease.generation;
-        Ok(of_done(&done, &intent.execution_id, &mutation.key, generation, Replayed::No))
+        Ok(of_done(
+            &done,
+            &intent.execution_id,
+            &mutation.key,
+            generation,
+            Replayed::No,
+        ))
     }
 
     /// Settles a call whose intent is recorded and whose effect did not happen, or may have.
@@ -435,10 +458,7 @@ impl Mutation<'_> {
                     staged: evidence.staged.clone(),
                     sha256: *sha256,
                     size_bytes: content.len() as u64,
-                    before: evidence.target.clone().map(|id| Before {
-                        id,
-                        sha256: evidence.before,
-                    }),
+                    before: evidence.before.clone(),
                 };
                 let resolved = evidence.resolved.clone();
                 Ok((Ready::Write(prepared), effect, facts, resolved))
@@ -453,12 +473,14 @@ impl Mutation<'_> {
                 };
                 let prepared = files::prepare_remove(&self.disk, &remove)?;
                 let evidence = &prepared.evidence;
-                let before = Before {
-                    id: evidence.target.clone(),
-                    sha256: evidence.sha256,
-                };
+                let before = evidence.before.clone();
                 let resolved = evidence.resolved.clone();
-                Ok((Ready::Remove(prepared), Effect::Remove { before }, facts, resolved))
+                Ok((
+                    Ready::Remove(prepared),
+                    Effect::Remove { before },
+                    facts,
+                    resolved,
+                ))
             }
             Args::Path | Args::Receipt { .. } => {
                 Err(Refusal::new(Code::Internal, "a call without an effect reached its execution").into())

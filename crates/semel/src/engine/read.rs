@@ -45,9 +45,10 @@ impl Gateway {
             Tool::ReadFile => read_file(root, &path),
             Tool::ListDirectory => list_directory(root, &path),
             Tool::GetFileInfo => file_info(root, &path),
-            Tool::WriteFile | Tool::DeleteFile | Tool::GetReceipt => {
-                Err(Refusal::new(Code::Internal, "a call that does not read reached the reads"))
-            }
+            Tool::WriteFile | Tool::DeleteFile | Tool::GetReceipt => Err(Refusal::new(
+                Code::Internal,
+                "a call that does not read reached the reads",
+            )),
         }?;
         body.insert("generation".to_owned(), json!(asked.lease.generation));
         Ok(body)
@@ -57,7 +58,11 @@ impl Gateway {
     ///
     /// # Errors
     /// `not_found` where the key was never used.
-    pub(crate) fn receipt(&self, lease: &Volume, key: &IdempotencyKey) -> Result<Map<String, Value>, Refusal> {
+    pub(crate) fn receipt(
+        &self,
+        lease: &Volume,
+        key: &IdempotencyKey,
+    ) -> Result<Map<String, Value>, Refusal> {
         let scope = Scope {
             principal: lease.principal.clone(),
             job: lease.job.clone(),

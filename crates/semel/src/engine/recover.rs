@@ -48,7 +48,10 @@ pub(crate) fn recover(engine: &Engine, hooks: &Hooks) -> Result<Recovery, Refusa
     let volumes = engine.journal.volumes(None).map_err(store)?;
     let mut by_generation: BTreeMap<Generation, Vec<Intent>> = BTreeMap::new();
     for intent in engine.journal.open_intents().map_err(store)? {
-        by_generation.entry(intent.generation.clone()).or_default().push(intent);
+        by_generation
+            .entry(intent.generation.clone())
+            .or_default()
+            .push(intent);
     }
     for (generation, intents) in by_generation {
         let volume = volumes.iter().find(|volume| volume.generation == generation);
@@ -72,7 +75,10 @@ pub(crate) fn end_orphans(engine: &Engine) -> Result<Vec<(Generation, String)>, 
     let mut done = Recovery::default();
     for volume in engine.journal.volumes(None).map_err(store)? {
         if volume.state == VolumeState::Open && volume.owner == Owner::Process {
-            let disk = engine.volumes.look(&volume.job, &volume.generation).map_err(host)?;
+            let disk = engine
+                .volumes
+                .look(&volume.job, &volume.generation)
+                .map_err(host)?;
             if !owner_alive(&disk).map_err(host)? {
                 end(engine, &volume, "owner_died", &mut done)?;
             }
@@ -174,7 +180,9 @@ fn settle(
         Boot::Other => resolve_across_boots(intent, &seen),
     };
     match resolution {
-        Resolution::Happened { evidence, tidy } => happened(engine, hooks, disk, intent, evidence, tidy, done),
+        Resolution::Happened { evidence, tidy } => {
+            happened(engine, hooks, disk, intent, evidence, tidy, done)
+        }
         Resolution::NeverHappened { evidence, tidy } => {
             // The key first: as long as the intent is open, the staged content is the evidence.
             engine
@@ -213,8 +221,14 @@ fn happened(
                 before: Some(before), ..
             },
         ) => {
-            let seen = files::finish_exchange(disk, &intent.execution_id, &before.id, &intent.resolved, durability)
-                .map_err(host)?;
+            let seen = files::finish_exchange(
+                disk,
+                &intent.execution_id,
+                &before.id,
+                &intent.resolved,
+                durability,
+            )
+            .map_err(host)?;
             outcome = Done {
                 sha256_before: seen.or(outcome.sha256_before),
                 ..outcome
@@ -239,7 +253,12 @@ fn happened(
     Ok(())
 }
 
-fn unknown(engine: &Engine, execution: &ExecutionId, why: String, done: &mut Recovery) -> Result<(), Refusal> {
+fn unknown(
+    engine: &Engine,
+    execution: &ExecutionId,
+    why: String,
+    done: &mut Recovery,
+) -> Result<(), Refusal> {
     engine
         .journal
         .unknown(execution.clone(), why, clock::now())
@@ -259,7 +278,9 @@ fn sweep(engine: &Engine, disk: &Disk, done: &mut Recovery) -> Result<(), Refusa
     let mut keep = BTreeSet::new();
     for entry in listed {
         let name = String::from_utf8(entry.name).unwrap_or_default();
-        let Ok(execution) = ExecutionId::parse(name) else { continue };
+        let Ok(execution) = ExecutionId::parse(name) else {
+            continue;
+        };
         let known = engine.journal.execution(execution.clone()).map_err(store)?;
         if known.is_some_and(|state| !matches!(state, semel_core::call::CallState::Finished { .. })) {
             keep.insert(execution);

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The name of the file that says where the daemon listens.
-const DAEMON_FILE: &str = "daemon.json";
+/// Where the daemon says where it listens, below the state root.
+pub(super) const DAEMON_FILE: &str = "daemon.json";
 
 /// Starts the probe process on its listener; it dies with the thread that calls this.
 ///

@@ -258,7 +258,10 @@ impl Understood {
 ///
 /// # Errors
 /// `invalid_idempotency_key` where one is not text of the right shape.
-pub(crate) fn take_keys(tool: Tool, arguments: &mut Map<String, Value>) -> Result<Vec<IdempotencyKey>, Refusal> {
+pub(crate) fn take_keys(
+    tool: Tool,
+    arguments: &mut Map<String, Value>,
+) -> Result<Vec<IdempotencyKey>, Refusal> {
     if tool == Tool::GetReceipt {
         return Ok(Vec::new());
     }
@@ -268,9 +271,11 @@ pub(crate) fn take_keys(tool: Tool, arguments: &mut Map<String, Value>) -> Resul
             None => {}
             Some(Value::String(text)) => keys.push(IdempotencyKey::parse(text)?),
             Some(_) => {
-                return Err(
-                    Refusal::new(Code::InvalidIdempotencyKey, "the key among the arguments is not text").name(*name),
-                );
+                return Err(Refusal::new(
+                    Code::InvalidIdempotencyKey,
+                    "the key among the arguments is not text",
+                )
+                .name(*name));
             }
         }
     }
@@ -313,7 +318,9 @@ pub(crate) fn understand(tool: Tool, mut arguments: Map<String, Value>) -> Resul
     let (args, said) = match tool {
         Tool::WriteFile => write_args(&mut texts)?,
         Tool::DeleteFile => delete_args(&mut texts)?,
-        Tool::ReadFile | Tool::ListDirectory | Tool::GetFileInfo | Tool::GetReceipt => (Args::Path, Map::new()),
+        Tool::ReadFile | Tool::ListDirectory | Tool::GetFileInfo | Tool::GetReceipt => {
+            (Args::Path, Map::new())
+        }
     };
     let canonical = json!({"arguments": said, "path": spelt, "tool": tool.name()});
     Ok(Understood {
@@ -340,9 +347,7 @@ fn write_args(texts: &mut Texts) -> Result<(Args, Map<String, Value>), Refusal> 
 fn delete_args(texts: &mut Texts) -> Result<(Args, Map<String, Value>), Refusal> {
     let (expected, said) = expected(texts)?;
     if expected == Expected::Absent {
-        return Err(
-            Refusal::new(Code::BadInput, "what is absent cannot be deleted").name("expected_sha256"),
-        );
+        return Err(Refusal::new(Code::BadInput, "what is absent cannot be deleted").name("expected_sha256"));
     }
     Ok((Args::Delete { expected }, said))
 }
@@ -354,7 +359,8 @@ fn expected(texts: &mut Texts) -> Result<(Expected, Map<String, Value>), Refusal
         None => return Ok((Expected::Anything, said)),
         Some(text) if text == "absent" => Expected::Absent,
         Some(text) => Expected::Sha256(Sha256::parse(&text).map_err(|_| {
-            Refusal::new(Code::BadInput, "64 lower-case hexadecimal digits, or absent").name("expected_sha256")
+            Refusal::new(Code::BadInput, "64 lower-case hexadecimal digits, or absent")
+                .name("expected_sha256")
         })?),
     };
     let spelt = match &expected {
@@ -372,7 +378,12 @@ fn missing(name: &str) -> Refusal {
 }
 
 /// Gives the bytes of an argument that may come plain or as base64, but not as both.
-fn one_of(plain: Option<String>, coded: Option<String>, name: &str, name_b64: &str) -> Result<Vec<u8>, Refusal> {
+fn one_of(
+    plain: Option<String>,
+    coded: Option<String>,
+    name: &str,
+    name_b64: &str,
+) -> Result<Vec<u8>, Refusal> {
     match (plain, coded) {
         (Some(text), None) => Ok(text.into_bytes()),
         (None, Some(text)) => BASE64_STANDARD
@@ -417,7 +428,12 @@ impl Texts {
             let why = format!("{} takes no such argument", tool.name());
             Err(Refusal::new(Code::BadInput, why)
                 .reason("unknown_argument")
-                .names(arguments.keys().take(20).map(|name| name.chars().take(80).collect::<String>())))
+                .names(
+                    arguments
+                        .keys()
+                        .take(20)
+                        .map(|name| name.chars().take(80).collect::<String>()),
+                ))
         }
     }
 
@@ -432,7 +448,9 @@ mod tests {
     use super::*;
 
     fn print(tool: Tool, arguments: Value) -> Result<Fingerprint, Refusal> {
-        let Value::Object(map) = arguments else { panic!("an object") };
+        let Value::Object(map) = arguments else {
+            panic!("an object")
+        };
         Ok(understand(tool, map)?.fingerprint)
     }
 
@@ -458,26 +476,55 @@ mod tests {
     #[test]
     fn malformed_arguments_are_named() {
         for (tool, arguments, name) in [
-            (Tool::WriteFile, json!({"path": "a", "content": "x", "mode": "7"}), "mode"),
+            (
+                Tool::WriteFile,
+                json!({"path": "a", "content": "x", "mode": "7"}),
+                "mode",
+            ),
             (Tool::WriteFile, json!({"path": "a"}), "content"),
             (Tool::WriteFile, json!({"content": "a"}), "path"),
             (Tool::WriteFile, json!({"path": 1, "content": "a"}), "path"),
-            (Tool::WriteFile, json!({"path": "a", "file_path": "a", "content": "a"}), "file_path"),
-            (Tool::WriteFile, json!({"path": "a", "content": "a", "content_b64": "YQ=="}), "content_b64"),
-            (Tool::WriteFile, json!({"path": "a", "content_b64": "%"}), "content_b64"),
-            (Tool::DeleteFile, json!({"path": "a", "expected_sha256": "absent"}), "expected_sha256"),
-            (Tool::DeleteFile, json!({"path": "a", "expected_sha256": "AB"}), "expected_sha256"),
+            (
+                Tool::WriteFile,
+                json!({"path": "a", "file_path": "a", "content": "a"}),
+                "file_path",
+            ),
+            (
+                Tool::WriteFile,
+                json!({"path": "a", "content": "a", "content_b64": "YQ=="}),
+                "content_b64",
+            ),
+            (
+                Tool::WriteFile,
+                json!({"path": "a", "content_b64": "%"}),
+                "content_b64",
+            ),
+            (
+                Tool::DeleteFile,
+                json!({"path": "a", "expected_sha256": "absent"}),
+                "expected_sha256",
+            ),
+            (
+                Tool::DeleteFile,
+                json!({"path": "a", "expected_sha256": "AB"}),
+                "expected_sha256",
+            ),
             (Tool::GetReceipt, json!({"key": ""}), "key"),
         ] {
             let refusal = print(tool, arguments.clone()).unwrap_err();
             assert_eq!(refusal.code, Code::BadInput, "{arguments}");
-            assert!(refusal.names.iter().any(|n| n == name), "{arguments}: {refusal:?}");
+            assert!(
+                refusal.names.iter().any(|n| n == name),
+                "{arguments}: {refusal:?}"
+            );
         }
     }
 
     #[test]
     fn an_escaping_path_is_kept_for_its_turn() {
-        let Value::Object(map) = json!({"path": "../x", "content": ""}) else { panic!("an object") };
+        let Value::Object(map) = json!({"path": "../x", "content": ""}) else {
+            panic!("an object")
+        };
         let understood = understand(Tool::WriteFile, map).unwrap();
         assert_eq!(understood.path.unwrap_err().code, Code::PathEscapesRoot);
     }

@@ -6,7 +6,7 @@
 use super::{Engine, host, store};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use semel_core::digest::Sha256;
-use semel_core::ids::{Generation, JobId, Principal, VolumeNonce};
+use semel_core::ids::{Generation, JobId, Principal};
 use semel_core::volume::{Durability, End, NewVolume, Owner, Role, Volume, VolumeState};
 use semel_core::{Code, Refusal};
 use semel_host::volume::{OwnerLock, Volume as Disk, claim_owner, owner_alive};
@@ -75,7 +75,9 @@ fn checksum(secret: &str) -> String {
 
 /// Says whether a text has the shape of a bearer token, checksum included.
 pub(crate) fn token_shape(text: &str) -> bool {
-    let Some(rest) = text.strip_prefix(PREFIX) else { return false };
+    let Some(rest) = text.strip_prefix(PREFIX) else {
+        return false;
+    };
     rest.is_ascii()
         && rest.len() == SECRET_CHARS + CHECK_CHARS
         && checksum(&rest[..SECRET_CHARS]) == rest[SECRET_CHARS..]
@@ -126,11 +128,15 @@ pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
     }
 }
 
-fn make(engine: &Engine, recorded: &Volume, wanted: &Wanted) -> Result<(Volume, Disk, Option<OwnerLock>), Refusal> {
-    let nonce = VolumeNonce::parse(semel_core::digest::to_hex(&clock::random::<16>().map_err(host)?))?;
+fn make(
+    engine: &Engine,
+    recorded: &Volume,
+    wanted: &Wanted,
+) -> Result<(Volume, Disk, Option<OwnerLock>), Refusal> {
+    let nonce = clock::random::<16>().map_err(host)?;
     let (disk, identity) = engine
         .volumes
-        .create(&recorded.job, &recorded.generation, &nonce)
+        .create(&recorded.job, &recorded.generation, nonce)
         .map_err(host)?;
     if let Source::Dir(from) = &wanted.source {
         semel_host::copy::copy_tree(from, disk.tree().handle()).map_err(host)?;

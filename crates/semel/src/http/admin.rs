@@ -18,7 +18,11 @@ const BODY: usize = 16 << 20;
 
 /// Lets only the operator through: its token, the Unix socket, and no sandbox around the peer. It is never the
 /// peer's uid, and never a job's token.
-pub(super) async fn authority(State(app): State<App>, request: Request, next: Next) -> Result<Response<Body>, Problem> {
+pub(super) async fn authority(
+    State(app): State<App>,
+    request: Request,
+    next: Next,
+) -> Result<Response<Body>, Problem> {
     let refused = |why: &str| {
         app.gateway.counters.unauthorized.add();
         Refusal::new(Code::Unauthorized, why)

@@ -92,7 +92,10 @@ fn router(app: App) -> Router {
         .route("/approvals/{id}", post(admin::approve))
         .method_not_allowed_fallback(no_method)
         .fallback(no_route)
-        .layer(axum::middleware::from_fn_with_state(app.clone(), admin::authority));
+        .layer(axum::middleware::from_fn_with_state(
+            app.clone(),
+            admin::authority,
+        ));
     Router::new()
         .route("/v1/tools/{tool}", post(tools::call))
         .route("/v1/receipts/{key}", get(receipts::get))
@@ -135,13 +138,19 @@ async fn answer(router: Router, app: App, peer: Peer, request: Request<Incoming>
         Ok(response) => response,
         Err(never) => match never {},
     };
-    if response.status() == StatusCode::METHOD_NOT_ALLOWED && !response.headers().contains_key(header::ALLOW) {
-        let allow = ROUTES.iter().find(|(_, route)| fits(route, &path)).map(|(method, _)| *method);
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED && !response.headers().contains_key(header::ALLOW)
+    {
+        let allow = ROUTES
+            .iter()
+            .find(|(_, route)| fits(route, &path))
+            .map(|(method, _)| *method);
         let allow = match allow {
             Some("GET") => "GET, HEAD",
             _ => "POST",
         };
-        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
+        response
+            .headers_mut()
+            .insert(header::ALLOW, HeaderValue::from_static(allow));
     }
     if let Some(id) = id.and_then(|id| HeaderValue::from_str(&id).ok()) {
         response.headers_mut().insert(REQUEST_ID, id);
@@ -163,9 +172,15 @@ fn fits(route: &str, path: &str) -> bool {
 
 /// Takes the caller's id of the request where it is harmless, else makes one.
 fn request_id(request: &Request) -> Option<String> {
-    let given = request.headers().get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    let given = request
+        .headers()
+        .get(REQUEST_ID)
+        .and_then(|value| value.to_str().ok());
     let harmless = |text: &&str| {
-        (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        (1..=128).contains(&text.len())
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
     };
     match given.filter(harmless) {
         Some(id) => Some(id.to_owned()),
@@ -181,10 +196,14 @@ pub(super) async fn body(body: Body, cap: usize) -> Result<Bytes, Refusal> {
     use http_body_util::{BodyExt as _, LengthLimitError, Limited};
     match Limited::new(body, cap).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            Err(Refusal::new(Code::TooLarge, format!("a body has at most {cap} bytes")))
-        }
-        Err(error) => Err(Refusal::new(Code::BadInput, format!("the body broke off: {error}"))),
+        Err(error) if error.is::<LengthLimitError>() => Err(Refusal::new(
+            Code::TooLarge,
+            format!("a body has at most {cap} bytes"),
+        )),
+        Err(error) => Err(Refusal::new(
+            Code::BadInput,
+            format!("the body broke off: {error}"),
+        )),
     }
 }
 
@@ -228,7 +247,11 @@ pub(crate) async fn serve(app: App, tcp: TcpListener, unix: UnixListener) {
         }
     }
     let poisoned = *phase.borrow() == Phase::Poisoned;
-    let deadline = if poisoned { Duration::from_secs(1) } else { limits::DRAIN };
+    let deadline = if poisoned {
+        Duration::from_secs(1)
+    } else {
+        limits::DRAIN
+    };
     drop(tokio::time::timeout(deadline, connections.acquire_many(everyone)).await);
 }
 

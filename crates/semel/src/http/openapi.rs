@@ -8,9 +8,15 @@ use serde_json::{Map, Value, json};
 pub(crate) fn document() -> Value {
     let mut paths = Map::new();
     for tool in Tool::ALL {
-        paths.insert(format!("/v1/tools/{}", tool.name()), json!({"post": tool_operation(*tool)}));
+        paths.insert(
+            format!("/v1/tools/{}", tool.name()),
+            json!({"post": tool_operation(*tool)}),
+        );
     }
-    paths.insert("/v1/receipts/{key}".to_owned(), json!({"get": receipt_operation()}));
+    paths.insert(
+        "/v1/receipts/{key}".to_owned(),
+        json!({"get": receipt_operation()}),
+    );
     paths.insert(
         "/v1/openapi.json".to_owned(),
         json!({"get": {
@@ -61,15 +67,62 @@ pub(crate) fn document() -> Value {
     })
 }
 
-type Admin = (&'static str, &'static str, &'static str, &'static str, &'static [Code]);
+type Admin = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static [Code],
+);
 
 const ADMIN: &[Admin] = &[
-    ("post", "/v1/admin/journal", "admin_journal", "Carries out one verb of the journal for a command.", &[Code::BadInput, Code::Unauthorized]),
-    ("get", "/v1/admin/status", "admin_status", "Says how the daemon is.", &[Code::Unauthorized]),
-    ("post", "/v1/admin/shutdown", "admin_shutdown", "Ends the daemon once what is under way is done.", &[Code::Unauthorized]),
-    ("post", "/v1/admin/volumes", "admin_open_volume", "Opens a volume for a person.", &[Code::BadInput, Code::Unauthorized, Code::VolumeBusy]),
-    ("post", "/v1/admin/volumes/{generation}/end", "admin_end_volume", "Ends a volume for a person.", &[Code::BadInput, Code::Unauthorized, Code::NotFound, Code::VolumeBusy]),
-    ("post", "/v1/admin/approvals/{id}", "admin_approve", "Decides a call that waits for a person.", &[Code::Unauthorized, Code::NotFound]),
+    (
+        "post",
+        "/v1/admin/journal",
+        "admin_journal",
+        "Carries out one verb of the journal for a command.",
+        &[Code::BadInput, Code::Unauthorized],
+    ),
+    (
+        "get",
+        "/v1/admin/status",
+        "admin_status",
+        "Says how the daemon is.",
+        &[Code::Unauthorized],
+    ),
+    (
+        "post",
+        "/v1/admin/shutdown",
+        "admin_shutdown",
+        "Ends the daemon once what is under way is done.",
+        &[Code::Unauthorized],
+    ),
+    (
+        "post",
+        "/v1/admin/volumes",
+        "admin_open_volume",
+        "Opens a volume for a person.",
+        &[Code::BadInput, Code::Unauthorized, Code::VolumeBusy],
+    ),
+    (
+        "post",
+        "/v1/admin/volumes/{generation}/end",
+        "admin_end_volume",
+        "Ends a volume for a person.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::VolumeBusy,
+        ],
+    ),
+    (
+        "post",
+        "/v1/admin/approvals/{id}",
+        "admin_approve",
+        "Decides a call that waits for a person.",
+        &[Code::Unauthorized, Code::NotFound],
+    ),
 ];
 
 const EVERY_CALL: &[Code] = &[
@@ -100,7 +153,11 @@ const MUTATIONS: &[Code] = &[
 
 fn tool_operation(tool: Tool) -> Value {
     let mut codes = EVERY_CALL.to_vec();
-    let mut parameters = vec![header("X-Request-Id", "An id of this request; answered as it came.", false)];
+    let mut parameters = vec![header(
+        "X-Request-Id",
+        "An id of this request; answered as it came.",
+        false,
+    )];
     let answer = match tool.kind() {
         Kind::Mutation => {
             codes.extend_from_slice(MUTATIONS);
@@ -144,7 +201,10 @@ fn tool_operation(tool: Tool) -> Value {
 }
 
 fn receipt_operation() -> Value {
-    let mut responses = responses(&[], &[Code::Unauthorized, Code::NotFound, Code::InvalidIdempotencyKey]);
+    let mut responses = responses(
+        &[],
+        &[Code::Unauthorized, Code::NotFound, Code::InvalidIdempotencyKey],
+    );
     responses["200"] = json!({
         "description": "What is known of the key.",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Receipt"}}},
@@ -172,7 +232,11 @@ fn responses(plain: &[&str], codes: &[Code]) -> Value {
         );
     }
     for code in codes {
-        let named: Vec<&str> = codes.iter().filter(|c| c.http() == code.http()).map(|c| c.wire()).collect();
+        let named: Vec<&str> = codes
+            .iter()
+            .filter(|c| c.http() == code.http())
+            .map(|c| c.wire())
+            .collect();
         all.insert(
             code.http().to_string(),
             json!({

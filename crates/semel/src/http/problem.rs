@@ -68,7 +68,10 @@ impl Problem {
         let mut response = Response::new(Body::from(json_of(&self.0).to_string()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if retry_after(code) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER));

@@ -89,9 +89,12 @@ fn json_content(headers: &HeaderMap) -> Result<(), Refusal> {
         return Ok(());
     }
     let shown: String = kind.chars().take(80).collect();
-    Err(Refusal::new(Code::BadInput, "the arguments are JSON; send Content-Type: application/json")
-        .reason("unsupported_media_type")
-        .name(shown))
+    Err(Refusal::new(
+        Code::BadInput,
+        "the arguments are JSON; send Content-Type: application/json",
+    )
+    .reason("unsupported_media_type")
+    .name(shown))
 }
 
 /// Reads how long the caller wants to wait for the same call that runs already: `Prefer: wait=N` (RFC 7240).
@@ -103,7 +106,8 @@ fn wait(headers: &HeaderMap) -> Duration {
             named.then(|| seconds.trim().parse::<u64>().ok())?
         })
     });
-    asked.map_or(limits::IN_FLIGHT_WAIT, Duration::from_secs)
+    asked
+        .map_or(limits::IN_FLIGHT_WAIT, Duration::from_secs)
         .min(limits::IN_FLIGHT_WAIT_MOST)
 }
 

@@ -19,7 +19,10 @@ pub(super) struct WireGuard<S> {
 
 impl<S> WireGuard<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, instead: None }
+        Self {
+            stream,
+            instead: None,
+        }
     }
 }
 
@@ -35,10 +38,19 @@ fn instead_of(head: &[u8]) -> Option<Vec<u8>> {
     }
     let (code, status, why) = match line {
         b"408" => return None,
-        b"431" | b"414" | b"413" => (Code::TooLarge, "413 Content Too Large", "the head of the request is too large"),
-        _ => (Code::BadInput, "400 Bad Request", "the request is not well-formed HTTP"),
+        b"431" | b"414" | b"413" => (
+            Code::TooLarge,
+            "413 Content Too Large",
+            "the head of the request is too large",
+        ),
+        _ => (
+            Code::BadInput,
+            "400 Bad Request",
+            "the request is not well-formed HTTP",
+        ),
     };
-    let body = super::problem::json_of(&Failure::from(Refusal::new(code, why).reason("malformed_http"))).to_string();
+    let body =
+        super::problem::json_of(&Failure::from(Refusal::new(code, why).reason("malformed_http"))).to_string();
     Some(
         format!(
             "HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
@@ -49,7 +61,11 @@ fn instead_of(head: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for WireGuard<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }

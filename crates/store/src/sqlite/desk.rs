@@ -61,7 +61,11 @@ impl Desk {
             Record::CallIntended(intent) => self.intent(record, intent),
             Record::CallReceipted { execution_id, .. }
             | Record::CallFreed { execution_id, .. }
-            | Record::CallUnknown { execution_id, .. } => self.call(record, execution_id),
+            | Record::CallUnknown { execution_id, .. } => {
+                let known = row::call_by_execution(&self.conn, execution_id.as_str())?
+                    .ok_or_else(|| IllegalRecord("the end of a call that is not known".to_owned()))?;
+                self.call(record, execution_id, known)
+            }
             Record::RunStarted(new) => self.run(record, &new.run),
             Record::RunStaged { run, .. } | Record::RunEnded { run, .. } => self.run(record, run),
             Record::CallNoted(note) => {
@@ -181,9 +185,9 @@ impl Desk {
         Ok(())
     }
 
-    fn call(&mut self, record: &Record, execution: &ExecutionId) -> Result<()> {
-        let CallRow { intent_seq, state } = row::call_by_execution(&self.conn, execution.as_str())?
-            .ok_or_else(|| IllegalRecord("the end of a call that is not known".to_owned()))?;
+    /// Records what came of a call that was looked up already.
+    pub(super) fn call(&mut self, record: &Record, execution: &ExecutionId, known: CallRow) -> Result<()> {
+        let CallRow { intent_seq, state } = known;
         let intent = state.intent().clone();
         let next = call::apply(Some(state), record)?;
         let found = Found {

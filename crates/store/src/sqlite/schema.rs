@@ -6,6 +6,7 @@
 use super::{fault, int};
 use crate::error::{Error, Result};
 use crate::owner::OwnerLock;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use semel_core::{Code, Refusal, Sha256};
 use std::fmt::Write as _;
@@ -187,7 +188,11 @@ pub(super) fn known(conn: &Connection) -> Result<()> {
 
 fn settle(conn: &Connection) -> Result<()> {
     conn.set_prepared_statement_cache_capacity(128);
-    conn.busy_timeout(BUSY).map_err(fault("set the reader up"))?;
+    conn.busy_timeout(BUSY).map_err(fault("set the connection up"))?;
+    // Plans do not depend on bound values: otherwise each new value has its cached statement prepared again, since
+    // the planner looks whether the value would let it use a partial index.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+        .map_err(fault("set the connection up"))?;
     conn.execute_batch("PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;")
         .map_err(fault("set the connection up"))
 }

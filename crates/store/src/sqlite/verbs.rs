@@ -1,7 +1,7 @@
 //! The verbs that write, as the writer carries them out: look, check, record.
 
 use super::desk::Desk;
-use super::row;
+use super::row::{self, CallRow};
 use crate::error::{Error, Result};
 use crate::journal::{Began, Consumed};
 use rusqlite::OptionalExtension as _;
@@ -196,34 +196,39 @@ impl Desk {
 
     /// See [`Journal::finish`](crate::Journal::finish).
     pub(super) fn finish(&mut self, execution: &ExecutionId, receipt: &Receipt) -> Result<()> {
-        match self.must_find_call(execution)? {
-            CallState::Finished { receipt: known, .. } if known == *receipt => Ok(()),
-            CallState::Running { .. } | CallState::Finished { .. } | CallState::Unknown { .. } => self
-                .record(&Record::CallReceipted {
+        let known = self.must_find_call(execution)?;
+        match &known.state {
+            CallState::Finished { receipt: told, .. } if told == receipt => Ok(()),
+            CallState::Running { .. } | CallState::Finished { .. } | CallState::Unknown { .. } => {
+                let record = Record::CallReceipted {
                     execution_id: execution.clone(),
                     receipt: receipt.clone(),
-                }),
+                };
+                self.call(&record, execution, known)
+            }
         }
     }
 
     /// See [`Journal::free`](crate::Journal::free).
     pub(super) fn free(&mut self, execution: &ExecutionId, why: &str, at: UnixMs) -> Result<()> {
-        self.must_find_call(execution)?;
-        self.record(&Record::CallFreed {
+        let known = self.must_find_call(execution)?;
+        let record = Record::CallFreed {
             execution_id: execution.clone(),
             why: why.to_owned(),
             at,
-        })
+        };
+        self.call(&record, execution, known)
     }
 
     /// See [`Journal::unknown`](crate::Journal::unknown).
     pub(super) fn unknown(&mut self, execution: &ExecutionId, why: &str, at: UnixMs) -> Result<()> {
-        self.must_find_call(execution)?;
-        self.record(&Record::CallUnknown {
+        let known = self.must_find_call(execution)?;
+        let record = Record::CallUnknown {
             execution_id: execution.clone(),
             why: why.to_owned(),
             at,
-        })
+        };
+        self.call(&record, execution, known)
     }
 
     /// See [`Journal::note`](crate::Journal::note).
@@ -364,14 +369,12 @@ impl Desk {
         })
     }
 
-    fn must_find_call(&self, execution: &ExecutionId) -> Result<CallState> {
-        row::call_by_execution(&self.conn, execution.as_str())?
-            .map(|row| row.state)
-            .ok_or_else(|| {
-                Refusal::new(Code::NotFound, "no such execution, or its key was freed")
-                    .name(execution.as_str())
-                    .into()
-            })
+    fn must_find_call(&self, execution: &ExecutionId) -> Result<CallRow> {
+        row::call_by_execution(&self.conn, execution.as_str())?.ok_or_else(|| {
+            Refusal::new(Code::NotFound, "no such execution, or its key was freed")
+                .name(execution.as_str())
+                .into()
+        })
     }
 }
 

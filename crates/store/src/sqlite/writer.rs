@@ -346,14 +346,15 @@ impl Thread {
 
     /// Carries out and commits a batch, once.
     fn attempt(&mut self, batch: &mut [Box<dyn Work>], room: Room) -> std::result::Result<(), Failed> {
-        let sync = batch
+        let asked = batch
             .iter()
             .map(|job| self.expected(job.hint()))
             .max()
             .unwrap_or(Sync::Later);
-        self.level(match sync {
-            Sync::Later => Level::Normal,
-            Sync::Now => Level::Full,
+        let overdue = self.unsynced.is_some_and(|since| since.elapsed() >= SYNC_WITHIN);
+        self.level(match asked {
+            Sync::Later if !overdue => Level::Normal,
+            Sync::Later | Sync::Now => Level::Full,
         })?;
         let start = self.desk.head;
         self.desk.need = Sync::Later;

@@ -45,7 +45,7 @@ fn fetches_then_tests_without_a_network_and_outside_of_the_tree() {
     generate_lock(&site, &plan);
     fetch(&plan, &never()).unwrap();
     install(&plan, &never()).unwrap();
-    observe(&environment(&plan)).unwrap();
+    observe_environment(&plan).unwrap();
     let plans = [plan];
     let run = run_tests(&site.tests("test", &plans, &["cargo", "test"]), &never()).unwrap();
     let counts = run
@@ -135,17 +135,21 @@ fn registry_cargo_fetches_published_crates() {
         return unreachable(&error);
     }
     install(&plan, &never()).unwrap();
-    let observed = observe(&environment(&plan)).unwrap();
+    let observed = observe_environment(&plan).unwrap();
     assert!(
         observed
             .entries
             .keys()
             .any(|path| path.to_string().ends_with("itoa-1.0.11/src/lib.rs"))
     );
+    let generation = generation();
+    let record = bind(&plan, &generation, &[lockfile(&site, "Cargo.lock")]).unwrap();
+    assert_eq!(record.packages, ["itoa==1.0.11"]);
     let plans = [plan];
     let run = run_tests(&site.tests("test", &plans, &["cargo", "test"]), &never()).unwrap();
     let counts = run
         .verdict
         .unwrap_or_else(|e| panic!("{e:?} {}", String::from_utf8_lossy(&run.stderr)));
     assert_eq!(counts.passed, 2);
+    verify_again(&plans[0], &record, &generation).unwrap();
 }

@@ -4,12 +4,16 @@ mod cargo;
 mod npm;
 mod observing;
 mod pip;
+mod recording;
 mod running;
 mod uv;
 
 use super::*;
 use crate::sandbox::Require;
 use semel_core::RelPath;
+use semel_core::ids::Generation;
+use semel_core::install::{Fact, InstallRecord};
+use semel_core::lockset::Lockfile;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
@@ -55,6 +59,7 @@ impl Site {
     pub(super) fn plan(&self, tools: Tools) -> Plan {
         Plan {
             tree: self.tree.clone(),
+            directory: RelPath::root(),
             home: self.home.clone(),
             tools,
             project: ProjectInstall::Skip,
@@ -285,4 +290,20 @@ pub(super) fn refused<T: std::fmt::Debug>(result: Result<T>) -> Refusal {
         Error::Refused(refusal) => refusal,
         error => panic!("{error}"),
     }
+}
+
+/// A generation that was never used.
+pub(super) fn generation() -> Generation {
+    Generation::mint(crate::clock::seed().unwrap())
+}
+
+/// Parses a lockfile of the tree, as a certification does before it installs.
+pub(super) fn lockfile(site: &Site, name: &str) -> Lockfile {
+    let bytes = std::fs::read(site.tree.join(name)).unwrap();
+    semel_core::lockset::parse(&RelPath::parse(name.as_bytes()).unwrap(), &bytes).unwrap()
+}
+
+pub(super) fn bind(plan: &Plan, generation: &Generation, locks: &[Lockfile]) -> Result<InstallRecord> {
+    let locks: Vec<&Lockfile> = locks.iter().collect();
+    record(plan, generation, &locks, &never())
 }

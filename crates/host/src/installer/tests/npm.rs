@@ -4,7 +4,7 @@ const T_JS: &str = "const test = require('node:test');\nconst leaf = require('le
                     test('leaf', () => { if (leaf.limit !== 1) throw new Error('limit'); });\n";
 
 /// A project that locks an archive which `npm pack` made, inside the tree.
-fn project(site: &Site) -> Option<Plan> {
+pub(super) fn project(site: &Site) -> Option<Plan> {
     let tools = tools(Installer::Npm, &site.tree)?;
     let Tools::Npm { node, npm } = &tools else {
         unreachable!();
@@ -58,7 +58,7 @@ fn fetches_into_a_copy_then_installs_without_a_network() {
         "fetching leaves the tree empty"
     );
     install(&plan, &never()).unwrap();
-    let observed = observe(&environment(&plan)).unwrap();
+    let observed = observe_environment(&plan).unwrap();
     let has = |name: &str| {
         observed
             .entries
@@ -140,10 +140,12 @@ fn registry_npm_installs_published_packages() {
         return unreachable(&error);
     }
     install(&plan, &never()).unwrap();
-    let observed = observe(&environment(&plan)).unwrap();
+    let observed = observe_environment(&plan).unwrap();
     assert!(
         observed
             .entries
             .contains_key(&RelPath::parse(b"is-odd/index.js").unwrap())
     );
+    let record = bind(&plan, &generation(), &[lockfile(&site, "package-lock.json")]).unwrap();
+    assert_eq!(record.packages, ["is-number==6.0.0", "is-odd==3.0.1"]);
 }

@@ -1,7 +1,12 @@
 use super::*;
 use proptest::prelude::*;
 use semel_core::Sha256;
+use semel_core::install::{Kind, Observed};
 use std::os::unix::fs::PermissionsExt;
+
+fn look(root: &Path) -> Result<Observed> {
+    observe(root, Kind::Node, &path("tree/node_modules"))
+}
 
 fn path(text: &str) -> RelPath {
     RelPath::parse(text.as_bytes()).unwrap()
@@ -24,13 +29,13 @@ fn sees_modes_content_and_links_without_following() {
         0,
     )
     .unwrap();
-    let observed = observe(&root).unwrap();
+    let observed = look(&root).unwrap();
     assert_eq!(observed.entries.len(), 5);
     assert_eq!(
         observed.entries[&path("a/b/f")],
         Fact::File {
             mode: 0o640,
-            size: 4,
+            size_bytes: 4,
             sha256: Sha256::of(b"text"),
         }
     );
@@ -46,15 +51,9 @@ fn sees_modes_content_and_links_without_following() {
 #[test]
 fn a_root_that_is_missing_or_a_link_is_no_installation() {
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(
-        refused(observe(&dir.path().join("none"))).code,
-        Code::UnknownState
-    );
+    assert_eq!(refused(look(&dir.path().join("none"))).code, Code::UnknownState);
     std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
-    assert_eq!(
-        refused(observe(&dir.path().join("link"))).code,
-        Code::UnknownState
-    );
+    assert_eq!(refused(look(&dir.path().join("link"))).code, Code::UnknownState);
 }
 
 /// An installed file that shares its inode with a cache can be changed from there.
@@ -65,7 +64,7 @@ fn a_hard_link_is_refused() {
     std::fs::create_dir(&root).unwrap();
     std::fs::write(dir.path().join("cached"), "x").unwrap();
     std::fs::hard_link(dir.path().join("cached"), root.join("f")).unwrap();
-    let refusal = refused(observe(&root));
+    let refusal = refused(look(&root));
     assert_eq!(refusal.code, Code::RecordOutsideRoot);
     assert_eq!(
         (refusal.reason.as_deref(), refusal.names),
@@ -81,10 +80,10 @@ proptest! {
         let file = dir.path().join("f");
         std::fs::write(&file, &content).unwrap();
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
-        let before = observe(dir.path()).unwrap();
+        let before = look(dir.path()).unwrap();
         std::fs::write(&file, &other).unwrap();
         std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
-        let after = observe(dir.path()).unwrap();
+        let after = look(dir.path()).unwrap();
         prop_assert_eq!(before.entries == after.entries, content == other && mode == 0o644);
     }
 }

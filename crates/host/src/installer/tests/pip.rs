@@ -1,6 +1,6 @@
 use super::*;
 
-fn project(site: &Site) -> Option<Plan> {
+pub(super) fn project(site: &Site) -> Option<Plan> {
     let tools = tools(Installer::Pip, &site.tree)?;
     let python = tools.python().unwrap().path.clone();
     let digest = wheel(&python, &site.stock, "leaf", "1.0", &[("leaf.py", "LIMIT = 1\n")]);
@@ -29,7 +29,7 @@ fn downloads_then_installs_without_an_index() {
         "fetching leaves the tree empty"
     );
     install(&plan, &never()).unwrap();
-    let observed = observe(&environment(&plan)).unwrap();
+    let observed = observe_environment(&plan).unwrap();
     let names: Vec<String> = observed.entries.keys().map(ToString::to_string).collect();
     assert!(names.iter().any(|name| name.ends_with("site-packages/leaf.py")));
     assert!(
@@ -84,21 +84,23 @@ fn registry_pip_installs_published_wheels() {
         return;
     };
     site.write(
-        "requirements/pinned.txt",
+        "requirements.txt",
         "idna==3.10 --hash=sha256:946d195a0d259cbba61165e88e65941f16e9b36ea6ddb97f00452bae8b1287d3\n",
     );
     let mut plan = site.plan(tools);
     plan.network_env = network();
-    plan.requirements = vec![RelPath::parse(b"requirements/pinned.txt").unwrap()];
     if let Err(error) = fetch(&plan, &never()) {
         return unreachable(&error);
     }
     install(&plan, &never()).unwrap();
-    let observed = observe(&environment(&plan)).unwrap();
+    let observed = observe_environment(&plan).unwrap();
     assert!(
         observed
             .entries
             .keys()
             .any(|path| path.to_string().ends_with("idna/core.py"))
     );
+    let locks = [lockfile(&site, "requirements.txt")];
+    let record = bind(&plan, &generation(), &locks).unwrap();
+    assert_eq!(record.packages, ["idna==3.10"]);
 }

@@ -96,6 +96,9 @@ fn the_environment_is_a_list() {
         );
     }
     assert!(names.contains("NAMED"));
+    let mut plan = site.tests("path", &[], &["sh", "-c", line]);
+    plan.env.insert("PATH".into(), "/elsewhere".into());
+    assert_eq!(refused(run_tests(&plan, &never())).code, Code::BadConfig);
 }
 
 #[test]

@@ -8,7 +8,7 @@ pathlib.Path(sys.argv[1]).write_text("<testsuite><testcase name='leaf'/></testsu
 "#;
 
 /// A project that locks `leaf` from an index on this machine.
-fn project(site: &Site, extra: &str) -> Option<(Plan, String)> {
+pub(super) fn project(site: &Site, extra: &str) -> Option<(Plan, String)> {
     let tools = tools(Installer::Uv, &site.tree)?;
     let Tools::Uv { uv, python } = &tools else {
         unreachable!();
@@ -75,7 +75,7 @@ fn fetches_then_installs_without_a_network_and_the_tests_see_it() {
         "fetching leaves the tree empty"
     );
     install(&plan, &never()).unwrap();
-    let observed = observe(&environment(&plan)).unwrap();
+    let observed = observe_environment(&plan).unwrap();
     let path = RelPath::parse(b"lib64").unwrap();
     assert!(matches!(observed.entries[&path], Fact::Symlink { .. }));
     let names: Vec<String> = observed.entries.keys().map(ToString::to_string).collect();
@@ -220,7 +220,7 @@ fn the_projects_own_build_comes_last() {
     plan.project = ProjectInstall::UnboundBackend;
     fetch(&plan, &never()).unwrap();
     install(&plan, &never()).unwrap();
-    let observed = observe(&environment(&plan)).unwrap();
+    let observed = observe_environment(&plan).unwrap();
     assert!(
         observed
             .entries
@@ -279,6 +279,10 @@ fn registry_uv_tests_a_published_project() {
         .verdict
         .unwrap_or_else(|e| panic!("{e:?} {}", String::from_utf8_lossy(&run.stdout)));
     assert_eq!((counts.passed, counts.failed), (613, 0));
+    let generation = generation();
+    let record = bind(&plans[0], &generation, &[lockfile(&site, "uv.lock")]).unwrap();
+    assert!(record.packages.len() > 20, "{:?}", record.packages);
+    verify_again(&plans[0], &record, &generation).unwrap();
     // One failing test is named, whatever the exit code is made to say.
     site.write("tests/test_red.py", "def test_red():\n    assert 1 == 2\n");
     let line = "python -m pytest --junitxml={report}; exit 0";
@@ -354,7 +358,7 @@ fn registry_uv_builds_with_an_unbound_backend() {
         return unreachable(&error);
     }
     install(&plan, &never()).unwrap();
-    let observed = observe(&environment(&plan)).unwrap();
+    let observed = observe_environment(&plan).unwrap();
     let names: Vec<String> = observed.entries.keys().map(ToString::to_string).collect();
     assert!(
         names.iter().any(|name| name.contains("app-0.dist-info/RECORD")),
