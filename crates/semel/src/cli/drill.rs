@@ -1,6 +1,6 @@
 //! `semel drill`: replay the three incidents, naive and guarded side by side.
 
-use super::answer::{Answer, Format, err, out, three_lines};
+use super::answer::{Answer, err};
 use super::{Context, Progress};
 use crate::config;
 use crate::engine::drill::{self, Incident, Keep, Length, Report, Tally, Wanted};
@@ -63,15 +63,11 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let skips = if args.allow_skips { Skips::Allowed } else { Skips::Fail };
     let refusal = judge(&report, skips);
     let verdict = if refusal.is_some() { "failed" } else { "held" };
-    if context.format == Format::Human {
-        out(&report.text());
-    }
-    let mut answer = Answer::new("", report.json(verdict));
-    if let Some(refusal) = refusal {
-        err(&three_lines(&refusal));
-        answer.exit = refusal.code.exit();
-    }
-    Ok(answer)
+    let answer = Answer::new(report.text(), report.json(verdict));
+    Ok(match refusal {
+        Some(refusal) => answer.refused(refusal),
+        None => answer,
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

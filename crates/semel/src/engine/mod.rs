@@ -15,6 +15,7 @@ pub(crate) mod contract;
 pub(crate) mod crash;
 pub(crate) mod deliver;
 pub(crate) mod draft;
+pub(crate) mod drill;
 pub(crate) mod gate;
 pub(crate) mod gateway;
 pub(crate) mod health;

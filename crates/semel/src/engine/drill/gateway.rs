@@ -133,6 +133,24 @@ impl<'a> Daemon<'a> {
         send(&self.app, &self.request(&opened.token, key, tool, body))
     }
 
+    /// Counts the effects that the journal knows of, in all volumes: its receipts.
+    pub(super) fn effects(&self) -> Told<usize> {
+        let log = self.json(&["log", "--limit", "100000"])?;
+        Ok(records(&log)?.filter(|record| record["kind"] == "receipt").count())
+    }
+
+    /// Reads the log of a key in a job, and has the whole chain verified.
+    pub(super) fn log(&self, job: &str, key: &str) -> Told<Log> {
+        let log = self.json(&["log", "--job", job, "--key", key])?;
+        let events = records(&log)?.map(Event::of).collect();
+        let verified = match self.json(&["log", "verify"]) {
+            Ok(report) if report["report"]["faults"].as_array().is_some_and(Vec::is_empty) => "no fault".to_owned(),
+            Ok(report) => format!("faults: {report}"),
+            Err(why) => why,
+        };
+        Ok(Log { events, verified })
+    }
+
     /// Lists every route of this build, from its own OpenAPI document, with places filled in.
     pub(super) fn routes(&self) -> Told<Vec<String>> {
         let answer = send(&self.app, &request(&self.app, ("GET", "/v1/openapi.json"), &[], b""))?;
@@ -148,5 +166,16 @@ impl<'a> Daemon<'a> {
         }
         routes.sort();
         Ok(routes)
+    }
+}
+
+fn records(log: &Value) -> Told<impl Iterator<Item = &Value>> {
+    let lines = log["lines"].as_array().ok_or("semel log has no lines")?;
+    Ok(lines.iter().map(|line| &line["record"]))
+}
+
+impl Event {
+    fn of(record: &Value) -> Self {
+        Self { name: record.to_string(), execution: String::new() }
     }
 }

@@ -225,7 +225,7 @@ impl<'a> World<'a> {
     /// Waits until the draft has written the first part of the new lockfile, and ends it there by `kill -9`.
     fn cut(&self, workspace: &Path, draft: Background) -> Told<usize> {
         let lock = workspace.join("uv.lock");
-        let size = || Ok(self.stage.scratch.read(&lock).map_err(hands)?.map(|bytes| bytes.len()));
+        let size = || Told::Ok(self.stage.scratch.read(&lock).map_err(hands)?.map(|bytes| bytes.len()));
         self.stage.until("the draft writes uv.lock", || {
             if draft.ended() {
                 return Ok(Some(0));
