@@ -105,6 +105,12 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
+/// Gives the daemon's URL and the token that a job's own process was given, for `semel call` inside of a job.
+pub(crate) fn job_access() -> (Option<String>, Option<String>) {
+    let text = |name: &str| variable(name)?.into_string().ok();
+    (text("SEMEL_URL"), text("SEMEL_TOKEN"))
+}
+
 /// Gives a variable of the contract: `WORKSPACE`, `VOLUME_GENERATION` or `JOB_ATTEMPT`, set but empty included.
 #[expect(
     clippy::disallowed_methods,

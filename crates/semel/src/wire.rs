@@ -49,6 +49,8 @@ pub(crate) fn daemon(config: Config, hooks: Hooks) -> Result<Daemon, Refusal> {
     let root = Arc::new(StateRoot::make(&config.state).map_err(host)?);
     root.make_dir("run").map_err(host)?;
     let lock = OwnerLock::take(&config.state).map_err(store)?;
+    // What the last life said of itself is no sign of this one's.
+    root.remove(crate::engine::health::HEARTBEAT_FILE).map_err(host)?;
     let options = semel_store::sqlite::Options {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: clock::boot_id().map_err(host)?,
@@ -151,6 +153,21 @@ impl Link {
                     body: body.clone(),
                     within: None,
                 },
+            )
+        })
+    }
+
+    /// Gives the URL at which the daemon takes calls, and starts one first where none answers.
+    ///
+    /// # Errors
+    /// `daemon_unreachable`.
+    pub(crate) fn url(&self) -> Result<String, Refusal> {
+        let status = self.admin("GET", "/v1/admin/status", Vec::new())?;
+        let url = status.pointer("/daemon/url").and_then(Value::as_str);
+        url.map(str::to_owned).ok_or_else(|| {
+            Refusal::new(
+                Code::DaemonUnreachable,
+                "the daemon does not say where it listens",
             )
         })
     }

@@ -1,14 +1,15 @@
-//! `semel check`: verify the journal, whole.
+//! `semel check`: verify the journal and its database.
 
 use super::Context;
 use super::answer::Answer;
-use semel_core::{Code, Refusal};
+use crate::engine::look;
+use semel_core::Refusal;
 
-/// Verify the journal, whole.
+/// Verify the journal and its database.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {}
 
 /// Runs the command.
-pub(crate) fn run(_args: Args, _context: &Context) -> Result<Answer, Refusal> {
-    Err(Refusal::new(Code::Internal, "this command is not built yet"))
+pub(crate) fn run(_args: Args, context: &Context) -> Result<Answer, Refusal> {
+    super::log::report(&look::check(context.config()?)?)
 }

@@ -71,14 +71,34 @@ fn bind(place: &str) -> Result<(TcpListener, String), Refusal> {
     Ok((listener, url))
 }
 
+/// Binds a place; where it leaves the port open, that of a daemon that was killed here, so that its clients find the
+/// next one.
+fn bind_again(place: &str, left: Option<&str>) -> Result<(TcpListener, String), Refusal> {
+    let host = place.strip_suffix(":0");
+    let same = left.and_then(|url| url.strip_prefix("http://")).filter(|left| {
+        host.is_some_and(|host| left.strip_prefix(host).is_some_and(|port| port.starts_with(':')))
+    });
+    match same.map(bind) {
+        Some(Ok(bound)) => Ok(bound),
+        Some(Err(_)) | None => bind(place),
+    }
+}
+
 /// Runs the command until SIGTERM, SIGINT, `shutdown`, idleness (`--transient`) or a failure of the journal.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let config = context.config()?;
     let hooks = args.hooks()?;
-    let (tcp, url) = bind(args.listen.as_deref().unwrap_or(&config.listen))?;
-    let (probe_tcp, probe_url) = bind(args.probe.as_deref().unwrap_or(&config.probe))?;
+    let listen = args.listen.clone().unwrap_or_else(|| config.listen.clone());
+    let probe_listen = args.probe.clone().unwrap_or_else(|| config.probe.clone());
     let state = config.state.clone();
+    let left = daemon::announced(&state);
+    // Recovery is over before any listener opens.
     let made = wire::daemon(config, hooks)?;
+    let (tcp, url) = bind_again(&listen, left.as_ref().and_then(|about| about["url"].as_str()))?;
+    let (probe_tcp, probe_url) = bind_again(
+        &probe_listen,
+        left.as_ref().and_then(|about| about["probe_url"].as_str()),
+    )?;
     let gateway = made.gateway.clone();
     let about = json!({
         "schema": "semel.daemon/v1",

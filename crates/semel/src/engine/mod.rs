@@ -22,6 +22,7 @@ pub(crate) mod health;
 pub(crate) mod interrupt;
 pub(crate) mod key;
 mod locks;
+pub(crate) mod look;
 mod mutate;
 pub(crate) mod proposal;
 mod read;

@@ -8,17 +8,18 @@ use super::call::Asked;
 use super::crash::CrashPoint;
 use super::gateway::{Flight, Gateway};
 use super::locks::{PathKey, PathLock};
-use super::tool::{Args, Expected};
+use super::tool::{Args, Expected, Tool};
 use super::{host, store};
 use crate::limits;
 use semel_core::call::{
-    Before, Decision, Done, Effect, Event, Intent, Outcome, Receipt, Request, ResultFacts, Scope, admit,
+    Before, CallState, Decision, Done, Effect, Event, Intent, Outcome, Receipt, Request, ResultFacts, Scope,
+    admit,
 };
 use semel_core::ids::{ExecutionId, IdempotencyKey};
 use semel_core::volume::Durability;
 use semel_core::{Code, Refusal, Sha256};
 use semel_host::files::{self, Prepared, PreparedRemove};
-use semel_host::root::{GitInternals, LastLink};
+use semel_host::root::{GitInternals, LastLink, check_target};
 use semel_host::volume::Volume as Disk;
 use semel_host::{clock, files::Durability as Survives};
 use semel_store::Began;
@@ -172,20 +173,9 @@ impl Gateway {
             Ok(request) => request,
             // No call under a path that leads nowhere was ever recorded: a known key belongs to another call.
             Err(escapes) => {
-                let refusal = match &prior {
-                    None => escapes,
-                    Some(state) => {
-                        let same_tool = state.intent().tool == asked.tool.name();
-                        Refusal::new(Code::ReplayConflict, "the key belongs to another call")
-                            .reason(if same_tool {
-                                "path_mismatch"
-                            } else {
-                                "tool_mismatch"
-                            })
-                            .name(state.intent().execution_id.as_str())
-                    }
-                };
-                return Err(fail(refusal));
+                let execution = prior.as_ref().map(|state| state.intent().execution_id.clone());
+                let refusal = prior.map_or(escapes, |state| other_call(&state, asked.tool));
+                return Err(Box::new(Step::Answer(self.refuse(asked, refusal, execution))));
             }
         };
         if let Some(step) = self.settled(asked, &key, admit(prior.as_ref(), &request)) {
@@ -419,12 +409,29 @@ impl Mutation<'_> {
             Args::Write { .. } => LastLink::Follow,
             Args::Path | Args::Delete { .. } | Args::Receipt { .. } => LastLink::Keep,
         };
-        let place = self.disk.tree().place(&self.request.path, last).map_err(host)?;
+        check_target(&self.request.path, GitInternals::Refuse).map_err(host)?;
+        let place = self
+            .disk
+            .tree()
+            .place(&self.request.path, last)
+            .map_err(|error| self.parent_missing(host(error)))?;
         let parent = files::file_id(&place.parent).map_err(host)?;
         Ok(PathKey {
             parent,
             name: place.name,
         })
+    }
+
+    /// Says of a write whose parent is missing what a write says: a precondition does not hold.
+    fn parent_missing(&self, refusal: Refusal) -> Refusal {
+        let writes = matches!(self.asked.understood.args, Args::Write { .. });
+        match refusal.reason.as_deref() {
+            Some("parent_missing" | "parent_not_directory") if writes => Refusal {
+                code: Code::PreconditionFailed,
+                ..refusal
+            },
+            _ => refusal,
+        }
     }
 
     /// Stages the content, or looks at what is to be removed; nothing that an agent can name changes.
@@ -552,6 +559,18 @@ fn expectation(expected: Expected) -> files::Expected {
         Expected::Absent => files::Expected::Absent,
         Expected::Sha256(digest) => files::Expected::Sha256(digest),
     }
+}
+
+/// Refuses a call under a path that leads nowhere, whose key is known: no such call was ever recorded.
+fn other_call(state: &CallState, tool: Tool) -> Refusal {
+    let same_tool = state.intent().tool == tool.name();
+    Refusal::new(Code::ReplayConflict, "the key belongs to another call")
+        .reason(if same_tool {
+            "path_mismatch"
+        } else {
+            "tool_mismatch"
+        })
+        .name(state.intent().execution_id.as_str())
 }
 
 fn in_flight(why: &str) -> Refusal {

@@ -170,6 +170,14 @@ pub(crate) fn find(engine: &Engine, generation: &Generation) -> Result<Volume, R
         .ok_or_else(|| Refusal::new(Code::NotFound, "there is no such generation").name(generation.as_str()))
 }
 
+/// Lists volumes, oldest first.
+///
+/// # Errors
+/// `store_unavailable`.
+pub(crate) fn list(engine: &Engine, job: Option<JobId>) -> Result<Vec<Volume>, Refusal> {
+    engine.journal.volumes(job).map_err(store)
+}
+
 /// Ends an attempt: its token is a tombstone from here on.
 ///
 /// The caller proves that the attempt's process tree is gone before it asks for a clean end.
