@@ -133,10 +133,20 @@ impl<'a> Daemon<'a> {
         send(&self.app, &self.request(&opened.token, key, tool, body))
     }
 
-    /// Counts the effects that the journal knows of, in all volumes: its receipts.
+    /// Counts the calls of all volumes that the journal knows to have begun or ended.
+    ///
+    /// # Errors
+    /// Also where it knows none: then it is not the journal of this drill.
     pub(super) fn effects(&self) -> Told<usize> {
-        let log = self.json(&["log", "--limit", "100000"])?;
-        Ok(records(&log)?.filter(|record| record["kind"] == "receipt").count())
+        const MOST: usize = 100_000;
+        let log = self.json(&["log", "--limit", &MOST.to_string()])?;
+        let kinds = records(&log)?.filter_map(|record| record["kind"].as_str());
+        let effects = kinds.filter(|kind| ["call_intended", "call_receipted"].contains(kind)).count();
+        match (effects, log["lines"].as_array().map_or(0, Vec::len)) {
+            (0, _) => Err("the log shows no call at all".to_owned()),
+            (_, MOST..) => Err("the log is too long to be counted".to_owned()),
+            (effects, _) => Ok(effects),
+        }
     }
 
     /// Reads the log of a key in a job, and has the whole chain verified.
@@ -171,11 +181,28 @@ impl<'a> Daemon<'a> {
 
 fn records(log: &Value) -> Told<impl Iterator<Item = &Value>> {
     let lines = log["lines"].as_array().ok_or("semel log has no lines")?;
-    Ok(lines.iter().map(|line| &line["record"]))
+    Ok(lines.iter().map(|line| &line["entry"]["record"]))
 }
 
 impl Event {
     fn of(record: &Value) -> Self {
-        Self { name: record.to_string(), execution: String::new() }
+        let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+        let name = match record["kind"].as_str() {
+            Some("call_intended") => "intended".to_owned(),
+            Some("call_receipted") => format!("receipted {}", text(&record["receipt"]["outcome"]["outcome"])),
+            Some("call_noted") => {
+                let event = &record["event"];
+                match (event["code"].as_str(), event["reason"].as_str()) {
+                    (Some(code), Some(finer)) => format!("{} {code} ({finer})", text(&event["event"])),
+                    (Some(code), None) => format!("{} {code}", text(&event["event"])),
+                    (None, _) => text(&event["event"]),
+                }
+            }
+            other => other.unwrap_or("no kind").to_owned(),
+        };
+        Self {
+            name,
+            execution: record["execution_id"].as_str().unwrap_or_default().to_owned(),
+        }
     }
 }

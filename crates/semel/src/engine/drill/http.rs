@@ -16,8 +16,6 @@ const MOST: u64 = 4 << 20;
 pub(super) struct Answer {
     /// The status.
     pub(super) status: u16,
-    /// The head, as it came.
-    pub(super) head: String,
     /// The body.
     pub(super) body: Vec<u8>,
 }
@@ -31,6 +29,14 @@ impl Answer {
     /// Gives the body as text.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).trim().to_owned()
+    }
+
+    /// Gives status and code without the finer reason.
+    pub(super) fn coded(&self) -> String {
+        match self.json().get("code").and_then(Value::as_str) {
+            Some(code) => format!("{} {code}", self.status),
+            None => self.status.to_string(),
+        }
     }
 
     /// Gives status and name: `200 first`, `200 replayed`, `409 replay_conflict (stale_generation)`, `404`.
@@ -89,7 +95,7 @@ fn parse(got: &[u8]) -> Option<Answer> {
     let body = got.get(end + 4..)?.to_vec();
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
     let body = if chunked { unchunk(&body)? } else { body };
-    Some(Answer { status, head, body })
+    Some(Answer { status, body })
 }
 
 fn unchunk(mut rest: &[u8]) -> Option<Vec<u8>> {

@@ -52,13 +52,13 @@ struct World<'a> {
     daemon: Daemon<'a>,
 }
 
-/// Is the naive worker with its one recycled directory.
+/// Is the naive worker with its one recycled directory; it ends with this value.
 struct Worker<'a> {
     stage: &'a Stage,
     host: String,
     root: PathBuf,
     log: PathBuf,
-    running: Background,
+    _running: Background,
 }
 
 /// Is a delete that the naive side carried out for job A, with what was kept of it.
@@ -86,7 +86,7 @@ impl<'a> Worker<'a> {
             host: format!("127.0.0.1:{}", String::from_utf8_lossy(&number).trim()),
             root,
             log,
-            running,
+            _running: running,
         })
     }
 
@@ -519,7 +519,7 @@ impl World<'_> {
             let mut got = Vec::new();
             for (number, path) in [up, absolute, format!("way-out/{FILE}"), ".".to_owned()].iter().enumerate() {
                 let key = format!("outside-{number}");
-                got.push(self.daemon.call(&a, Some(&key), "delete_file", &delete(path))?.named());
+                got.push(self.daemon.call(&a, Some(&key), "delete_file", &delete(path))?.coded());
             }
             let same = got.iter().all(|name| name == ESCAPES);
             let got = if same { format!("{} x {ESCAPES}", got.len()) } else { got.join(", ") };
@@ -555,19 +555,24 @@ impl World<'_> {
             self.daemon.finish(&a)?;
             self.daemon.call(&a, Some(KEY), "delete_file", &delete(FILE))?;
             let seen = self.daemon.log(&job, KEY)?;
-            let execution = first.json()["execution_id"].as_str().unwrap_or_default().to_owned();
+            let execution = first.json()["execution_id"].as_str().ok_or("the delete has no execution_id")?.to_owned();
             let linked = seen.events.iter().filter(|event| event.execution == execution).count();
             let names: Vec<&str> = seen.events.iter().map(|event| event.name.as_str()).collect();
             Ok(Guarded::new(
-                format!("{}; log verify: {}", names.join(", "), seen.verified),
-                format!("key {KEY} in each line; {linked} of {} carry execution_id {execution}", names.len()),
+                format!(
+                    "{}; {linked} of them carry the execution_id; log verify: {}",
+                    names.join(", "),
+                    seen.verified
+                ),
+                format!("read by --key {KEY}; execution_id {execution}"),
             ))
         };
         step(
             "the log",
             "one delete, its replay, and a third send after the end (naive: the probe's repetition); then the log is read",
             naive,
-            "intent, receipt, replayed, refused replay_conflict (stale_generation); log verify: no fault",
+            "intended, receipted done, replayed, refused replay_conflict (stale_generation); 3 of them carry the \
+             execution_id; log verify: no fault",
             guarded,
         )
     }

@@ -73,6 +73,12 @@ impl Said {
         text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
     }
 
+    /// Gives the first line of the standard error that says anything.
+    pub(super) fn first_error(&self) -> String {
+        let text = String::from_utf8_lossy(&self.stderr);
+        text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
+    }
+
     /// Gives the JSON object of the standard output, if it is one.
     pub(super) fn json(&self) -> Option<Value> {
         serde_json::from_slice(&self.stdout).ok()

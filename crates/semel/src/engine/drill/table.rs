@@ -205,17 +205,16 @@ impl Report {
         tally
     }
 
-    /// Names every step that did not hold, as `incident: step`.
+    /// Names every step that did not hold, as `incident: step`; why is in the account.
     pub(crate) fn wanting(&self) -> Vec<String> {
         let mut names = Vec::new();
         for account in &self.accounts {
             match &account.played {
-                Played::Skipped(why) => names.push(format!("{}: skipped, {why}", account.name)),
-                Played::Rows(rows) => names.extend(rows.iter().filter_map(|row| match row.shown() {
-                    Shown::Held => None,
-                    Shown::Failed => Some(format!("{}: {} failed", account.name, row.name)),
-                    Shown::NotShown(why) => Some(format!("{}: {} not shown, {why}", account.name, row.name)),
-                })),
+                Played::Skipped(_) => names.push(format!("{}: skipped", account.name)),
+                Played::Rows(rows) => {
+                    let wanting = rows.iter().filter(|row| row.shown() != Shown::Held);
+                    names.extend(wanting.map(|row| format!("{}: {}", account.name, row.name)));
+                }
             }
         }
         names

@@ -200,7 +200,7 @@ impl World<'_> {
             let alive = if holder.ended() { "had let go" } else { "still held it" };
             drop(holder);
             let told = format!(
-                "{tries} tries in {took} ms, the last: exit {}, {} bytes of stderr; the owner {alive}; f is {}",
+                "tried {tries} x in {took} ms, the last time exit {}, {} bytes of stderr; the owner {alive}; f is {}",
                 last.exit(),
                 last.stderr.len(),
                 self.state(&repo)?
@@ -361,7 +361,7 @@ impl World<'_> {
                  owner's commit then: exit {}, {}; HEAD has {:?}",
                 said.exit(),
                 owner.exit(),
-                owner.last_error(),
+                owner.first_error(),
                 committed(&repo)?
             );
             Ok(match (under, owner.exit()) {
