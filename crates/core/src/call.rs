@@ -418,3 +418,6 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::WorktreeRestored(_) => Ok(prior),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -54,7 +54,8 @@ pub enum ProjectInstall {
     /// It is not built; tests import it from the source tree.
     #[default]
     Skip,
-    /// It is built by a backend that no lock binds; the certificate names that as weak.
+    /// It is built by a backend that no lock binds; the certificate names that as weak. The backend runs in the
+    /// fetch stage too, where it can read what the operator gave that stage.
     UnboundBackend,
 }
 

@@ -27,6 +27,9 @@ pub mod report;
 pub mod restore;
 pub mod volume;
 
+#[cfg(test)]
+mod sample;
+
 pub use code::{Code, Refusal, Retry};
 pub use confinement::{Confinement, Level};
 pub use digest::{Fingerprint, Sha256};

@@ -249,3 +249,6 @@ fn follows(last: Option<&Stage>, stage: &Stage) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

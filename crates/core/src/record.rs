@@ -284,3 +284,6 @@ pub fn chain(prev: &Sha256, seq: u64, version: u16, stored: &[u8]) -> Sha256 {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("illegal record: {0}")]
 pub struct IllegalRecord(pub String);
+
+#[cfg(test)]
+mod tests;

@@ -58,7 +58,7 @@ pub enum Resolution {
 /// Decides what became of one open intent, within one boot.
 ///
 /// `staging/` and `trash/` alone decide: no agent can write there, and each holds at most what the execution
-/// put there. The target is looked at only to tell a removal that was put back.
+/// put there. The target decides nothing: whatever it names now, an outside process may have put there.
 #[must_use]
 pub fn resolve(intent: &Intent, seen: &Observation) -> Resolution {
     match &intent.effect {
@@ -139,3 +139,6 @@ pub fn plan<'a>(open: impl IntoIterator<Item = (&'a Intent, Observation)>) -> Ve
         .map(|(intent, seen)| (intent.execution_id.clone(), resolve(intent, &seen)))
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

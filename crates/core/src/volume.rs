@@ -129,17 +129,19 @@ impl Volume {
     /// Says whether calls may still be made in it.
     ///
     /// # Errors
-    /// `replay_conflict`, reason `stale_generation`, when it ended, whatever the call.
+    /// `replay_conflict`, reason `stale_generation`, when it ended, whatever the call; `volume_busy` before it is
+    /// ready.
     pub fn live(&self) -> Result<(), Refusal> {
         match self.state {
             VolumeState::Open => Ok(()),
-            VolumeState::Opening | VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed => {
-                Err(
-                    Refusal::new(Code::ReplayConflict, "the generation of this token has ended")
-                        .reason("stale_generation")
-                        .name(self.generation.as_str()),
-                )
-            }
+            VolumeState::Opening => Err(Refusal::new(Code::VolumeBusy, "the volume is still being opened")
+                .name(self.generation.as_str())),
+            VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed => Err(Refusal::new(
+                Code::ReplayConflict,
+                "the generation of this token has ended",
+            )
+            .reason("stale_generation")
+            .name(self.generation.as_str())),
         }
     }
 
@@ -257,3 +259,6 @@ fn ended(volume: Volume, end: &End, at: UnixMs) -> Result<Volume, IllegalRecord>
         ..volume
     })
 }
+
+#[cfg(test)]
+mod tests;

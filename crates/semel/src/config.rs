@@ -105,12 +105,6 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Gives the daemon's URL and the token that a job's own process was given, for `semel call` inside of a job.
-pub(crate) fn job_access() -> (Option<String>, Option<String>) {
-    let text = |name: &str| variable(name)?.into_string().ok();
-    (text("SEMEL_URL"), text("SEMEL_TOKEN"))
-}
-
 /// Gives a variable of the contract: `WORKSPACE`, `VOLUME_GENERATION` or `JOB_ATTEMPT`, set but empty included.
 #[expect(
     clippy::disallowed_methods,
@@ -123,6 +117,12 @@ pub(crate) fn contract(name: &'static str) -> Option<OsString> {
 /// Gives the whole environment, for a person's own command that is run on a person's own disk.
 pub(crate) fn environment() -> BTreeMap<OsString, OsString> {
     std::env::vars_os().collect()
+}
+
+/// Gives the daemon's URL and the token that a job's own process was given, for `semel call` inside of a job.
+pub(crate) fn job_access() -> (Option<String>, Option<String>) {
+    let text = |name: &str| variable(name)?.into_string().ok();
+    (text("SEMEL_URL"), text("SEMEL_TOKEN"))
 }
 
 fn bad(why: impl Into<String>) -> Refusal {

@@ -12,10 +12,12 @@ mod record_file;
 pub mod rust;
 #[cfg(test)]
 mod tests;
+mod venv;
 
 use crate::code::{Code, Refusal};
 use crate::digest::Sha256;
 use crate::ids::Generation;
+use crate::installer::Installer;
 use crate::lockset::Lockfile;
 use crate::path::{RelPath, shown};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -42,7 +44,7 @@ pub enum Fact {
         /// Permission bits.
         mode: u32,
         /// Its size.
-        size_bytes: u64,
+        size: u64,
         /// The digest of its bytes.
         sha256: Sha256,
     },
@@ -63,7 +65,7 @@ pub enum Fact {
 /// Holds what the host saw of one installed root, on a quiet filesystem.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// Where the root lies in the volume, such as `tree/.venv`.
+    /// Where the root lies in its generation, such as `tree/.venv`.
     pub root: RelPath,
     /// What it is.
     pub kind: Kind,
@@ -106,9 +108,9 @@ pub fn wants_text(kind: Kind, path: &RelPath) -> Option<u64> {
 /// Names the program that installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Installer {
-    /// Its name, such as `uv`.
-    pub name: String,
+pub struct InstalledBy {
+    /// Which one it is.
+    pub name: Installer,
     /// The digest of its executable.
     pub sha256: Sha256,
     /// Its version, as it says.
@@ -121,7 +123,7 @@ pub struct Installer {
 pub struct InstalledRoot {
     /// What it is.
     pub kind: Kind,
-    /// Where it lies in the volume, such as `tree/.venv`.
+    /// Where it lies in its generation, such as `tree/.venv`.
     pub place: RelPath,
 }
 
@@ -186,18 +188,18 @@ pub enum Entry {
 /// Holds what was truly installed, byte for byte.
 ///
 /// # Shape
-/// One line of JSON, keys sorted, entries by path in the volume; [`InstallRecord::decode`] takes no other form.
+/// One line of JSON, keys sorted, entries by path in the generation; [`InstallRecord::decode`] takes no other form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InstallRecord {
     /// How lock, artifact and bytes are tied together, in words.
     pub binding: String,
-    /// Every entry of every root, by its path in the volume.
+    /// Every entry of every root, by its path in the generation.
     pub entries: BTreeMap<RelPath, Entry>,
     /// The generation it was installed in.
     pub generation: Generation,
     /// What installed it.
-    pub installer: Installer,
+    pub installer: InstalledBy,
     /// The digest of each lockfile, by its path in the tree.
     pub locks: BTreeMap<RelPath, Sha256>,
     /// What is installed, sorted, as `name==version`.
@@ -221,7 +223,7 @@ impl InstallRecord {
     /// the other.
     pub fn make(
         generation: &Generation,
-        installer: Installer,
+        installer: InstalledBy,
         locks: &[&Lockfile],
         parts: &[(&Observed, &Bound)],
     ) -> Result<Self, Refusal> {
@@ -365,7 +367,7 @@ fn differing<'a, V: PartialEq>(
     old.chain(new)
 }
 
-/// Turns an observation into entries by their path in the volume.
+/// Turns an observation into entries by their path in the generation.
 fn keep(observed: &Observed) -> Result<BTreeMap<RelPath, Entry>, Refusal> {
     let mut all = BTreeMap::new();
     for (path, fact) in &observed.entries {
@@ -373,14 +375,10 @@ fn keep(observed: &Observed) -> Result<BTreeMap<RelPath, Entry>, Refusal> {
             continue;
         }
         let entry = match fact {
-            Fact::File {
-                mode,
-                size_bytes,
-                sha256,
-            } => Entry::File {
+            Fact::File { mode, size, sha256 } => Entry::File {
                 mode: *mode,
                 sha256: *sha256,
-                size: *size_bytes,
+                size: *size,
             },
             Fact::Symlink { target } => Entry::Symlink {
                 target: LinkTarget(target.clone()),

@@ -1,5 +1,6 @@
 use super::*;
 use crate::ids::Seed;
+use crate::installer::ProjectInstall;
 use crate::lockset::fixtures::{CARGO_LOCK, PACKAGE_LOCK, UV_LOCK};
 use crate::lockset::{Selection, parse};
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -52,7 +53,7 @@ impl Fake {
         }
         let fact = Fact::File {
             mode: 0o644,
-            size_bytes: bytes.len() as u64,
+            size: bytes.len() as u64,
             sha256: Sha256::of(bytes),
         };
         self.0.entries.insert(path, fact);
@@ -169,11 +170,18 @@ fn lock(name: &str, text: &str) -> Lockfile {
     parse(&at(name), text.as_bytes()).unwrap()
 }
 
+fn built() -> Selection {
+    Selection {
+        project: ProjectInstall::UnboundBackend,
+        ..Selection::default()
+    }
+}
+
 fn bind_venv(venv: &Fake) -> Result<Bound, Refusal> {
     python::bind(
         &venv.0,
         &[&lock("uv.lock", UV_LOCK)],
-        &Selection::default(),
+        &built(),
         &place("tree/.venv"),
         &[],
     )
@@ -289,7 +297,7 @@ fn a_kept_wheel_ties_the_bytes_to_the_lock() {
         python::bind(
             &venv.0,
             &[&lock],
-            &Selection::default(),
+            &built(),
             &place("tree/.venv"),
             &[wheel(record)],
         )
@@ -461,8 +469,8 @@ fn generation(byte: u8) -> Generation {
 fn record() -> (InstallRecord, Vec<Fake>) {
     let (venv, node) = (venv(), modules());
     let locks = [lock("uv.lock", UV_LOCK), lock("package-lock.json", PACKAGE_LOCK)];
-    let installer = Installer {
-        name: "uv".to_owned(),
+    let installer = InstalledBy {
+        name: Installer::Uv,
         sha256: Sha256::of(b"uv"),
         version: "0.13.9".to_owned(),
     };
@@ -573,7 +581,7 @@ proptest! {
             (0, _) => drop(entries.remove(&path)),
             (1, Fact::File { mode: old, .. } | Fact::Directory { mode: old }) => *old = mode,
             (2, Fact::File { sha256, .. }) => *sha256 = Sha256::of(name.as_bytes()),
-            (3, Fact::File { size_bytes, .. }) => *size_bytes += 1,
+            (3, Fact::File { size, .. }) => *size += 1,
             (4, Fact::Symlink { target }) => target.extend_from_slice(name.as_bytes()),
             (5, _) => drop(entries.insert(at(&format!("zz/{name}")), Fact::Directory { mode })),
             (_, fact) => *fact = Fact::Symlink { target: name.clone().into_bytes() },

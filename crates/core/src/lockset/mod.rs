@@ -11,6 +11,7 @@ pub(crate) mod fixtures;
 pub(crate) mod npm;
 mod pep;
 mod requirements;
+mod selection;
 mod semver;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use pep::normal_name;
 pub(crate) use pep::normal_version;
+pub use selection::{Own, Selection};
 
 macro_rules! formats {
     ($($variant:ident = $name:literal, $installer:literal, $doc:literal;)*) => {
@@ -265,15 +267,6 @@ enum Facts {
     Cargo,
 }
 
-/// Says which optional parts of a lockfile the installer was told to install.
-#[derive(Clone, Debug, Default)]
-pub struct Selection {
-    /// Extras of the project.
-    pub extras: BTreeSet<String>,
-    /// Development groups of the project.
-    pub groups: BTreeSet<String>,
-}
-
 /// Parses a lockfile.
 ///
 /// # Errors
@@ -351,93 +344,11 @@ impl Lockfile {
         all
     }
 
-    /// Names what must be there after an install whatever the platform is: everything that the root reaches over
-    /// edges without a marker, with the chosen extras and groups.
-    #[must_use]
-    pub fn must_be_installed(&self, selection: &Selection) -> BTreeSet<&str> {
-        let mut found = BTreeSet::new();
-        match self.format {
-            Format::Uv => self.walk(selection, &mut found),
-            Format::Cargo => {}
-            _ => {
-                let sure = |p: &&Package| {
-                    p.condition.is_none()
-                        && match &p.scope {
-                            Scope::Always => true,
-                            Scope::Optional(_) => false,
-                            Scope::Dev(group) => selection.groups.contains(group),
-                        }
-                };
-                found.extend(self.packages.iter().filter(sure).map(|p| p.name.as_str()));
-            }
-        }
-        found
-    }
-
     /// Gives every place of an npm lock; none for another format.
     pub(crate) fn npm_places(&self) -> Option<&BTreeMap<String, npm::Entry>> {
         match &self.facts {
             Facts::Npm(facts) => Some(&facts.entries),
             Facts::Uv(_) | Facts::Requirements | Facts::Cargo => None,
-        }
-    }
-
-    fn walk<'a>(&'a self, selection: &Selection, found: &mut BTreeSet<&'a str>) {
-        let mut seen: BTreeSet<(&str, &str)> = BTreeSet::new();
-        let mut queue: Vec<(&Dependency, bool)> = Vec::new();
-        let local = |p: &&Package| matches!(p.source, Source::Local(_) | Source::Virtual(_));
-        for root in self.packages.iter().filter(local).filter(|p| self.is_root(p)) {
-            if matches!(root.source, Source::Local(_)) {
-                found.insert(&root.name);
-            }
-            let chosen = |d: &&Dependency| match &d.scope {
-                Scope::Always => true,
-                Scope::Optional(extra) => selection.extras.contains(extra),
-                Scope::Dev(group) => selection.groups.contains(group),
-            };
-            queue.extend(
-                root.dependencies
-                    .iter()
-                    .filter(chosen)
-                    .map(|d| (d, d.marker.is_none())),
-            );
-        }
-        while let Some((edge, sure)) = queue.pop() {
-            if !sure {
-                continue;
-            }
-            let mut targets = self.packages.iter().filter(|p| p.name == edge.name);
-            let (Some(target), None) = (targets.next(), targets.next()) else {
-                continue;
-            };
-            if !matches!(target.source, Source::Virtual(_)) {
-                found.insert(&target.name);
-            }
-            for extra in core::iter::once("").chain(edge.extras.iter().map(String::as_str)) {
-                if !seen.insert((&target.name, extra)) {
-                    continue;
-                }
-                let taken = |d: &&Dependency| match &d.scope {
-                    Scope::Always => extra.is_empty(),
-                    Scope::Optional(name) => !extra.is_empty() && name == extra,
-                    Scope::Dev(_) => false,
-                };
-                queue.extend(
-                    target
-                        .dependencies
-                        .iter()
-                        .filter(taken)
-                        .map(|d| (d, d.marker.is_none())),
-                );
-            }
-        }
-    }
-
-    /// Says whether a local package is the project that the lockfile lies beside.
-    fn is_root(&self, package: &Package) -> bool {
-        match &package.source {
-            Source::Local(at) | Source::Virtual(at) => *at == self.directory(),
-            Source::Hashed | Source::Bundled => false,
         }
     }
 

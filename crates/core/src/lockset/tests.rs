@@ -1,5 +1,6 @@
 use super::fixtures::*;
 use super::*;
+use crate::installer::{Installer, ProjectInstall};
 use proptest::prelude::*;
 
 fn at(path: &str) -> RelPath {
@@ -205,7 +206,10 @@ fn a_lock_that_differs_from_its_manifest_is_refused_by_the_dependency() {
     assert_eq!(check("uv.lock", UV_LOCK.as_bytes(), &dynamic).unwrap().len(), 1);
     let circle = uv("lint = [", "lint = [{ include-group = \"dev\" }, ");
     refused("uv.lock", UV_LOCK, &circle, "dev");
+}
 
+#[test]
+fn a_lock_of_cargo_or_npm_that_differs_from_its_manifest_is_refused() {
     let cargo = |from: &str, to: &str| declared(&[("Cargo.toml", &edit(CARGO_TOML, from, to))]);
     for (from, to, part) in [
         ("want = \"0.3.1\"", "want = \"0.4\"", "declared want 0.4"),
@@ -295,7 +299,10 @@ fn twins_orphans_and_unbound_sources_are_refused() {
         &project,
         "colorama",
     );
+}
 
+#[test]
+fn twins_orphans_and_unbound_sources_of_cargo_and_npm_are_refused() {
     let package = declared(&[("Cargo.toml", CARGO_TOML)]);
     let from_git = edit(
         CARGO_LOCK,
@@ -426,6 +433,8 @@ fn what_must_be_installed_follows_unmarked_edges_and_the_selection() {
         let selection = Selection {
             extras: set(extras),
             groups: set(groups),
+            project: ProjectInstall::UnboundBackend,
+            ..Selection::default()
         };
         lock.must_be_installed(&selection)
             .into_iter()
@@ -441,6 +450,54 @@ fn what_must_be_installed_follows_unmarked_edges_and_the_selection() {
     let npm = parse(&at("package-lock.json"), PACKAGE_LOCK.as_bytes()).unwrap();
     let without: Vec<&str> = npm.must_be_installed(&Selection::default()).into_iter().collect();
     assert_eq!(without, ["is-number", "is-odd", "ms"]);
+}
+
+#[test]
+fn what_is_chosen_is_read_from_the_arguments() {
+    let lock = parse(&at("uv.lock"), UV_LOCK.as_bytes()).unwrap();
+    let project = declared(&[("pyproject.toml", PYPROJECT)]);
+    let names = |args: &[&str], declared: &Declared| -> Vec<String> {
+        let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
+        let selection = Selection::of(&lock, declared, Installer::Uv, &args, ProjectInstall::Skip);
+        lock.must_be_installed(&selection)
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
+    };
+    for (args, wanted) in [
+        (&[][..], &["iniconfig", "six", "zipp"][..]),
+        (&["--no-dev"], &["six"]),
+        (&["--no-dev", "--extra", "net"], &["idna", "six"]),
+        (
+            &["--all-extras", "--group=lint", "--no-dev"],
+            &["idna", "six", "zipp"],
+        ),
+        (&["--only-group", "lint"], &["zipp"]),
+        (&["--package", "demo"], &[]),
+    ] {
+        assert_eq!(names(args, &project), wanted, "{args:?}");
+    }
+    let other = format!("{PYPROJECT}\n[tool.uv]\ndefault-groups = [\"lint\"]\n");
+    assert_eq!(
+        names(&[], &declared(&[("pyproject.toml", &other)])),
+        ["six", "zipp"]
+    );
+    let npm = parse(&at("package-lock.json"), PACKAGE_LOCK.as_bytes()).unwrap();
+    let omit = |args: &[&str]| {
+        let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
+        let chosen = Selection::of(
+            &npm,
+            &Declared::default(),
+            Installer::Npm,
+            &args,
+            ProjectInstall::Skip,
+        );
+        npm.must_be_installed(&chosen).contains("semver")
+    };
+    assert_eq!(
+        [omit(&[]), omit(&["--omit=dev"]), omit(&["--omit", "dev"])],
+        [true, false, false]
+    );
 }
 
 proptest! {

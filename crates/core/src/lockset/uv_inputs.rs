@@ -47,6 +47,7 @@ struct UvTool {
     sources: BTreeMap<String, toml::Value>,
     #[serde(default)]
     dev_dependencies: Vec<String>,
+    default_groups: Option<toml::Value>,
 }
 
 /// Compares the inputs that uv.lock carries with each `pyproject.toml`.
@@ -107,6 +108,23 @@ fn same_name(lock: &Lockfile, project: &Project, package: Option<&Package>) -> R
             ]))
         }
         _ => Ok(()),
+    }
+}
+
+/// Names the groups that uv installs unasked: `dev` unless the manifest says so; `None` for all of them.
+pub(super) fn default_groups(lock: &Lockfile, declared: &Declared) -> Option<BTreeSet<String>> {
+    let named = pyproject(lock, declared, &lock.directory())
+        .ok()
+        .and_then(|file| file.tool.uv.default_groups);
+    match named {
+        Some(toml::Value::Array(list)) => Some(
+            list.iter()
+                .filter_map(toml::Value::as_str)
+                .map(normal_name)
+                .collect(),
+        ),
+        Some(_) => None,
+        None => Some(BTreeSet::from(["dev".to_owned()])),
     }
 }
 

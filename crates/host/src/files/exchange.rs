@@ -106,7 +106,7 @@ pub(super) fn as_unproven(operation: &'static str, path: &RelPath, error: Error)
         Error::Refused(refusal) => {
             Error::unproven(operation, path.to_string(), std::io::Error::other(refusal))
         }
-        Error::Git(failure) => Error::unproven(operation, path.to_string(), std::io::Error::other(*failure)),
+        Error::Git(failure) => Error::unproven(operation, path.to_string(), std::io::Error::other(failure)),
         unproven @ Error::Unproven { .. } => unproven,
     }
 }

@@ -106,8 +106,11 @@ impl Walk<'_> {
             } else {
                 EntryKind::Other
             };
-            let ignored = under == Under::Ignored || self.ignore.matches(&path, kind);
-            self.entry(dir, path, file_type, ignored_or(ignored))?;
+            let under = match under {
+                Under::Open if self.ignore.matches(&path, kind) => Under::Ignored,
+                same => same,
+            };
+            self.entry(dir, path, file_type, under)?;
         }
         Ok(())
     }
@@ -155,10 +158,6 @@ impl Walk<'_> {
     fn leave(&mut self, path: RelPath, why: Why) {
         self.found.left_out.push(LeftOut { path, why });
     }
-}
-
-fn ignored_or(ignored: bool) -> Under {
-    if ignored { Under::Ignored } else { Under::Open }
 }
 
 fn refused(why: &str, path: &RelPath) -> Error {

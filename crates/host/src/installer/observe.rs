@@ -231,7 +231,7 @@ impl Walk<'_> {
         }
         Ok(Fact::File {
             mode: seen.permissions(),
-            size_bytes: size,
+            size,
             sha256: hasher.finish(),
         })
     }

@@ -143,10 +143,10 @@ fn only<'a>(locks: &[&'a Lockfile]) -> Result<&'a Lockfile> {
     }
 }
 
-fn identity(tools: &Tools) -> install::Installer {
+fn identity(tools: &Tools) -> install::InstalledBy {
     let identity = tools.program().identity.clone();
-    install::Installer {
-        name: identity.name,
+    install::InstalledBy {
+        name: tools.installer(),
         sha256: identity.sha256,
         version: identity.version,
     }

@@ -16,12 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Makes a seed that no other call in this process gets.
+/// Makes a seed that no other call in this process gets, nor one in another process of the machine at this time.
 #[must_use]
 pub fn seed() -> Seed {
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut random = [0x5e; 10];
-    random[2..].copy_from_slice(&n.to_be_bytes());
+    random[3..6].copy_from_slice(&std::process::id().to_be_bytes()[1..]);
+    random[6..].copy_from_slice(&n.to_be_bytes()[4..]);
     Seed {
         unix_ms: 1_790_000_000_000 + n,
         random,

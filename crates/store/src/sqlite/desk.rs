@@ -3,16 +3,16 @@
 //! Whatever is written goes through `record`, which knows no rule of its own: it loads the state, asks the `apply`
 //! of the core, and stores what comes out. `verify` folds the same records the same way.
 
-use super::row::{self, CallRow};
+use super::row::{self, CallRow, Found, Subject};
 use super::{fault, int};
 use crate::error::Result;
 use rusqlite::{Connection, OptionalExtension as _};
-use semel_core::call::{self, Event, Intent};
+use semel_core::Sha256;
+use semel_core::call::{self, Intent};
 use semel_core::ids::{ExecutionId, Generation, RunId};
 use semel_core::pipeline::{self, Run};
 use semel_core::record::{IllegalRecord, RECORD_VERSION, Record, Sync, chain};
 use semel_core::volume::{self, Durability, Volume};
-use semel_core::{Code, Sha256};
 use std::collections::HashMap;
 
 /// Is the end of the chain.
@@ -41,15 +41,6 @@ pub(super) struct Desk {
     pub(super) running: HashMap<ExecutionId, Durability>,
 }
 
-/// Is what an entry is found by.
-#[derive(Default)]
-struct Found<'a> {
-    job: Option<&'a str>,
-    execution: Option<&'a str>,
-    key: Option<&'a str>,
-    conflict: i64,
-}
-
 impl Desk {
     /// Records what happened: an entry of the chain, and the state that follows from it.
     pub(super) fn record(&mut self, record: &Record) -> Result<()> {
@@ -68,40 +59,21 @@ impl Desk {
             }
             Record::RunStarted(new) => self.run(record, &new.run),
             Record::RunStaged { run, .. } | Record::RunEnded { run, .. } => self.run(record, run),
-            Record::CallNoted(note) => {
-                let conflict = match &note.event {
-                    Event::Refused { code, .. } => i64::from(*code == Code::ReplayConflict),
-                    Event::Replayed | Event::Read => 0,
-                };
-                let found = Found {
-                    job: note.job.as_ref().map(|j| j.as_str()),
-                    execution: note.execution_id.as_ref().map(ExecutionId::as_str),
-                    key: note.key.as_ref().map(|k| k.as_str()),
-                    conflict,
-                };
-                self.append(record, &found, Durability::Process).map(drop)
-            }
-            Record::WorktreeRestored(restoration) => {
-                let found = Found {
-                    job: restoration.job.as_ref().map(|j| j.as_str()),
-                    ..Found::default()
-                };
-                self.append(record, &found, Durability::Process).map(drop)
-            }
+            Record::CallNoted(_) | Record::WorktreeRestored(_) => self.append(record, Subject::Own).map(drop),
             Record::DaemonStarted {
                 incarnation,
                 boot_id,
                 version,
                 at,
             } => {
-                self.append(record, &Found::default(), Durability::Power)?;
+                self.append(record, Subject::Own)?;
                 self.execute(
                     "INSERT INTO incarnations (incarnation, boot_id, version, at_ms) VALUES (?1, ?2, ?3, ?4)",
                     (int(incarnation.0)?, boot_id, version, int(at.0)?),
                 )
             }
             Record::AttemptJudged(judgement) => {
-                let seq = self.append(record, &of_job(judgement.job.as_str()), Durability::Power)?;
+                let seq = self.append(record, Subject::Own)?;
                 self.execute(
                     "INSERT INTO judgements (generation, seq, job, proposal, json) VALUES (?1, ?2, ?3, ?4, ?5)",
                     (
@@ -114,7 +86,7 @@ impl Desk {
                 )
             }
             Record::CertificateConsumed(consumption) => {
-                self.append(record, &Found::default(), Durability::Power)?;
+                self.append(record, Subject::Own)?;
                 self.execute(
                     "INSERT INTO consumptions (generation, json) VALUES (?1, ?2)",
                     (consumption.generation.as_str(), row::encode(consumption)?),
@@ -126,7 +98,7 @@ impl Desk {
     fn volume(&mut self, record: &Record, generation: &Generation) -> Result<()> {
         let prior = self.find_volume(generation)?;
         let volume = volume::apply(prior, record)?.ok_or_else(|| lost("a volume"))?;
-        self.append(record, &of_job(volume.job.as_str()), Durability::Power)?;
+        self.append(record, Subject::Job(&volume.job))?;
         let json = row::encode(&volume)?;
         let state = row::state_of(&volume);
         if let Record::VolumeOpened { new, .. } = record {
@@ -156,18 +128,7 @@ impl Desk {
         let scope = row::scope(&intent.scope);
         let prior = row::call_by_key(&self.conn, &scope, intent.key.as_str())?;
         call::apply(prior.map(|row| row.state), record)?;
-        let found = Found {
-            job: Some(intent.scope.job.as_str()),
-            execution: Some(intent.execution_id.as_str()),
-            key: Some(intent.key.as_str()),
-            conflict: 0,
-        };
-        let survives = intent.survives();
-        let seq = self.append(record, &found, survives)?;
-        let job_scoped = match intent.scope.generation {
-            Some(_) => None,
-            None => Some(intent.scope.job.as_str()),
-        };
+        let seq = self.append(record, Subject::Call(intent))?;
         self.execute(
             "INSERT INTO calls (intent_seq, scope, key, execution_id, generation, job_scoped, state, at_ms)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'running', ?7)",
@@ -177,11 +138,12 @@ impl Desk {
                 intent.key.as_str(),
                 intent.execution_id.as_str(),
                 intent.generation.as_str(),
-                job_scoped,
+                row::job_scoped(intent),
                 int(intent.at.0)?,
             ),
         )?;
-        self.running.insert(intent.execution_id.clone(), survives);
+        self.running
+            .insert(intent.execution_id.clone(), intent.survives());
         Ok(())
     }
 
@@ -190,13 +152,7 @@ impl Desk {
         let CallRow { intent_seq, state } = known;
         let intent = state.intent().clone();
         let next = call::apply(Some(state), record)?;
-        let found = Found {
-            job: Some(intent.scope.job.as_str()),
-            execution: Some(execution.as_str()),
-            key: Some(intent.key.as_str()),
-            conflict: 0,
-        };
-        let seq = self.append(record, &found, intent.survives())?;
+        let seq = self.append(record, Subject::Call(&intent))?;
         self.running.remove(execution);
         let state = match &next {
             None => return self.execute("DELETE FROM calls WHERE intent_seq = ?1", (intent_seq,)),
@@ -211,7 +167,7 @@ impl Desk {
     fn run(&mut self, record: &Record, run: &RunId) -> Result<()> {
         let prior = self.find_run(run)?;
         let next = pipeline::apply(prior, record)?.ok_or_else(|| lost("a run"))?;
-        let seq = self.append(record, &of_job(next.new.job.as_str()), Durability::Power)?;
+        let seq = self.append(record, Subject::Job(&next.new.job))?;
         let over = i64::from(next.end.is_some());
         let json = row::encode(&next)?;
         if let Record::RunStarted(_) = record {
@@ -228,7 +184,12 @@ impl Desk {
     }
 
     /// Adds an entry to the chain, and gives its place.
-    fn append(&mut self, record: &Record, found: &Found<'_>, survives: Durability) -> Result<i64> {
+    fn append(&mut self, record: &Record, subject: Subject<'_>) -> Result<i64> {
+        let found = Found::of(record, subject);
+        let survives = match subject {
+            Subject::Call(intent) => intent.survives(),
+            Subject::Own | Subject::Job(_) => Durability::Process,
+        };
         let body = row::encode(record)?;
         let seq = self.head.seq + 1;
         let hash = chain(&self.head.hash, seq, RECORD_VERSION, body.as_bytes());
@@ -291,13 +252,6 @@ impl Desk {
         } else {
             Err(lost("a row").into())
         }
-    }
-}
-
-fn of_job(job: &str) -> Found<'_> {
-    Found {
-        job: Some(job),
-        ..Found::default()
     }
 }
 

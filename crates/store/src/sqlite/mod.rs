@@ -4,6 +4,7 @@
 //! [`Journal`]; this module only says who carries it out.
 
 mod desk;
+mod fold;
 mod read;
 mod row;
 mod schema;

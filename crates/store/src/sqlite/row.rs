@@ -3,7 +3,9 @@
 use super::fault;
 use crate::error::{Damage, Error, Result};
 use rusqlite::{Connection, OptionalExtension as _, Row};
-use semel_core::call::{self, CallState, Outcome, Scope};
+use semel_core::Code;
+use semel_core::call::{self, CallState, Event, Intent, Outcome, Scope};
+use semel_core::ids::JobId;
 use semel_core::record::{RECORD_VERSION, Record};
 use semel_core::volume::{Role, Volume, VolumeState};
 use serde::Serialize;
@@ -49,6 +51,80 @@ fn unreadable(doing: &'static str, detail: &impl ToString) -> Error {
 pub(super) fn scope(scope: &Scope) -> String {
     let generation = scope.generation.as_ref().map_or("-", |g| g.as_str());
     format!("{} {} {generation}", scope.principal, scope.job)
+}
+
+/// Gives the job of a call whose effect lies outside of any generation.
+pub(super) fn job_scoped(intent: &Intent) -> Option<&str> {
+    match intent.scope.generation {
+        Some(_) => None,
+        None => Some(intent.scope.job.as_str()),
+    }
+}
+
+/// Is what a record is about, where it does not say so itself.
+#[derive(Clone, Copy)]
+pub(super) enum Subject<'a> {
+    /// It says so itself, or is about nothing.
+    Own,
+    /// Something of a job.
+    Job(&'a JobId),
+    /// A call.
+    Call(&'a Intent),
+}
+
+/// Is what an entry is found by.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found<'a> {
+    pub(super) job: Option<&'a str>,
+    pub(super) execution: Option<&'a str>,
+    pub(super) key: Option<&'a str>,
+    pub(super) conflict: i64,
+}
+
+impl<'a> Found<'a> {
+    pub(super) fn of(record: &'a Record, subject: Subject<'a>) -> Self {
+        let job = |job: Option<&'a JobId>| Found {
+            job: job.map(JobId::as_str),
+            execution: None,
+            key: None,
+            conflict: 0,
+        };
+        match (subject, record) {
+            (Subject::Job(of), _) => job(Some(of)),
+            (Subject::Call(intent), _) => Found {
+                execution: Some(intent.execution_id.as_str()),
+                key: Some(intent.key.as_str()),
+                ..job(Some(&intent.scope.job))
+            },
+            (Subject::Own, Record::CallNoted(note)) => Found {
+                execution: note.execution_id.as_ref().map(|id| id.as_str()),
+                key: note.key.as_ref().map(|key| key.as_str()),
+                conflict: match &note.event {
+                    Event::Refused { code, .. } => i64::from(*code == Code::ReplayConflict),
+                    Event::Replayed | Event::Read => 0,
+                },
+                ..job(note.job.as_ref())
+            },
+            (Subject::Own, Record::AttemptJudged(judgement)) => job(Some(&judgement.job)),
+            (Subject::Own, Record::WorktreeRestored(restoration)) => job(restoration.job.as_ref()),
+            (
+                Subject::Own,
+                Record::DaemonStarted { .. }
+                | Record::VolumeOpened { .. }
+                | Record::VolumeReady { .. }
+                | Record::VolumeEnded { .. }
+                | Record::VolumeDestroyed { .. }
+                | Record::CallIntended(_)
+                | Record::CallReceipted { .. }
+                | Record::CallFreed { .. }
+                | Record::CallUnknown { .. }
+                | Record::RunStarted(_)
+                | Record::RunStaged { .. }
+                | Record::RunEnded { .. }
+                | Record::CertificateConsumed(_),
+            ) => job(None),
+        }
+    }
 }
 
 /// Says in a word where a volume is.

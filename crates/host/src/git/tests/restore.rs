@@ -2,7 +2,7 @@
 
 use super::*;
 use rustix::fs::{CWD, FileType, Mode as FileMode, mknodat};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Instant;
 
 fn options(wait_ms: u64) -> RestoreOptions {
@@ -132,6 +132,9 @@ fn crash(lock: &Path, nonce: &str, edit: impl FnOnce(&mut record::OwnerRecord)) 
     child.wait().unwrap();
     edit(&mut owner);
     std::fs::write(lock, serde_json::to_vec(&owner).unwrap()).unwrap();
+    // Another one died before its lock was taken.
+    let waiter = lock.with_file_name(format!("index.lock.semel-{nonce}"));
+    std::fs::write(waiter, serde_json::to_vec(&owner).unwrap()).unwrap();
     let private = lock.with_file_name(format!("index.semel-{nonce}"));
     std::fs::hard_link(lock.with_extension(""), &private).unwrap();
     std::fs::write(lock.with_file_name(format!("index.semel-{nonce}.lock")), b"half").unwrap();
@@ -597,9 +600,9 @@ fn contenders_wait_for_each_other() {
     assert_eq!(lab.sh("wt", &["status", "--porcelain"]), "");
 }
 
-/// The other half of the next test: it restores, and is killed while it does.
+/// The other half of the next tests: it restores, as another user or to be killed meanwhile.
 #[test]
-fn child_that_is_killed() {
+fn child_of_another_test() {
     let (Some(dir), Some(worktree), Some(tree)) = (
         std::env::var_os("SEMEL_TEST_GIT"),
         std::env::var_os("SEMEL_TEST_WORKTREE"),
@@ -609,7 +612,59 @@ fn child_that_is_killed() {
     };
     let git = Git::find(&[PathBuf::from(dir)]).unwrap();
     let done = restore(&git, Path::new(&worktree), &tree, options(60_000), &cancel());
-    done.unwrap();
+    match std::env::var("SEMEL_TEST_REASON") {
+        Err(_) => drop(done.unwrap()),
+        Ok(reason) => {
+            let failed = done.unwrap_err();
+            assert_eq!(failed.touched, Touched::Nothing);
+            let refusal = failed.error.into_refusal();
+            assert_eq!((refusal.code, refusal.reason), (Code::LockUnsafe, Some(reason)));
+            assert!(refusal.why.contains("Permission denied"), "{}", refusal.why);
+        }
+    }
+}
+
+fn child(git: &Git, lab: &Lab, tree: &str) -> std::process::Command {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child
+        .args(["--exact", "git::tests::restore::child_of_another_test"])
+        .env("SEMEL_TEST_GIT", git.program().parent().unwrap())
+        .env("SEMEL_TEST_WORKTREE", lab.path("wt"))
+        .env("SEMEL_TEST_TREE", tree)
+        .stdout(Stdio::null());
+    child
+}
+
+#[test]
+fn c09_a_lock_that_may_not_be_made_is_unsafe_at_once() {
+    use std::os::unix::process::CommandExt;
+    let exe = std::env::current_exe().unwrap();
+    let reachable = exe.ancestors().skip(1).all(|dir| {
+        let mode = std::fs::metadata(dir).map(|m| m.mode()).unwrap_or_default();
+        dir.as_os_str().is_empty() || mode & 0o1 != 0
+    });
+    if !rustix::process::geteuid().is_root() || !reachable {
+        skipped("a lock that may not be made needs root, and a test binary that everybody can start");
+        return;
+    }
+    for git in gits() {
+        let lab = Lab::new(&git);
+        let (tree, lock) = lab.linked();
+        let mut chown = std::process::Command::new("/bin/chown");
+        chown
+            .args(["-R", "65534:65534"])
+            .args([lab.path("r"), lab.path("wt")]);
+        assert!(chown.status().unwrap().success());
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(lab.dir.path(), 0o755);
+        mode(lock.parent().unwrap(), 0o555);
+        let mut child = child(&git, &lab, &tree);
+        child.env("SEMEL_TEST_REASON", "denied").uid(65_534).gid(65_534);
+        assert!(child.status().unwrap().success());
+        no_residue(&lock);
+    }
 }
 
 /// `kill -9` at many moments of a restoration: the index is whole at every one, and the next restoration takes the
@@ -627,13 +682,7 @@ fn a_killed_restoration_is_taken_over_at_once() {
             for n in (0..600).step_by(2) {
                 lab.write(&format!("wt/many/{n}"), "changed by the agent\n");
             }
-            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-            child
-                .args(["--exact", "git::tests::restore::child_that_is_killed"])
-                .env("SEMEL_TEST_GIT", git.program().parent().unwrap())
-                .env("SEMEL_TEST_WORKTREE", lab.path("wt"))
-                .env("SEMEL_TEST_TREE", &tree)
-                .stdout(Stdio::null());
+            let mut child = child(&git, &lab, &tree);
             let mut child = Ends(child.spawn().unwrap());
             until("the child holds the lock, or is done", || {
                 lock.exists() || child.0.try_wait().unwrap().is_some()

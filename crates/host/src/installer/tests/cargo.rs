@@ -107,13 +107,17 @@ fn a_target_directory_that_came_with_the_tree_is_refused() {
 #[test]
 fn a_toolchain_inside_of_the_tree_is_refused() {
     let site = site();
-    site.write("bin/cargo", "#!/bin/sh\ntouch /tmp/must-never-run\n");
+    site.write("bin/cargo", "#!/bin/sh\ntouch \"$0.ran\"\n");
     let hints = Hints {
         cargo: Some(site.tree.join("bin/cargo")),
         ..Hints::default()
     };
     let refusal = refused(resolve(Installer::Cargo, &hints, &site.tree, &never()));
     assert_eq!(refusal.code, Code::SandboxUnavailable);
+    assert!(
+        !site.tree.join("bin/cargo.ran").exists(),
+        "the host never runs what the tree brought"
+    );
 }
 
 #[test]

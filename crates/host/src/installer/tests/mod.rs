@@ -28,7 +28,7 @@ pub(super) fn skipped(why: &str) {
 
 /// One generation: a tree, a home beside it, and nothing else.
 pub(super) struct Site {
-    _dir: TempDir,
+    dir: TempDir,
     pub(super) tree: PathBuf,
     pub(super) home: PathBuf,
     pub(super) stock: PathBuf,
@@ -42,7 +42,7 @@ pub(super) fn site() -> Site {
         std::fs::create_dir(place).unwrap();
     }
     Site {
-        _dir: dir,
+        dir,
         tree,
         home,
         stock,
@@ -50,6 +50,15 @@ pub(super) fn site() -> Site {
 }
 
 impl Site {
+    /// As in production: neither the state root nor any home is seen, but for what is shown again.
+    fn isolation(&self) -> Isolation {
+        Isolation {
+            hide: vec!["/root".into(), "/home".into(), self.dir.path().to_path_buf()],
+            read_only: Vec::new(),
+            require: Require::BestEffort,
+        }
+    }
+
     pub(super) fn write(&self, path: &str, text: impl AsRef<[u8]>) {
         let path = self.tree.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -68,7 +77,7 @@ impl Site {
             network_env: BTreeMap::new(),
             deadline: Duration::from_secs(300),
             grace: Duration::from_secs(2),
-            isolation: isolation(),
+            isolation: self.isolation(),
         }
     }
 
@@ -83,16 +92,8 @@ impl Site {
             writable: Vec::new(),
             deadline: Duration::from_secs(300),
             grace: Duration::from_secs(2),
-            isolation: isolation(),
+            isolation: self.isolation(),
         }
-    }
-}
-
-pub(super) fn isolation() -> Isolation {
-    Isolation {
-        hide: vec!["/root".into(), "/home".into()],
-        read_only: Vec::new(),
-        require: Require::BestEffort,
     }
 }
 
@@ -164,7 +165,8 @@ pub(super) fn network() -> BTreeMap<OsString, OsString> {
 
 /// Says that a registry cannot be reached, where an installer's own words say so; panics for any other failure.
 pub(super) fn unreachable(error: &Error) {
-    const WORDS: [&str; 8] = [
+    const WORDS: [&str; 9] = [
+        "EAI_AGAIN",
         "dns error",
         "resolve host",
         "ENOTFOUND",

@@ -35,7 +35,7 @@ fn sees_modes_content_and_links_without_following() {
         observed.entries[&path("a/b/f")],
         Fact::File {
             mode: 0o640,
-            size_bytes: 4,
+            size: 4,
             sha256: Sha256::of(b"text"),
         }
     );
@@ -70,6 +70,19 @@ fn a_hard_link_is_refused() {
         (refusal.reason.as_deref(), refusal.names),
         (Some("hard_link"), vec!["f".to_owned()])
     );
+}
+
+/// `/dev` has mounts of its own on most machines; none of its devices is ever opened.
+#[test]
+fn a_mount_beneath_the_root_is_refused() {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    if places.filter(|place| place.starts_with("/dev/")).count() == 0 {
+        return skipped("no mount lies beneath /dev");
+    }
+    let refusal = refused(look(Path::new("/dev")));
+    assert_eq!(refusal.code, Code::RecordOutsideRoot);
+    assert_eq!(refusal.reason.as_deref(), Some("mount"));
 }
 
 proptest! {

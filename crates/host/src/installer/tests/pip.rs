@@ -104,3 +104,65 @@ fn registry_pip_installs_published_wheels() {
     let record = bind(&plan, &generation(), &locks).unwrap();
     assert_eq!(record.packages, ["idna==3.10"]);
 }
+
+/// An index that takes the connection and never answers.
+#[test]
+fn a_fetch_past_its_deadline_is_ended_and_named() {
+    let site = site();
+    let Some(mut plan) = project(&site) else {
+        return;
+    };
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let index = format!("http://{}/simple", silent.local_addr().unwrap());
+    plan.network_env = BTreeMap::from([("PIP_INDEX_URL".into(), index.into())]);
+    plan.deadline = Duration::from_secs(2);
+    let started = std::time::Instant::now();
+    assert_eq!(refused(fetch(&plan, &never())).code, Code::TimedOut);
+    assert!(started.elapsed() < Duration::from_secs(30));
+}
+
+/// A home within the tree would be tested with it, and a path with a link in it is another path inside.
+#[test]
+fn places_that_overlap_or_are_not_real_are_refused() {
+    let site = site();
+    let Some(plan) = project(&site) else {
+        return;
+    };
+    let mut inner = plan.clone();
+    inner.home = site.tree.join("home");
+    std::fs::create_dir(&inner.home).unwrap();
+    assert_eq!(refused(fetch(&inner, &never())).code, Code::BadConfig);
+    let mut linked = plan;
+    linked.tree = site.stock.join("link");
+    std::os::unix::fs::symlink(&site.tree, &linked.tree).unwrap();
+    assert_eq!(refused(fetch(&linked, &never())).code, Code::BadConfig);
+}
+
+#[test]
+fn a_project_below_the_root_has_its_environment_beside_its_lock() {
+    let site = site();
+    let Some(mut plan) = project(&site) else {
+        return;
+    };
+    std::fs::create_dir(site.tree.join("sub")).unwrap();
+    std::fs::rename(
+        site.tree.join("requirements.txt"),
+        site.tree.join("sub/requirements.txt"),
+    )
+    .unwrap();
+    plan.directory = RelPath::parse(b"sub").unwrap();
+    fetch(&plan, &never()).unwrap();
+    install(&plan, &never()).unwrap();
+    assert!(site.tree.join("sub/.venv/pyvenv.cfg").exists());
+    let generation = generation();
+    let record = bind(&plan, &generation, &[lockfile(&site, "sub/requirements.txt")]).unwrap();
+    assert_eq!(record.roots[0].place.to_string(), "tree/sub/.venv");
+    verify_again(&plan, &record, &generation).unwrap();
+    let plans = [plan];
+    let run = run_tests(
+        &site.tests("test", &plans, &["python", "run.py", "{report}"]),
+        &never(),
+    )
+    .unwrap();
+    assert_eq!(run.verdict.unwrap().passed, 1);
+}

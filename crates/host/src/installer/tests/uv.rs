@@ -256,6 +256,29 @@ fn a_build_that_writes_into_the_environment_is_refused() {
     assert!(refusal.names[0].ends_with("leaf/__init__.py"), "{refusal:#?}");
 }
 
+/// What reaches the fetch stage stays there: the same build, run again offline, sees none of it.
+#[test]
+fn the_operators_credentials_reach_the_fetch_stage_alone() {
+    let site = site();
+    let tell = "open('build/told', 'a').write(' '.join(sorted(os.environ)) + chr(10))";
+    site.write("build/backend.py", BACKEND.replace("TAMPER", tell));
+    site.write("src/app/__init__.py", "NAME = 'app'\n");
+    let settings = format!("{BUILD_SYSTEM}\n[tool.uv]\nreinstall-package = [\"app\"]\n");
+    let Some((mut plan, _)) = project(&site, &settings) else {
+        return;
+    };
+    plan.project = ProjectInstall::UnboundBackend;
+    plan.network_env
+        .insert("INDEX_PASSWORD".into(), "hunter22".into());
+    fetch(&plan, &never()).unwrap();
+    install(&plan, &never()).unwrap();
+    let told = std::fs::read_to_string(site.tree.join("build/told")).unwrap();
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines.len() >= 2, "{told}");
+    assert!(lines[0].contains("INDEX_PASSWORD"));
+    assert!(!lines[lines.len() - 1].contains("INDEX_PASSWORD"));
+}
+
 /// A published project with its own lock: every test of it runs, against its own source tree.
 #[test]
 fn registry_uv_tests_a_published_project() {
@@ -298,7 +321,25 @@ fn registry_uv_tests_a_published_project() {
     );
 }
 
+/// pip asks a source distribution for its metadata before it keeps it; this backend answers without building.
+const ANSWERS: &str = r#"
+import os
+def get_requires_for_build_wheel(config_settings=None): return []
+def prepare_metadata_for_build_wheel(out, config_settings=None):
+    name, version = os.environ["SDIST"].split("==")
+    info = name.replace("-", "_") + f"-{version}.dist-info"
+    os.mkdir(os.path.join(out, info))
+    with open(os.path.join(out, info, "METADATA"), "w") as f:
+        f.write(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return info
+"#;
+
 fn unpack_sdist(site: &Site, python: &Path, name: &str, version: &str) -> bool {
+    let backend = site.stock.join("answers/hatchling");
+    std::fs::create_dir_all(&backend).unwrap();
+    std::fs::write(backend.join("__init__.py"), "").unwrap();
+    std::fs::write(backend.join("build.py"), ANSWERS).unwrap();
+    let wanted = format!("{name}=={version}");
     let mut command = crate::process::Command::new(python, &site.stock)
         .args([
             "-m",
@@ -308,11 +349,14 @@ fn unpack_sdist(site: &Site, python: &Path, name: &str, version: &str) -> bool {
             "--no-deps",
             "--no-binary",
             ":all:",
-            "--dest",
-            ".",
         ])
-        .args([format!("{name}=={version}")]);
+        .args(["--no-build-isolation", "--dest", "."])
+        .args([&wanted]);
     command.env = network();
+    command.env.insert("SDIST".into(), wanted.into());
+    command
+        .env
+        .insert("PYTHONPATH".into(), site.stock.join("answers").into_os_string());
     command
         .env
         .insert("HOME".into(), site.stock.clone().into_os_string());

@@ -3,28 +3,25 @@
 //! Installed and source trees are read-only, the network is a loopback device, the environment is a list. It
 //! counts nothing itself: core reads the report.
 
-use super::plan::{Isolation, Plan, SYSTEM_PATH, private_dir};
+mod evidence;
+mod runner;
+
+use super::plan::{Isolation, Plan, private_dir};
 use crate::error::{Error, Result};
 use crate::process::{Cancel, Command, Confinement, End, Ended, Output, TreeEnded, run};
 use crate::sandbox::{Network, Sandbox, TreeAccess};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use evidence::{read_report, refuse_present, too_long};
+use runner::{Runner, Source, search};
 use semel_core::confinement::Level;
-use semel_core::installer::Installer;
 use semel_core::path::shown;
 use semel_core::report::{self, Counts, Ending};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// An argument of a test command in which this text stands for the path of the report.
-const PLACEHOLDER: &str = "{report}";
 const CAPTURED: u64 = report::LONGEST_REPORT;
 
 /// Says where the report of a test command comes from.
@@ -158,10 +155,6 @@ fn tail(bytes: &[u8]) -> Vec<u8> {
     bytes[bytes.len().saturating_sub(KEPT)..].to_vec()
 }
 
-fn too_long() -> Refusal {
-    Refusal::new(Code::EvidenceForeign, "the report is longer than 64 MiB").reason("report_too_long")
-}
-
 /// The directories of one run.
 struct Places {
     home: PathBuf,
@@ -191,161 +184,6 @@ impl Places {
         }
         Ok(places)
     }
-}
-
-/// Where the report is found.
-enum Source {
-    Stdout,
-    File { root: PathBuf, path: RelPath },
-}
-
-/// The command as it is run.
-struct Runner {
-    program: PathBuf,
-    args: Vec<OsString>,
-    source: Source,
-}
-
-const REPORT_NAME: &[u8] = b"report/junit.xml";
-
-impl Runner {
-    fn of(plan: &TestPlan<'_>, places: &Places) -> Result<Self> {
-        let Some((name, args)) = plan.command.split_first() else {
-            return Err(Refusal::new(Code::BadConfig, "the test command is empty").into());
-        };
-        let mut args = args.to_vec();
-        let program = find_program(plan, name)?;
-        let ours = places.home.join(OsStr::from_bytes(REPORT_NAME));
-        let placed = args
-            .iter_mut()
-            .filter(|arg| contains(arg, PLACEHOLDER))
-            .map(|arg| {
-                *arg = replaced(arg, PLACEHOLDER, ours.as_os_str());
-            });
-        let placed = placed.count() > 0;
-        let beneath_home = || -> Result<Source> {
-            Ok(Source::File {
-                root: places.home.clone(),
-                path: RelPath::parse(REPORT_NAME)?,
-            })
-        };
-        let source = if let ReportFrom::File(path) = &plan.report {
-            Source::File {
-                root: plan.tree.clone(),
-                path: path.clone(),
-            }
-        } else if placed {
-            beneath_home()?
-        } else if is_pytest(name, &args) {
-            let mut report = OsString::from("--junitxml=");
-            report.push(&ours);
-            let mut cache = OsString::from("cache_dir=");
-            cache.push(places.home.join("pytest-cache"));
-            insert(&mut args, [report, "-o".into(), cache]);
-            beneath_home()?
-        } else if let Some(at) = cargo_test_at(name, &args) {
-            for flag in ["--offline", "--locked"] {
-                if !args.iter().any(|arg| arg == flag) {
-                    args.insert(at + 1, flag.into());
-                }
-            }
-            Source::Stdout
-        } else {
-            let why = "the test command leaves no report that is known; name one with `report`, or put {report} \
-                       into an argument";
-            return Err(Refusal::new(Code::BadConfig, why)
-                .name(shown(name.as_bytes()))
-                .into());
-        };
-        Ok(Self {
-            program,
-            args,
-            source,
-        })
-    }
-}
-
-fn base_name(name: &OsStr) -> &[u8] {
-    Path::new(name).file_name().unwrap_or_default().as_bytes()
-}
-
-/// `pytest …`, `py.test …`, `python3 -m pytest …`.
-fn is_pytest(name: &OsStr, args: &[OsString]) -> bool {
-    let name = base_name(name);
-    if matches!(name, b"pytest" | b"py.test") {
-        return true;
-    }
-    let module = args
-        .iter()
-        .position(|arg| arg == "-m")
-        .and_then(|at| args.get(at + 1));
-    name.starts_with(b"python") && module.is_some_and(|module| module == "pytest")
-}
-
-/// Finds `test` in `cargo [+toolchain] [options] test …`.
-fn cargo_test_at(name: &OsStr, args: &[OsString]) -> Option<usize> {
-    let command = args.iter().position(|arg| !arg.as_bytes().starts_with(b"-"))?;
-    let known = base_name(name) == b"cargo" && matches!(args[command].as_bytes(), b"test" | b"t");
-    known.then_some(command)
-}
-
-/// Puts options before the `--` of a command, or at its end.
-fn insert(args: &mut Vec<OsString>, options: [OsString; 3]) {
-    let at = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
-    args.splice(at..at, options);
-}
-
-fn contains(arg: &OsStr, part: &str) -> bool {
-    arg.as_bytes()
-        .windows(part.len())
-        .any(|window| window == part.as_bytes())
-}
-
-fn replaced(arg: &OsStr, part: &str, with: &OsStr) -> OsString {
-    let bytes = arg.as_bytes();
-    let at = bytes
-        .windows(part.len())
-        .position(|window| window == part.as_bytes());
-    let Some(at) = at else {
-        return arg.to_owned();
-    };
-    let mut whole = bytes[..at].to_vec();
-    whole.extend_from_slice(with.as_bytes());
-    whole.extend_from_slice(&bytes[at + part.len()..]);
-    OsString::from_vec(whole)
-}
-
-/// The directories in which programs are found by name: what was installed, its toolchains, the system.
-fn search(plan: &TestPlan<'_>) -> Vec<PathBuf> {
-    let mut dirs = Vec::new();
-    for installed in plan.installed {
-        match installed.tools.installer() {
-            Installer::Uv | Installer::Pip => dirs.push(super::environment(installed).join("bin")),
-            Installer::Npm => dirs.push(super::environment(installed).join(".bin")),
-            Installer::Cargo => {}
-        }
-    }
-    for installed in plan.installed {
-        dirs.extend(installed.tools.program_dirs());
-    }
-    dirs.extend(SYSTEM_PATH.split(':').map(PathBuf::from));
-    dirs
-}
-
-fn find_program(plan: &TestPlan<'_>, name: &OsStr) -> Result<PathBuf> {
-    if name.as_bytes().contains(&b'/') {
-        return Ok(plan.tree.join(name));
-    }
-    let found = search(plan)
-        .into_iter()
-        .map(|dir| dir.join(name))
-        .find(|path| path.is_file());
-    found.ok_or_else(|| {
-        let why = "the test program is neither installed nor one of the system";
-        Refusal::new(Code::NotFound, why)
-            .name(shown(name.as_bytes()))
-            .into()
-    })
 }
 
 fn build(plan: &TestPlan<'_>, places: &Places, runner: &Runner) -> Result<Command> {
@@ -421,66 +259,4 @@ fn writable(plan: &TestPlan<'_>) -> Result<Vec<PathBuf>> {
         dirs.push(dir);
     }
     Ok(dirs)
-}
-
-/// A report that is there before the tests proves nothing about them.
-fn refuse_present(plan: &TestPlan<'_>, path: &RelPath) -> Result<()> {
-    if open_beneath(&plan.tree, path)?.is_none() {
-        return Ok(());
-    }
-    let why = "the report is there before the tests ran";
-    Err(Refusal::new(Code::EvidenceForeign, why)
-        .reason("not_fresh")
-        .name(path.to_string())
-        .into())
-}
-
-/// Opens a file beneath a directory without following any link; `None` where it is not there.
-fn open_beneath(root: &Path, path: &RelPath) -> Result<Option<OwnedFd>> {
-    let root_fd = rustix::fs::openat(
-        CWD,
-        root,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .map_err(|e| Error::io("open", root, e))?;
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let name = OsStr::from_bytes(path.as_bytes());
-    match rustix::fs::openat2(root_fd.as_fd(), name, flags, Mode::empty(), resolve) {
-        Ok(fd) => Ok(Some(fd)),
-        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-        Err(Errno::LOOP | Errno::XDEV) => {
-            let why = "the report lies behind a link";
-            Err(Refusal::new(Code::EvidenceForeign, why)
-                .name(path.to_string())
-                .into())
-        }
-        Err(e) => Err(Error::io("open", root.join(name), e)),
-    }
-}
-
-/// Reads the report that a run left; it must be a plain file with one name.
-fn read_report(root: &Path, path: &RelPath) -> Result<Option<Vec<u8>>> {
-    let Some(fd) = open_beneath(root, path)? else {
-        return Ok(None);
-    };
-    let file = std::fs::File::from(fd);
-    let place = root.join(OsStr::from_bytes(path.as_bytes()));
-    let facts = file.metadata().map_err(|e| Error::io("look at", &place, e))?;
-    if !facts.is_file() || facts.nlink() != 1 {
-        let why = "the report is not a plain file with one name";
-        return Err(Refusal::new(Code::EvidenceForeign, why)
-            .name(path.to_string())
-            .into());
-    }
-    let mut bytes = Vec::new();
-    let mut bounded = file.take(report::LONGEST_REPORT + 1);
-    bounded
-        .read_to_end(&mut bytes)
-        .map_err(|e| Error::io("read", &place, e))?;
-    if bytes.len() as u64 > report::LONGEST_REPORT {
-        return Err(too_long().name(path.to_string()).into());
-    }
-    Ok(Some(bytes))
 }

@@ -1,3 +1,13 @@
+//! What only a journal in a file can be asked.
+
+mod child;
+mod crash;
+mod disk;
+mod files;
+mod random;
+mod tamper;
+mod torn;
+
 use super::*;
 use crate::conformance::{Loop, suite};
 use crate::journal::Remote;

@@ -1,0 +1,88 @@
+use super::*;
+use crate::sample;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+proptest! {
+    #[test]
+    fn a_record_is_read_as_it_was_written(record in sample::any_record()) {
+        let text = serde_json::to_string(&record).unwrap();
+        prop_assert!(text.starts_with("{\"kind\":\""), "{}", text);
+        let back: Record = serde_json::from_str(&text).unwrap();
+        prop_assert_eq!(&back, &record);
+        prop_assert_eq!(serde_json::to_string(&back).unwrap(), text);
+    }
+
+    /// A field that this build does not know is refused: it may carry a promise.
+    #[test]
+    fn an_unknown_field_is_refused(record in sample::any_record()) {
+        let mut value = serde_json::to_value(&record).unwrap();
+        value.as_object_mut().unwrap().insert("later".to_owned(), 1.into());
+        prop_assert!(serde_json::from_value::<Record>(value.clone()).is_err(), "{}", value);
+    }
+
+    #[test]
+    fn every_part_of_an_entry_is_chained(prev: [u8; 32], seq: u64, version: u16, body: Vec<u8>, at in 0..42_usize) {
+        let prev = Sha256::from_bytes(prev);
+        let hash = chain(&prev, seq, version, &body);
+        let mut other = *prev.as_bytes();
+        other[at % 32] ^= 1;
+        prop_assert_ne!(chain(&Sha256::from_bytes(other), seq, version, &body), hash);
+        prop_assert_ne!(chain(&prev, seq ^ (1 << at), version, &body), hash);
+        prop_assert_ne!(chain(&prev, seq, version ^ 1, &body), hash);
+        let mut longer = body.clone();
+        longer.push(0);
+        prop_assert_ne!(chain(&prev, seq, version, &longer), hash);
+    }
+}
+
+#[test]
+fn every_kind_has_a_sample() {
+    let kinds: BTreeSet<String> = (0..sample::KINDS)
+        .map(|kind| {
+            let value = serde_json::to_value(sample::record(kind, 1)).unwrap();
+            value["kind"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(kinds.len(), usize::from(sample::KINDS));
+}
+
+/// The form on the disk is a promise to later builds: it changes only together with its version.
+#[test]
+fn the_form_of_version_1() {
+    let record = Record::CallFreed {
+        execution_id: sample::execution(7),
+        why: "w".to_owned(),
+        at: UnixMs(5),
+    };
+    let id = sample::execution(7);
+    let text = format!("{{\"kind\":\"call_freed\",\"execution_id\":\"{id}\",\"why\":\"w\",\"at\":5}}");
+    assert_eq!(serde_json::to_string(&record).unwrap(), text);
+    assert_eq!(RECORD_VERSION, 1);
+    let all: Vec<String> = (0..sample::KINDS)
+        .flat_map(|kind| (0..6).map(move |n| sample::record(kind, n)))
+        .map(|record| serde_json::to_string(&record).unwrap())
+        .collect();
+    let form = Sha256::of(all.join("\n").as_bytes()).to_string();
+    assert_eq!(form, FORM_1, "records are written otherwise than version 1 is");
+}
+
+const FORM_1: &str = "0dd0f1fa2c8c04b764a996de17fee5619c80ac114558014f42619100879fd6e6";
+
+#[test]
+fn only_calls_of_a_process_volume_and_notes_wait() {
+    for kind in 0..sample::KINDS {
+        let record = sample::record(kind, 1);
+        let (weak, strong) = (record.sync(Durability::Process), record.sync(Durability::Power));
+        let expected = match kind {
+            5..=8 => (Sync::Later, Sync::Now),
+            9 | 15 => (Sync::Later, Sync::Later),
+            _ => (Sync::Now, Sync::Now),
+        };
+        assert_eq!((weak, strong), expected, "{record:?}");
+        assert_eq!(record.sync(Durability::PowerBestEffort), strong);
+    }
+    // An even key of the sample is of a generation, an odd one of the job.
+    assert_eq!(sample::intent(2, 1, 1).survives(), Durability::Process);
+    assert_eq!(sample::intent(1, 1, 1).survives(), Durability::Power);
+}

@@ -1,0 +1,329 @@
+//! Small things for the tests of the machines, and every kind of record made from numbers.
+
+use crate::call::{
+    Before, CallState, Done, Effect, Event, Intent, Note, Outcome, Receipt, Recovered, ResultFacts, Scope,
+    Source,
+};
+use crate::code::{Code, Refusal};
+use crate::digest::{Fingerprint, Sha256};
+use crate::ids::{
+    AttemptId, ExecutionId, FencingToken, FileId, Generation, IdempotencyKey, Incarnation, JobId, Principal,
+    RunId, Seed, UnixMs, VolumeIdentity,
+};
+use crate::path::RelPath;
+use crate::pipeline::{NewRun, RunEnd, Stage};
+use crate::record::{Consumption, Judgement, Record, Restoration};
+use crate::volume::{Durability, End, NewVolume, Role};
+use proptest::prelude::*;
+
+fn seed(n: u8) -> Seed {
+    Seed {
+        unix_ms: 1_790_000_000_000,
+        random: [n; 10],
+    }
+}
+
+pub(crate) fn generation(n: u8) -> Generation {
+    Generation::mint(seed(n))
+}
+
+pub(crate) fn execution(n: u8) -> ExecutionId {
+    ExecutionId::mint(seed(n))
+}
+
+pub(crate) fn run(n: u8) -> RunId {
+    RunId::mint(seed(n))
+}
+
+pub(crate) fn file(n: u8) -> FileId {
+    FileId::parse(format!("ext4:81:{n:02x}")).unwrap()
+}
+
+pub(crate) fn key(n: u8) -> IdempotencyKey {
+    IdempotencyKey::parse(format!("key-{n}")).unwrap()
+}
+
+pub(crate) fn path(n: u8) -> RelPath {
+    // Bytes that are no text, so that nothing gets away with strings.
+    RelPath::parse(&[b'd', b'/', b'f', n | 0x80]).unwrap()
+}
+
+pub(crate) fn before(n: u8) -> Before {
+    Before {
+        id: file(n),
+        sha256: (!n.is_multiple_of(3)).then(|| Sha256::of(&[n])),
+    }
+}
+
+pub(crate) fn intent(key_: u8, execution_: u8, body: u8) -> Intent {
+    Intent {
+        execution_id: execution(execution_),
+        scope: Scope {
+            principal: Principal::parse("agent:1").unwrap(),
+            job: JobId::parse("job").unwrap(),
+            generation: key_.is_multiple_of(2).then(|| generation(1)),
+        },
+        key: key(key_),
+        fingerprint: Fingerprint::of_canonical(&[body]),
+        tool: format!("tool-{}", body % 2),
+        path: path(body % 3),
+        resolved: path(body),
+        attempt: AttemptId(1),
+        generation: generation(1),
+        fencing_token: FencingToken(1),
+        durability: Durability::Process,
+        effect: if body.is_multiple_of(2) {
+            Effect::Install {
+                staged: file(body),
+                sha256: Sha256::of(&[body]),
+                size_bytes: u64::MAX - u64::from(body),
+                before: body.is_multiple_of(4).then(|| before(body)),
+            }
+        } else {
+            Effect::Remove { before: before(body) }
+        },
+        result: ResultFacts {
+            hard_link_broken: body.is_multiple_of(5).then_some(2),
+        },
+        source: Source {
+            door: "http".to_owned(),
+            user_agent: body.is_multiple_of(2).then(|| "a \"b\" \u{fffd}".to_owned()),
+            traceparent: None,
+        },
+        at: UnixMs(u64::from(body)),
+    }
+}
+
+pub(crate) fn receipt(n: u8) -> Receipt {
+    Receipt {
+        at: UnixMs(u64::from(n)),
+        outcome: if n.is_multiple_of(3) {
+            Outcome::Refused { refusal: refusal(n) }
+        } else {
+            Outcome::Done(Done {
+                path: path(n),
+                sha256_before: None,
+                sha256_after: Some(Sha256::of(&[n])),
+                size_bytes: Some(u64::from(n)),
+                hard_link_broken: None,
+            })
+        },
+        recovered: n.is_multiple_of(2).then(|| Recovered {
+            evidence: "seen".to_owned(),
+        }),
+    }
+}
+
+fn refusal(n: u8) -> Refusal {
+    let code = [Code::NotFound, Code::TestsFailed, Code::ReplayConflict][usize::from(n % 3)];
+    let refusal = Refusal::new(code, "why");
+    if n.is_multiple_of(2) {
+        refusal
+    } else {
+        refusal.reason("finer").name("a").name("b")
+    }
+}
+
+pub(crate) fn new_volume(role: Role) -> NewVolume {
+    NewVolume {
+        job: JobId::parse("job").unwrap(),
+        role,
+        owner: crate::volume::Owner::Process,
+        generation: generation(1),
+        principal: Principal::parse("agent:1").unwrap(),
+        token_sha256: Sha256::of(b"token"),
+        durability: Durability::PowerBestEffort,
+        at: UnixMs(1),
+    }
+}
+
+pub(crate) fn identity(n: u8) -> VolumeIdentity {
+    VolumeIdentity {
+        nonce: format!("{n:032x}"),
+        handle: file(n),
+        fsid: "ef53".to_owned(),
+        boot_id: "boot".to_owned(),
+    }
+}
+
+pub(crate) fn stage(kind: u8, n: u8) -> Stage {
+    match kind {
+        0 => Stage::Drafted {
+            generation: generation(n),
+        },
+        1 => Stage::AgentEnded {
+            generation: generation(n),
+        },
+        2 => Stage::Sealed {
+            proposal: Sha256::of(&[n]),
+            tree: format!("{n:040x}"),
+        },
+        3 => Stage::Certified {
+            generation: generation(n),
+            certificate: Sha256::of(&[n]),
+        },
+        _ => Stage::Delivered {
+            output: "nothing".to_owned(),
+        },
+    }
+}
+
+pub(crate) fn new_run(n: u8) -> NewRun {
+    NewRun {
+        run: run(n),
+        job: JobId::parse("job").unwrap(),
+        job_sha256: Sha256::of(&[n]),
+        base: format!("{n:040x}"),
+        at: UnixMs(u64::from(n)),
+    }
+}
+
+fn note(n: u8) -> Note {
+    let event = match n % 3 {
+        0 => Event::Replayed,
+        1 => Event::Read,
+        _ => Event::Refused {
+            code: refusal(n).code,
+            reason: refusal(n).reason,
+        },
+    };
+    let known = n.is_multiple_of(2);
+    Note {
+        event,
+        tool: "write_file".to_owned(),
+        path: known.then(|| path(n)),
+        job: known.then(|| JobId::parse("job").unwrap()),
+        attempt: known.then_some(AttemptId(3)),
+        generation: known.then(|| generation(n)),
+        key: known.then(|| key(n)),
+        fingerprint: known.then(|| Fingerprint::of_canonical(&[n])),
+        execution_id: known.then(|| execution(n)),
+        source: Source::default(),
+        took_us: u64::MAX,
+        at: UnixMs(u64::from(n)),
+    }
+}
+
+/// How many kinds of records there are.
+pub(crate) const KINDS: u8 = 16;
+
+/// Makes a record of each kind.
+pub(crate) fn record(kind: u8, n: u8) -> Record {
+    let at = UnixMs(u64::from(n));
+    let why = "why".to_owned();
+    match kind % KINDS {
+        0 => Record::DaemonStarted {
+            incarnation: Incarnation(u64::from(n)),
+            boot_id: "boot".to_owned(),
+            version: "0.1.0".to_owned(),
+            at,
+        },
+        1 => Record::VolumeOpened {
+            new: new_volume(if n.is_multiple_of(2) {
+                Role::Draft
+            } else {
+                Role::Cert
+            }),
+            attempt: AttemptId(u32::MAX),
+            fencing_token: FencingToken(u64::MAX),
+        },
+        2 => Record::VolumeReady {
+            generation: generation(n),
+            identity: identity(n),
+            at,
+        },
+        3 => Record::VolumeEnded {
+            generation: generation(n),
+            end: if n.is_multiple_of(2) {
+                End::Clean
+            } else {
+                End::Dirty { reason: why }
+            },
+            at,
+        },
+        4 => Record::VolumeDestroyed {
+            generation: generation(n),
+            at,
+        },
+        5 => Record::CallIntended(Box::new(intent(n, n, n))),
+        6 => Record::CallReceipted {
+            execution_id: execution(n),
+            receipt: receipt(n),
+        },
+        7 => Record::CallFreed {
+            execution_id: execution(n),
+            why,
+            at,
+        },
+        8 => Record::CallUnknown {
+            execution_id: execution(n),
+            why,
+            at,
+        },
+        _ => later_record(kind % KINDS, n),
+    }
+}
+
+fn later_record(kind: u8, n: u8) -> Record {
+    let at = UnixMs(u64::from(n));
+    match kind {
+        9 => Record::CallNoted(Box::new(note(n))),
+        10 => Record::RunStarted(Box::new(new_run(n))),
+        11 => Record::RunStaged {
+            run: run(n),
+            stage: stage(n % 5, n),
+            at,
+        },
+        12 => Record::RunEnded {
+            run: run(n),
+            end: match n % 3 {
+                0 => RunEnd::Certified,
+                1 => RunEnd::Cancelled,
+                _ => RunEnd::Refused { refusal: refusal(n) },
+            },
+            at,
+        },
+        13 => Record::AttemptJudged(Box::new(Judgement {
+            job: JobId::parse("job").unwrap(),
+            attempt: AttemptId(2),
+            generation: generation(n),
+            proposal: Sha256::of(&[n]),
+            tree: format!("{n:040x}"),
+            refusal: n.is_multiple_of(2).then(|| refusal(n)),
+            certificate: Sha256::of(&[n]),
+            at,
+        })),
+        14 => Record::CertificateConsumed(Consumption {
+            generation: generation(n),
+            certificate: Sha256::of(&[n]),
+            repository: "r".to_owned(),
+            target: "t".to_owned(),
+            tree: "7".to_owned(),
+            at,
+        }),
+        _ => Record::WorktreeRestored(Restoration {
+            job: None,
+            tree: "7".to_owned(),
+            code: n.is_multiple_of(2).then_some(Code::LockTimeout),
+            collisions: 1,
+            adoptions: 2,
+            waited_ms: u64::MAX,
+            at,
+        }),
+    }
+}
+
+/// Makes any record.
+pub(crate) fn any_record() -> impl Strategy<Value = Record> {
+    (0..KINDS, any::<u8>()).prop_map(|(kind, n)| record(kind, n))
+}
+
+/// Says in a word where a call is; nothing is known of a free key.
+pub(crate) fn word(state: Option<&CallState>) -> &'static str {
+    match state {
+        None => "free",
+        Some(CallState::Running { .. }) => "running",
+        Some(CallState::Finished { .. }) => "finished",
+        Some(CallState::Unknown { .. }) => "unknown",
+    }
+}
