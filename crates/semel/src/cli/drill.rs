@@ -64,10 +64,12 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let refusal = judge(&report, skips);
     let verdict = if refusal.is_some() { "failed" } else { "held" };
     let answer = Answer::new(report.text(), report.json(verdict));
-    Ok(match refusal {
+    let mut answer = match refusal {
         Some(refusal) => answer.refused(refusal),
         None => answer,
-    })
+    };
+    answer.exit = report.interrupted.unwrap_or(answer.exit);
+    Ok(answer)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,8 +17,8 @@ pub(crate) use semel_host::scratch::Keep;
 pub(crate) use stage::Length;
 pub(crate) use table::{Report, Tally};
 
+use super::interrupt;
 use semel_core::Refusal;
-use semel_host::process::Cancel;
 use semel_host::scratch::Scratch;
 use stage::Stage;
 use std::path::PathBuf;
@@ -78,14 +78,13 @@ pub(crate) struct Wanted {
 /// a step that was not shown.
 pub(crate) fn run(wanted: Wanted, begin: &mut dyn FnMut(&'static str)) -> Result<Report, Refusal> {
     let refusal = semel_host::Error::into_refusal;
-    let cancel = Cancel::new().map_err(refusal)?;
     // A signal ends what runs; what is left of the drill is then not shown.
-    let _watch = semel_host::signals::watch(cancel.clone()).map_err(refusal)?;
+    let interrupt = interrupt::watch()?;
     let stage = Stage {
         scratch: Scratch::create("semel-drill", wanted.keep).map_err(refusal)?,
         path: wanted.path,
         length: wanted.length,
-        cancel,
+        cancel: interrupt.cancel().clone(),
         numbers: AtomicU32::new(0),
     };
     let mut accounts = Vec::new();
@@ -105,7 +104,11 @@ pub(crate) fn run(wanted: Wanted, begin: &mut dyn FnMut(&'static str)) -> Result
         });
     }
     let kept = stage.scratch.close().map_err(refusal)?;
-    Ok(Report { accounts, kept })
+    Ok(Report {
+        accounts,
+        kept,
+        interrupted: interrupt.status(),
+    })
 }
 
 /// Plays one step: the naive side first, then the guarded one.

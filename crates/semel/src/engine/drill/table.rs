@@ -182,6 +182,8 @@ pub(crate) struct Report {
     pub(super) accounts: Vec<Account>,
     /// Where its directory stays, if it was to be kept.
     pub(crate) kept: Option<PathBuf>,
+    /// The exit status of a drill that a signal ended.
+    pub(crate) interrupted: Option<u8>,
 }
 
 impl Report {
@@ -370,6 +372,7 @@ mod tests {
                 },
             ],
             kept: None,
+            interrupted: None,
         };
         let tally = Tally {
             held: 1,

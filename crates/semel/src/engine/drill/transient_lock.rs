@@ -486,7 +486,7 @@ impl World<'_> {
             holder.wait()?;
             self.holder(&repo, "3")?.end()?;
             let locked = self.stage.scratch.create_new(&repo.lock, b"").map_err(hands)?;
-            let refused = self.restore(&repo, "200ms")?;
+            let refused = self.restore(&repo, "1s")?;
             self.stage.scratch.remove(locked).map_err(hands)?;
             let after = self.stage.scratch.names(&repo.gitdir).map_err(hands)?;
             let new: Vec<String> = after
