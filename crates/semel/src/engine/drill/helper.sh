@@ -1,10 +1,10 @@
 # The helper of the incident: its own retry transaction owns the worktree's index.lock for a moment, in every run.
-# usage: helper.sh LOCK STREAM COMMAND...
-lock=$1 stream=$2
-shift 2
+# usage: helper.sh LOCK SECONDS STREAM COMMAND...
+lock=$1 seconds=$2 stream=$3
+shift 3
 echo '{"event":"RunStarted"}' >> "$stream"
 : > "$lock"
-( sleep 0.4; rm -f "$lock" ) &
+( sleep "$seconds"; rm -f "$lock" ) &
 "$@"
 status=$?
 wait

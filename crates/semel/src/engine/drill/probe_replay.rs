@@ -218,7 +218,9 @@ impl World<'_> {
                 self.intact(&b)?
             );
             self.daemon.finish(&b)?;
-            Ok(Guarded::new(got, "the probe listener is another process, and knows no tool"))
+            let tool = request(&self.daemon.probe, ("GET", "/v1/tools/read_file"), &[], b"");
+            let tool = send(&self.daemon.probe, &tool)?.status;
+            Ok(Guarded::new(got, format!("the probe listener answers GET /v1/tools/read_file with {tool}")))
         };
         step(
             "the incident itself",

@@ -222,21 +222,27 @@ impl<'a> World<'a> {
         Ok(words)
     }
 
-    /// Waits until the draft has written the first part of the new lockfile, and ends it there by `kill -9`.
+    /// Waits until the draft has written the first part of the new lockfile.
+    fn half_written(&self, workspace: &Path, draft: &Background) -> Told<()> {
+        self.stage.until("the draft writes uv.lock", || match self.lock_bytes(workspace)? {
+            Some(CUT) => Ok(Some(())),
+            _ if draft.ended() => Err("the draft ended before it wrote uv.lock".to_owned()),
+            _ => Ok(None),
+        })
+    }
+
+    /// Ends the draft by `kill -9`, and says how much of the lockfile stays.
     fn cut(&self, workspace: &Path, draft: Background) -> Told<usize> {
-        let lock = workspace.join("uv.lock");
-        let size = || Told::Ok(self.stage.scratch.read(&lock).map_err(hands)?.map(|bytes| bytes.len()));
-        self.stage.until("the draft writes uv.lock", || {
-            if draft.ended() {
-                return Ok(Some(0));
-            }
-            Ok(size()?.filter(|n| *n == CUT))
-        })?;
         let said = draft.kill()?;
-        match size()? {
+        match self.lock_bytes(workspace)? {
             Some(CUT) => Ok(CUT),
             other => Err(format!("uv.lock has {other:?} bytes: {}", said.last_error())),
         }
+    }
+
+    fn lock_bytes(&self, workspace: &Path) -> Told<Option<usize>> {
+        let bytes = self.stage.scratch.read(workspace.join("uv.lock")).map_err(hands)?;
+        Ok(bytes.map(|bytes| bytes.len()))
     }
 
     fn requirement(&self, workspace: &Path) -> Told<String> {
@@ -256,6 +262,7 @@ impl<'a> World<'a> {
             let mut words = self.draft()?.into_iter();
             let program = PathBuf::from(words.next().unwrap_or_default());
             let draft = self.stage.start(self.stage.command(program, &self.naive)?.args(words))?;
+            self.half_written(&self.naive, &draft)?;
             let cut = self.cut(&self.naive, draft)?;
             let second = self.attempt(&self.naive, (Some(GENERATION), Some("2")))?;
             let asked = self.requirement(&self.naive)?;
@@ -268,12 +275,14 @@ impl<'a> World<'a> {
             let workspace = self.workspace("whole")?;
             let run = self.contract(&workspace, "run", (Some(GENERATION), Some("1")))?;
             let draft = self.stage.start(run.arg("--").args(self.draft()?))?;
+            self.half_written(&workspace, &draft)?;
+            let marked = match self.stage.scratch.exists(workspace.join(".volume_dirty")).map_err(hands)? {
+                true => "the mark was there while the draft ran",
+                false => "there was no mark while the draft ran",
+            };
             let cut = self.cut(&workspace, draft)?;
             let got = self.check(&workspace, Some(GENERATION), Some("2"))?;
-            Ok(Guarded::new(
-                got,
-                format!("the mark was set before the draft began; uv.lock ends after {cut} bytes"),
-            ))
+            Ok(Guarded::new(got, format!("{marked}; uv.lock ends after {cut} bytes")))
         };
         step(
             "the incident itself",

@@ -39,6 +39,7 @@ pub(super) fn play(stage: &Stage, tools: &mut Vec<String>) -> Told<Vec<Row>> {
     rows.extend([
         world.wait_inside(),
         world.orphan(),
+        world.own_orphan(),
         world.living_owner(),
         world.unrelated_error(),
         world.symlinked_lock(),
@@ -57,7 +58,8 @@ struct World<'a> {
 struct Hold {
     name: &'static str,
     done: &'static str,
-    seconds: &'static str,
+    /// For how long; where a side comes too late to meet it, the next longer one is taken.
+    seconds: &'static [&'static str],
     /// How often the naive side tries, with 50 ms in between.
     tries: u32,
 }
@@ -65,26 +67,26 @@ struct Hold {
 const INCIDENT: Hold = Hold {
     name: "the incident itself",
     done: "a git holds index.lock for 250 ms, taken 50 ms before; git read-tree --reset -u, once (guarded: semel restore)",
-    seconds: "0.25",
+    seconds: &["0.25", "0.5", "1", "2"],
     tries: 1,
 };
 const SHORT: Hold = Hold {
     name: "a slow disk's owner",
     done: "the lock is held for 2 s against 16 tries, 50 ms apart (then it was 6 s against 101 tries; --long plays that, \
            and 7.5 s)",
-    seconds: "2",
+    seconds: &["2", "4"],
     tries: 16,
 };
 const SIX: Hold = Hold {
     name: "a slow disk's owner, 6 s",
     done: "the lock is held for 6 s against 101 tries, 50 ms apart",
-    seconds: "6",
+    seconds: &["6"],
     tries: 101,
 };
 const SEVEN: Hold = Hold {
     name: "a slow disk's owner, 7.5 s",
     done: "the lock is held for 7.5 s against 101 tries, 50 ms apart",
-    seconds: "7.5",
+    seconds: &["7.5"],
     tries: 101,
 };
 
@@ -188,32 +190,40 @@ impl World<'_> {
 
     fn held(&self, hold: &Hold) -> Row {
         let naive = || {
-            let repo = self.repo("naive")?;
-            let holder = self.holder(&repo, hold.seconds)?;
-            let began = std::time::Instant::now();
-            let (mut tries, mut last) = (1, self.read_tree(&repo)?);
-            while last.exit() != 0 && tries < hold.tries {
-                std::thread::sleep(Duration::from_millis(50));
-                (tries, last) = (tries + 1, self.read_tree(&repo)?);
-            }
-            let took = began.elapsed().as_millis();
-            let alive = if holder.ended() { "had let go" } else { "still held it" };
-            drop(holder);
-            let told = format!(
-                "tried {tries} x in {took} ms, the last time exit {}, {} bytes of stderr; the owner {alive}; f is {}",
-                last.exit(),
-                last.stderr.len(),
-                self.state(&repo)?
-            );
-            Ok(if last.exit() == 128 { Naive::Damage(told) } else { Naive::Unharmed(told) })
+            longer(hold.seconds, |seconds| {
+                let repo = self.repo("naive")?;
+                let holder = self.holder(&repo, seconds)?;
+                let began = std::time::Instant::now();
+                let (mut tries, mut last) = (1, self.read_tree(&repo)?);
+                let met = last.exit() != 0;
+                while last.exit() != 0 && tries < hold.tries {
+                    std::thread::sleep(Duration::from_millis(50));
+                    (tries, last) = (tries + 1, self.read_tree(&repo)?);
+                }
+                let took = began.elapsed().as_millis();
+                let alive = if holder.ended() { "had let go" } else { "still held it" };
+                drop(holder);
+                let told = format!(
+                    "tried {tries} x in {took} ms, the last time exit {}, {} bytes of stderr; the owner {alive} (of \
+                     {seconds} s); f is {}",
+                    last.exit(),
+                    last.stderr.len(),
+                    self.state(&repo)?
+                );
+                let told = if last.exit() == 128 { Naive::Damage(told) } else { Naive::Unharmed(told) };
+                Ok((Met::from(met), told))
+            })
         };
         let guarded = || {
-            let repo = self.repo("guarded")?;
-            let holder = self.holder(&repo, hold.seconds)?;
-            let said = self.restore(&repo, "60s")?;
-            let owner = holder.wait()?;
-            let got = format!("{}, its owner exit {}", self.outcome(&repo, &said)?, owner.exit());
-            Ok(Guarded::new(got, format!("one call, {}", waited(&said))))
+            longer(hold.seconds, |seconds| {
+                let repo = self.repo("guarded")?;
+                let holder = self.holder(&repo, seconds)?;
+                let said = self.restore(&repo, "60s")?;
+                let owner = holder.wait()?;
+                let got = format!("{}, its owner exit {}", self.outcome(&repo, &said)?, owner.exit());
+                let told = format!("one call, the owner held it for {seconds} s, {}", waited(&said));
+                Ok((met(&said), Guarded::new(got, told)))
+            })
         };
         step(
             hold.name,
@@ -225,10 +235,10 @@ impl World<'_> {
     }
 
     /// Runs the helper once, around a restoration.
-    fn helper(&self, repo: &Repo, stream: &Path, restore: Vec<OsString>) -> Told<Said> {
+    fn helper(&self, repo: &Repo, seconds: &str, stream: &Path, restore: Vec<OsString>) -> Told<Said> {
         let script = self.stage.scratch.write("scripts/helper.sh", include_str!("helper.sh")).map_err(hands)?;
-        let command = self.stage.command(&self.sh, &repo.worktree)?;
-        self.stage.run(&command.arg(script).arg(&repo.lock).arg(stream).args(restore))
+        let command = self.stage.command(&self.sh, &repo.worktree)?.arg(script);
+        self.stage.run(&command.arg(&repo.lock).arg(seconds).arg(stream).args(restore))
     }
 
     fn events(&self, stream: &Path) -> Told<String> {
@@ -249,7 +259,7 @@ impl World<'_> {
                 let read_tree = self.git(&repo.worktree, ["read-tree", "--reset", "-u", &repo.tree])?;
                 let mut words = vec![read_tree.program.into_os_string()];
                 words.extend(read_tree.args);
-                exits.push(self.helper(&repo, &stream, words)?.exit());
+                exits.push(self.helper(&repo, "0.4", &stream, words)?.exit());
             }
             let failed = exits.iter().filter(|exit| **exit == 128).count();
             let told = format!(
@@ -260,15 +270,18 @@ impl World<'_> {
             Ok(if failed == TRIES { Naive::Damage(told) } else { Naive::Unharmed(told) })
         };
         let guarded = || {
-            let repo = self.repo("guarded")?;
-            let stream = repo.worktree.with_file_name("events.ndjson");
-            let restore = self.stage.semel(&repo.worktree, ["restore", "--worktree"])?;
-            let restore = restore.arg(&repo.worktree).args(["--tree", &repo.tree, "--wait", "60s"]);
-            let mut words = vec![Stage::semel_path().into_os_string()];
-            words.extend(restore.args);
-            let said = self.helper(&repo, &stream, words)?;
-            let got = format!("1 try, {}; {}", self.outcome(&repo, &said)?, self.events(&stream)?);
-            Ok(Guarded::new(got, waited(&said)))
+            longer(&["0.4", "1", "3"], |seconds| {
+                let repo = self.repo("guarded")?;
+                let stream = repo.worktree.with_file_name("events.ndjson");
+                let restore = self.stage.semel(&repo.worktree, ["restore", "--worktree"])?;
+                let restore = restore.arg(&repo.worktree).args(["--tree", &repo.tree, "--wait", "60s"]);
+                let mut words = vec![Stage::semel_path().into_os_string()];
+                words.extend(restore.args);
+                let said = self.helper(&repo, seconds, &stream, words)?;
+                let got = format!("1 try, {}; {}", self.outcome(&repo, &said)?, self.events(&stream)?);
+                let told = format!("the helper held it for {seconds} s, {}", waited(&said));
+                Ok((met(&said), Guarded::new(got, told)))
+            })
         };
         step(
             "the wait belongs inside",
@@ -281,10 +294,10 @@ impl World<'_> {
     }
 
     /// Makes an orphan: the lock of a git that was killed by `kill -9`.
-    fn orphan_of(&self, repo: &Repo) -> Told<()> {
-        self.holder(repo, "60")?.kill()?;
+    fn orphan_of(&self, repo: &Repo) -> Told<String> {
+        let dead = self.holder(repo, "60")?.kill()?;
         match self.locked(repo)? {
-            true => Ok(()),
+            true => Ok(format!("its owner ended with {}", dead.exit())),
             false => Err("the killed git left no lock".to_owned()),
         }
     }
@@ -292,12 +305,12 @@ impl World<'_> {
     fn orphan(&self) -> Row {
         let naive = || {
             let repo = self.repo("naive")?;
-            self.orphan_of(&repo)?;
+            let owner = self.orphan_of(&repo)?;
             let first = self.read_tree(&repo)?;
             std::thread::sleep(Duration::from_millis(500));
             let second = self.read_tree(&repo)?;
-            let told = format!("exit {}, half a second later exit {}, and so for ever", first.exit(), second.exit());
-            let told = format!("{told}; nobody is named");
+            let lock = if self.locked(&repo)? { "the lock is still there" } else { "the lock is gone" };
+            let told = format!("{owner}; exit {}, half a second later exit {}; {lock}", first.exit(), second.exit());
             Ok(match (first.exit(), second.exit()) {
                 (128, 128) => Naive::Damage(told),
                 _ => Naive::Unharmed(told),
@@ -305,20 +318,66 @@ impl World<'_> {
         };
         let guarded = || {
             let repo = self.repo("guarded")?;
-            self.orphan_of(&repo)?;
+            let owner = self.orphan_of(&repo)?;
             let said = self.restore(&repo, "1s")?;
             let lock = if self.locked(&repo)? { "the lock is kept" } else { "the lock is gone" };
             let got = format!("{}, {lock}, f is {}", said.named(), self.state(&repo)?);
-            Ok(Guarded::new(got, why(&said)))
+            Ok(Guarded::new(got, format!("{owner}; {}", why(&said))))
         };
         step(
             "an orphan of a killed git",
-            "a git is killed with kill -9 while it holds index.lock (guarded: --wait 1s, which is less than any proof of \
-             its death takes; a path is never unlinked for it)",
+            "a git is killed with kill -9 while it holds index.lock (guarded: --wait 1s, too short for any proof that its \
+             owner is dead)",
             naive,
             "40 lock_timeout, the lock is kept, f is unchanged",
             guarded,
         )
+    }
+
+    /// Kills a `semel restore` while it holds the lock, by a git that stops where it would write.
+    fn own_orphan(&self) -> Row {
+        let guarded = || {
+            let repo = self.repo("guarded")?;
+            let before = self.stage.scratch.names(&repo.gitdir).map_err(hands)?;
+            let bin = repo.worktree.with_file_name("bin");
+            let shim = format!(
+                "#!/bin/sh\ncase \" $* \" in *\" read-tree \"*) exec sleep 60;; esac\nexec '{}' \"$@\"\n",
+                self.git.display()
+            );
+            self.stage.scratch.program(bin.join("git"), shim).map_err(hands)?;
+            let mut path = vec![bin];
+            path.extend(self.stage.path.iter().cloned());
+            let path = std::env::join_paths(path).map_err(|e| e.to_string())?;
+            let restore = self.stage.semel(&repo.worktree, ["restore", "--worktree"])?.var("PATH", path);
+            let restore = self.stage.start(restore.arg(&repo.worktree).args(["--tree", &repo.tree]))?;
+            self.stage.until("semel restore takes index.lock", || match restore.ended() {
+                true => Err("semel restore ended before it was seen to hold the lock".to_owned()),
+                false => Ok(self.locked(&repo)?.then_some(())),
+            })?;
+            let dead = restore.kill()?;
+            let orphan = if self.locked(&repo)? { "it left its lock" } else { "it left no lock" };
+            let said = self.restore(&repo, "30s")?;
+            let json = said.json().unwrap_or_default();
+            let adopted = find(&json, "adopted").and_then(Value::as_u64).unwrap_or_default();
+            let left = self.new_names(&repo, &before)?;
+            let got = format!("{orphan}, {}, adopted {adopted}, left over: {left}", self.outcome(&repo, &said)?);
+            Ok(Guarded::new(got, format!("the first one ended with {}; {}", dead.exit(), waited(&said))))
+        };
+        step(
+            "an orphan of our own",
+            "a semel restore is killed with kill -9 while it holds the lock; the next one adopts it in place",
+            || Ok(Naive::NoSide("its naive side is the step before")),
+            format!("it left its lock, {RESTORED}, adopted 1, left over: nothing"),
+            guarded,
+        )
+    }
+
+    /// Lists what is in the worktree's git directory and was not before.
+    fn new_names(&self, repo: &Repo, before: &[OsString]) -> Told<String> {
+        let after = self.stage.scratch.names(&repo.gitdir).map_err(hands)?;
+        let new = after.iter().filter(|name| !before.contains(name));
+        let new: Vec<String> = new.map(|name| name.display().to_string()).collect();
+        Ok(if new.is_empty() { "nothing".to_owned() } else { new.join(" ") })
     }
 
     /// Starts `git commit -a`, which waits in its editor with the lock taken and no descriptor on it.
@@ -385,9 +444,9 @@ impl World<'_> {
             Ok(Guarded::new(got, why(&said)))
         };
         step(
-            "a living owner that looks dead",
-            "git commit -a waits in its editor: the lock is there, no process has it open, its time stands still (guarded: \
-             --wait 1s)",
+            "a living owner in its editor",
+            "git commit -a has taken the lock and waits in its editor; naive: the lock is removed as if it were stale; \
+             guarded: --wait 1s",
             naive,
             "40 lock_timeout, lock kept, f unchanged; the owner's commit exit 0, HEAD has its work",
             guarded,
@@ -488,24 +547,48 @@ impl World<'_> {
             let locked = self.stage.scratch.create_new(&repo.lock, b"").map_err(hands)?;
             let refused = self.restore(&repo, "1s")?;
             self.stage.scratch.remove(locked).map_err(hands)?;
-            let after = self.stage.scratch.names(&repo.gitdir).map_err(hands)?;
-            let new: Vec<String> = after
-                .iter()
-                .filter(|name| !before.contains(name))
-                .map(|name| name.display().to_string())
-                .collect();
-            let left = if new.is_empty() { "nothing".to_owned() } else { new.join(" ") };
+            let left = self.new_names(&repo, &before)?;
             let got = format!("{}, {}, left over: {left}", restored.exit(), refused.named());
             Ok(Guarded::new(got, "names in the worktree's git directory before and after"))
         };
         step(
             "nothing is left over",
             "a restoration that waited and one that was refused; then the worktree's git directory is listed",
-            || Ok(Naive::NoSide("git itself leaves nothing either, unless it is killed")),
+            || Ok(Naive::NoSide("there is no damage to show")),
             "0, 40 lock_timeout, left over: nothing",
             guarded,
         )
     }
+}
+
+/// Says whether a side came while the lock was held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Met {
+    Yes,
+    No,
+}
+
+impl From<bool> for Met {
+    fn from(met: bool) -> Self {
+        if met { Self::Yes } else { Self::No }
+    }
+}
+
+/// Plays one side with the first of these times at which it meets the lock: a slow machine comes late.
+fn longer<T>(seconds: &[&str], mut play: impl FnMut(&str) -> Told<(Met, T)>) -> Told<T> {
+    for seconds in seconds {
+        if let (Met::Yes, told) = play(seconds)? {
+            return Ok(told);
+        }
+    }
+    Err("it came when the owner had let go, each time".to_owned())
+}
+
+/// Says whether a restoration met the lock: by its own count, or by being refused.
+fn met(said: &Said) -> Met {
+    let json = said.json().unwrap_or_default();
+    let collisions = find(&json, "collisions").and_then(Value::as_u64).unwrap_or_default();
+    Met::from(collisions > 0 || said.exit() != 0)
 }
 
 /// Says how long a restoration says that it waited.
