@@ -4,7 +4,7 @@
 //! may come, and a use is recorded where that was asked for. An exit code of anything else plays no part.
 
 use super::{Engine, binding, host, store};
-use semel_core::certificate::{self, KeyId};
+use semel_core::certificate::KeyId;
 use semel_core::gate::{self, Candidate, Consumed, Policy, Verdict};
 use semel_core::git_tree::{Mode, ObjectId};
 use semel_core::record::Consumption;
@@ -13,7 +13,7 @@ use semel_host::git::{Git, Repository};
 use semel_host::plain;
 use semel_host::process::Cancel;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Says where the policy comes from; never from the tree under test.
 #[derive(Clone, Debug)]
@@ -161,15 +161,4 @@ impl Judged {
         };
         Ok(self.verdict.with_consumption(&self.policy, Some(&consumed)))
     }
-}
-
-/// Names the places beside an envelope at which its other forms lie.
-pub(crate) fn beside(envelope: &Path, extension: &str) -> PathBuf {
-    let name = envelope.file_name().unwrap_or_default().to_string_lossy();
-    envelope.with_file_name(format!("{}{extension}", name.trim_end_matches(".dsse.json")))
-}
-
-/// Reads what a certificate says, if a trusted key signed it; for `show`, not for a verdict.
-pub(crate) fn read(envelope: &[u8]) -> Result<certificate::Statement, Refusal> {
-    certificate::open(envelope, &[])?.statement
 }

@@ -12,8 +12,7 @@ use super::tool::{Args, Expected, Tool};
 use super::{host, store};
 use crate::limits;
 use semel_core::call::{
-    Before, CallState, Decision, Done, Effect, Event, Intent, Outcome, Receipt, Request, ResultFacts, Scope,
-    admit,
+    CallState, Decision, Done, Effect, Event, Intent, Outcome, Receipt, Request, ResultFacts, Scope, admit,
 };
 use semel_core::ids::{ExecutionId, IdempotencyKey};
 use semel_core::volume::Durability;

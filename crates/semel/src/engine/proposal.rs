@@ -1,8 +1,9 @@
 //! Proposals: a draft's output, sealed as one deterministic archive that its digest names.
 
-use super::{Engine, host, store, volume};
+use super::{Engine, host, volume};
+use crate::limits;
 use semel_core::git_tree::{ObjectFormat, ObjectId};
-use semel_core::ids::Generation;
+use semel_core::ids::{Generation, UnixMs};
 use semel_core::ignore::{EntryKind, Ignore};
 use semel_core::manifest::{Manifest, WhyLeftOut};
 use semel_core::{Code, Refusal, RelPath, Sha256};
@@ -28,6 +29,10 @@ pub(crate) struct Base {
 
 /// The record of a [`Base`] in `meta/`.
 pub(crate) const BASE: &str = "base.json";
+const LIMITS: tarball::Limits = tarball::Limits {
+    entries: limits::PROPOSAL_ENTRIES,
+    archive_bytes: limits::PROPOSAL_BYTES,
+};
 const LARGEST_BASE: u64 = 64 << 10;
 const LARGEST_MANIFEST: u64 = 512 << 20;
 
@@ -231,7 +236,7 @@ pub(crate) fn unpack(archive: &Path, digest: &Sha256, into: &Root) -> Result<Man
         return Err(other(found));
     }
     let mut reader = plain::open_file(archive).map_err(host)?;
-    let manifest = tarball::unpack(&mut reader, tarball::Limits::default(), into).map_err(host)?;
+    let manifest = tarball::unpack(&mut reader, LIMITS, into).map_err(host)?;
     if manifest.archive_sha256 == *digest {
         Ok(manifest)
     } else {
@@ -250,10 +255,24 @@ pub(crate) fn unseal(engine: &Engine, digest: &Sha256, into: &Path) -> Result<Ma
     unpack(&proposal.archive, digest, &root)
 }
 
-/// Records, as facts of a sealed draft, in which generation a proposal was made.
-pub(crate) fn judgements(
-    engine: &Engine,
-    digest: Sha256,
-) -> Result<Vec<semel_core::record::Judgement>, Refusal> {
-    engine.journal.judgements(digest).map_err(store)
+/// Lists the proposals that are kept, with the time at which each was sealed.
+///
+/// # Errors
+/// `io_failed`.
+pub(crate) fn list(engine: &Engine) -> Result<Vec<(Sha256, UnixMs)>, Refusal> {
+    let files = plain::list_files(&directory(engine).join("sha256")).map_err(host)?;
+    let archives = files.into_iter().filter_map(|file| {
+        let digest = Sha256::parse(file.name.strip_suffix(".tar")?).ok()?;
+        Some((digest, file.changed))
+    });
+    Ok(archives.collect())
+}
+
+/// Removes a proposal; its archive goes last, so that a removal that was cut short is found again.
+///
+/// # Errors
+/// `io_failed`.
+pub(crate) fn remove(engine: &Engine, digest: &Sha256) -> Result<(), Refusal> {
+    plain::remove_file(&manifest_path(engine, digest)).map_err(host)?;
+    plain::remove_file(&tarball::archive_path(&directory(engine), digest)).map_err(host)
 }

@@ -47,6 +47,7 @@ pub(crate) struct Opened {
     /// Its directory.
     pub(crate) disk: Disk,
     /// The ownership, where a process keeps it open: whoever drops it is dead.
+    #[expect(dead_code, reason = "it is held, not looked at")]
     pub(crate) owner: Option<OwnerLock>,
 }
 
