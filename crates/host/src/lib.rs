@@ -18,6 +18,7 @@ pub mod plain;
 pub mod process;
 pub mod root;
 pub mod sandbox;
+pub mod scratch;
 pub mod signals;
 pub mod tarball;
 pub mod volume;
