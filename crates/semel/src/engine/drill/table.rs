@@ -340,10 +340,16 @@ mod tests {
         assert_eq!(row(damage(), Ok("3 dirty_volume")).shown(), Shown::Held);
         assert_eq!(row(damage(), Ok("0 clean")).shown(), Shown::Failed);
         let unharmed = || Ok(Naive::Unharmed("the file is there".to_owned()));
-        assert!(matches!(row(unharmed(), Ok("3 dirty_volume")).shown(), Shown::NotShown(_)));
+        assert!(matches!(
+            row(unharmed(), Ok("3 dirty_volume")).shown(),
+            Shown::NotShown(_)
+        ));
         assert_eq!(row(unharmed(), Ok("0 clean")).shown(), Shown::Failed);
         let no_tool = || Err("no tool".to_owned());
-        assert!(matches!(row(no_tool(), Ok("3 dirty_volume")).shown(), Shown::NotShown(_)));
+        assert!(matches!(
+            row(no_tool(), Ok("3 dirty_volume")).shown(),
+            Shown::NotShown(_)
+        ));
         assert!(matches!(
             row(damage(), Err("no answer".to_owned())).shown(),
             Shown::NotShown(_)
@@ -361,7 +367,10 @@ mod tests {
                     played: Played::Rows(vec![
                         row(damage(), Ok("3 dirty_volume")),
                         row(damage(), Ok("0 clean")),
-                        row(Ok(Naive::Unharmed("it is there".to_owned())), Ok("3 dirty_volume")),
+                        row(
+                            Ok(Naive::Unharmed("it is there".to_owned())),
+                            Ok("3 dirty_volume"),
+                        ),
                     ]),
                 },
                 Account {
@@ -383,7 +392,12 @@ mod tests {
         assert_eq!(report.tally(), tally);
         assert_eq!(report.wanting().len(), 3);
         let text = report.text();
-        for words in ["a step [held]", "[FAILED]", "not reproduced here: it is there", "SKIPPED: no python3"] {
+        for words in [
+            "a step [held]",
+            "[FAILED]",
+            "not reproduced here: it is there",
+            "SKIPPED: no python3",
+        ] {
             assert!(text.contains(words), "{words} in {text}");
         }
         let json = report.json("failed");
