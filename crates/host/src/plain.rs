@@ -5,6 +5,7 @@
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use semel_core::digest::Hasher;
+use semel_core::ids::UnixMs;
 use semel_core::{Code, Refusal, Sha256};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -168,6 +169,59 @@ pub fn copy_file(from: &Path, to: &Path) -> Result<()> {
     std::io::copy(&mut source, &mut target)
         .map(drop)
         .map_err(|e| Error::io("copy", to, e))
+}
+
+/// Is a file of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name; files whose name is not UTF-8 are not ours, and not listed.
+    pub name: String,
+    /// When its content last changed.
+    pub changed: UnixMs,
+}
+
+/// Lists the regular files of a directory; none where there is no directory.
+///
+/// # Errors
+/// `io_failed`.
+pub fn list_files(path: &Path) -> Result<Vec<Listed>> {
+    let io = |e| Error::io("list", path, e);
+    let entries = match std::fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(io(e)),
+    };
+    let mut listed = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(io)?;
+        let meta = entry.metadata().map_err(io)?;
+        let (true, Ok(name)) = (meta.is_file(), entry.file_name().into_string()) else {
+            continue;
+        };
+        let since = meta
+            .modified()
+            .map_err(io)?
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
+        listed.push(Listed {
+            name,
+            changed: UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
+        });
+    }
+    listed.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(listed)
+}
+
+/// Removes a file; one that is gone already is as good.
+///
+/// # Errors
+/// `io_failed`.
+pub fn remove_file(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Error::io("remove", path, e)),
+    }
 }
 
 #[cfg(test)]

@@ -63,8 +63,6 @@ pub(crate) struct Config {
     pub(crate) revoked_keys: Vec<KeyId>,
     /// Homes, which no sandbox may see.
     pub(crate) homes: Vec<PathBuf>,
-    /// Where rustup keeps its toolchains, if it has any.
-    pub(crate) rustup_home: Option<PathBuf>,
 }
 
 /// Variables that name a proxy, an index or a trust store: handed to the fetch stage of a person's own command.
@@ -163,18 +161,7 @@ impl Config {
             },
             revoked_keys: read.revoked_keys.clone(),
             homes: homes(),
-            rustup_home: rustup_home(),
         })
-    }
-
-    /// Gives the Unix socket of the daemon.
-    pub(crate) fn socket(&self) -> PathBuf {
-        self.state.join("semel.sock")
-    }
-
-    /// Gives the file that holds the operator's token.
-    pub(crate) fn operator_token(&self) -> PathBuf {
-        self.state.join("operator.token")
     }
 }
 
@@ -228,13 +215,6 @@ fn homes() -> Vec<PathBuf> {
     homes.sort();
     homes.dedup();
     homes
-}
-
-fn rustup_home() -> Option<PathBuf> {
-    variable("RUSTUP_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(home()?.join(".rustup")))
-        .filter(|p| p.is_dir())
 }
 
 fn fetch_env(fetch: &Fetch) -> BTreeMap<OsString, OsString> {

@@ -46,7 +46,7 @@ limits! {
     AGENT_TIMEOUT: Duration = Duration::from_secs(1800), "30 min", "an agent command without `timeout` in its job: `timed_out`";
     CERTIFY_TIMEOUT: Duration = Duration::from_secs(900), "15 min", "each of fetch, install and test without `timeout` in its job: `timed_out`";
     OUTPUT: u64 = 16 << 20, "16 MiB", "of each output stream of a stage that is kept; the rest is dropped and said so";
-    PROPOSAL_ENTRIES: u64 = 200_000, "200,000 entries", "a proposal: `proposal_refused`";
+    PROPOSAL_ENTRIES: usize = 200_000, "200,000 entries", "a proposal: `proposal_refused`";
     PROPOSAL_BYTES: u64 = 4 << 30, "4 GiB", "a proposal: `proposal_refused`";
     QUARANTINE_AGE: Duration = Duration::from_secs(14 * 86_400), "14 days", "a quarantined volume older than that is freed by `semel gc`";
 }

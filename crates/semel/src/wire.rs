@@ -233,8 +233,16 @@ impl Transport for Link {
 /// `daemon_unreachable` where no daemon answers and none could be started; `bad_config`, `io_failed`.
 pub(crate) fn command(config: Config) -> Result<Engine, Refusal> {
     StateRoot::make(&config.state).map_err(host)?;
+    connected(config, Absent::Start)
+}
+
+/// Makes the engine of a command on a state root that stands.
+///
+/// # Errors
+/// `io_failed` where it does not.
+pub(crate) fn connected(config: Config, absent: Absent) -> Result<Engine, Refusal> {
     let config = Arc::new(config);
-    let link = Link::new(config.clone(), Absent::Start);
+    let link = Link::new(config.clone(), absent);
     Ok(Engine {
         volumes: Arc::new(Volumes::open(&config.state).map_err(host)?),
         journal: Arc::new(Remote(link)),

@@ -114,3 +114,8 @@ pub(crate) fn out(text: &str) {
 pub(crate) fn err(text: &str) {
     drop(writeln!(std::io::stderr().lock(), "{text}"));
 }
+
+/// Writes another program's bytes to stderr, unchanged.
+pub(crate) fn raw_err(bytes: &[u8]) {
+    drop(std::io::stderr().lock().write_all(bytes));
+}

@@ -12,8 +12,7 @@ use super::tool::{Args, Expected, Tool};
 use super::{host, store};
 use crate::limits;
 use semel_core::call::{
-    Before, CallState, Decision, Done, Effect, Event, Intent, Outcome, Receipt, Request, ResultFacts, Scope,
-    admit,
+    CallState, Decision, Done, Effect, Event, Intent, Outcome, Receipt, Request, ResultFacts, Scope, admit,
 };
 use semel_core::ids::{ExecutionId, IdempotencyKey};
 use semel_core::volume::Durability;
@@ -80,9 +79,7 @@ impl Gateway {
                 }
                 Ok(Step::Answer(answer)) => return answer,
                 Ok(Step::Wait(execution)) => {
-                    if let Err(failure) = self.wait_for(&asked, execution).await {
-                        return Err(failure);
-                    }
+                    self.wait_for(&asked, execution).await?;
                 }
                 Ok(Step::Locked(key)) => {
                     match tokio::time::timeout(limits::IN_FLIGHT_WAIT_MOST, self.locks.take(key)).await {

@@ -1,8 +1,9 @@
 //! Proposals: a draft's output, sealed as one deterministic archive that its digest names.
 
-use super::{Engine, host, store, volume};
+use super::{Engine, host, volume};
+use crate::limits;
 use semel_core::git_tree::{ObjectFormat, ObjectId};
-use semel_core::ids::Generation;
+use semel_core::ids::{Generation, UnixMs};
 use semel_core::ignore::{EntryKind, Ignore};
 use semel_core::manifest::{Manifest, WhyLeftOut};
 use semel_core::{Code, Refusal, RelPath, Sha256};
@@ -11,7 +12,7 @@ use semel_host::git::{Git, Repository, tree_of};
 use semel_host::process::Cancel;
 use semel_host::root::Root;
 use semel_host::tarball::{self, Choice};
-use semel_host::{plain, volume as disk};
+use semel_host::{leftover, plain, volume as disk};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,10 @@ pub(crate) struct Base {
 
 /// The record of a [`Base`] in `meta/`.
 pub(crate) const BASE: &str = "base.json";
+const LIMITS: tarball::Limits = tarball::Limits {
+    entries: limits::PROPOSAL_ENTRIES,
+    archive_bytes: limits::PROPOSAL_BYTES,
+};
 const LARGEST_BASE: u64 = 64 << 10;
 const LARGEST_MANIFEST: u64 = 512 << 20;
 
@@ -132,7 +137,8 @@ impl BaseRules {
 /// Seals a draft that ended clean.
 ///
 /// # Errors
-/// `dirty_volume` for a draft that did not end clean, `volume_busy` while it is open; `proposal_refused` for what no
+/// `dirty_volume` for a draft that did not end clean, `volume_busy` while it is open; `tree_not_empty` for a leftover
+/// environment; `proposal_refused` for what no
 /// archive holds; those of the repository that it began from.
 ///
 /// # Durability
@@ -154,12 +160,26 @@ pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) ->
     let base = base_of(&disk)?;
     let git = Git::find(&engine.config.path).map_err(host)?;
     let (rules, format) = rules(&git, base.as_ref(), cancel)?;
+    refuse_leftover(&rules, disk.tree())?;
     let mut choose = |path: &RelPath, kind| Ok(rules.choose(path, kind));
     let sealed = tarball::pack(disk.tree(), &mut choose, &directory(engine)).map_err(host)?;
     let proposal = complete(sealed.manifest, sealed.path, disk.tree(), format)?;
     let text = proposal.manifest.to_json()?;
     plain::write_file(&manifest_path(engine, &proposal.digest()), &text).map_err(host)?;
     Ok(proposal)
+}
+
+/// Refuses a leftover environment by its name, before anything in it is refused for a reason of its own.
+fn refuse_leftover(rules: &BaseRules, root: &Root) -> Result<(), Refusal> {
+    let skip = |path: &RelPath, kind: FileKind| {
+        rules.tracked.contains(path) || matches!(rules.choose(path, kind), Choice::LeaveOut(_))
+    };
+    match leftover::find(root.handle(), &skip).map_err(host)? {
+        None => Ok(()),
+        Some((path, of)) => Err(
+            Refusal::new(Code::TreeNotEmpty, format!("{of} was left in the draft")).name(path.to_string()),
+        ),
+    }
 }
 
 fn complete(
@@ -231,7 +251,7 @@ pub(crate) fn unpack(archive: &Path, digest: &Sha256, into: &Root) -> Result<Man
         return Err(other(found));
     }
     let mut reader = plain::open_file(archive).map_err(host)?;
-    let manifest = tarball::unpack(&mut reader, tarball::Limits::default(), into).map_err(host)?;
+    let manifest = tarball::unpack(&mut reader, LIMITS, into).map_err(host)?;
     if manifest.archive_sha256 == *digest {
         Ok(manifest)
     } else {
@@ -250,10 +270,24 @@ pub(crate) fn unseal(engine: &Engine, digest: &Sha256, into: &Path) -> Result<Ma
     unpack(&proposal.archive, digest, &root)
 }
 
-/// Records, as facts of a sealed draft, in which generation a proposal was made.
-pub(crate) fn judgements(
-    engine: &Engine,
-    digest: Sha256,
-) -> Result<Vec<semel_core::record::Judgement>, Refusal> {
-    engine.journal.judgements(digest).map_err(store)
+/// Lists the proposals that are kept, with the time at which each was sealed.
+///
+/// # Errors
+/// `io_failed`.
+pub(crate) fn list(engine: &Engine) -> Result<Vec<(Sha256, UnixMs)>, Refusal> {
+    let files = plain::list_files(&directory(engine).join("sha256")).map_err(host)?;
+    let archives = files.into_iter().filter_map(|file| {
+        let digest = Sha256::parse(file.name.strip_suffix(".tar")?).ok()?;
+        Some((digest, file.changed))
+    });
+    Ok(archives.collect())
+}
+
+/// Removes a proposal; its archive goes last, so that a removal that was cut short is found again.
+///
+/// # Errors
+/// `io_failed`.
+pub(crate) fn remove(engine: &Engine, digest: &Sha256) -> Result<(), Refusal> {
+    plain::remove_file(&manifest_path(engine, digest)).map_err(host)?;
+    plain::remove_file(&tarball::archive_path(&directory(engine), digest)).map_err(host)
 }

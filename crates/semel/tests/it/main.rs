@@ -3,6 +3,7 @@
 mod contract;
 mod crash;
 mod daemon;
+mod faults;
 mod harness;
 mod http;
 mod probe;
