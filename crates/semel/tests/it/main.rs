@@ -17,5 +17,6 @@ mod faults;
 mod harness;
 mod http;
 mod probe;
+mod run;
 mod snapshots;
 mod tidy;
