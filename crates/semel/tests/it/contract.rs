@@ -717,14 +717,30 @@ fn a_wipe_refuses_what_it_must_not_touch() {
         (&format!("{top}/a-link-to-it//./"), 14),
         (&format!("{top}/a-link-to-it/../disk"), 14),
         (&format!("{top}/nothing-there"), 65),
-        (&format!("{place}/requirements.txt"), 74),
+        (&format!("{place}/requirements.txt"), 65),
+        (&format!("{place}/requirements.txt/below"), 65),
     ] {
-        let found = wipe(workspace, "g-1", &["--adopt"]);
-        assert!(
-            found == code || (code == 74 && found != 0),
-            "{workspace}: {found}"
-        );
+        assert_eq!(wipe(workspace, "g-1", &["--adopt"]), code, "{workspace}");
     }
+    assert_eq!(disk.picture(), before, "nothing was touched");
+}
+
+#[test]
+fn a_wipe_takes_what_is_ours_or_adopted() {
+    let disk = Disk::new();
+    disk.write(".generation", "g-0\n");
+    let before = disk.picture();
+    let place = disk.path().to_str().unwrap().to_owned();
+    let wipe = |workspace: &str, generation: &str, more: &[&str]| {
+        let mut command = disk.command(&[&["wipe"], more].concat(), generation, "-");
+        command
+            .env("WORKSPACE", workspace)
+            .output()
+            .unwrap()
+            .status
+            .code()
+            .unwrap()
+    };
     let unset = disk.run(&["wipe"], "-", "-");
     assert_eq!(unset.status.code(), Some(2));
     assert_eq!(wipe(&place, "", &[]), 2);
