@@ -296,8 +296,9 @@ impl From<Error> for Failed {
 
 impl Thread {
     fn serve(mut self, jobs: &Receiver<Box<dyn Work>>) {
-        let _watch = Watch(Arc::clone(&self.shared));
         let mut batch: Vec<Box<dyn Work>> = Vec::with_capacity(GROUP);
+        // Dropped before the batch: the poison is there before anyone who waits learns that the writer is gone.
+        let _watch = Watch(Arc::clone(&self.shared));
         loop {
             let first = match self.unsynced {
                 None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -317,9 +318,7 @@ impl Thread {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        if self.shared.poisoned().is_none() && self.unsynced.is_some() {
-            self.sync_now();
-        }
+        self.end();
     }
 
     /// Commits a batch; once more with the reserve given back where the disk is full.
@@ -454,21 +453,33 @@ impl Thread {
         }
     }
 
+    /// Leaves the whole journal in its one file.
+    fn end(&mut self) {
+        if self.unsynced.is_some() {
+            self.sync_now();
+        }
+        if self.shared.poisoned().is_none() {
+            // Where a reader holds it up, the log stays and is read at the next start.
+            let done = checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(TRUNCATE)");
+            if let Err(e) = done {
+                self.poison(e.to_string());
+            }
+        }
+    }
+
     /// Keeps the write-ahead log short; nobody waits for an answer meanwhile.
     fn tidy(&mut self) {
         if self.rows_since_checkpoint < CHECKPOINT_ROWS || self.shared.poisoned().is_some() {
             return;
         }
         self.rows_since_checkpoint = 0;
-        let length = |conn: &Connection, sql| conn.query_row(sql, [], |row| row.get::<_, i64>(1));
-        let done = length(&self.desk.conn, "PRAGMA wal_checkpoint(NOOP)")
-            .and_then(|pages| {
-                if pages.unsigned_abs() < CHECKPOINT_PAGES {
-                    return Ok(());
-                }
-                length(&self.desk.conn, "PRAGMA wal_checkpoint(PASSIVE)").map(drop)
-            })
-            .map_err(fault("checkpoint the write-ahead log"));
+        let done = checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(NOOP)").and_then(|pages| {
+            if pages >= CHECKPOINT_PAGES {
+                checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(PASSIVE)")
+            } else {
+                Ok(pages)
+            }
+        });
         if let Err(e) = done {
             self.poison(e.to_string());
         }
@@ -509,6 +520,13 @@ impl Thread {
             .map(drop)
             .map_err(fault(sql))
     }
+}
+
+/// Checkpoints, or does nothing, as asked; gives how many pages the write-ahead log holds.
+fn checkpoint(conn: &Connection, sql: &str) -> Result<u64> {
+    conn.query_row(sql, [], |row| row.get::<_, i64>(1))
+        .map(i64::unsigned_abs)
+        .map_err(fault("checkpoint the write-ahead log"))
 }
 
 /// Says on which room a batch may count.
