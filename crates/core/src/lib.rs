@@ -3,19 +3,34 @@
 //! This crate knows no file, clock, socket, thread, process, environment, SQL or HTTP; its `clippy.toml` bans
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
+pub mod attempt;
 pub mod call;
+pub mod canonical;
+pub mod certificate;
 pub mod code;
+pub mod confinement;
 pub mod digest;
+pub mod gate;
+pub mod git_tree;
 pub mod ids;
+pub mod ignore;
+pub mod install;
+pub mod installer;
+pub mod job;
+pub mod lockset;
+pub mod manifest;
 pub mod path;
 pub mod pipeline;
 pub mod record;
 pub mod recovery;
+pub mod report;
+pub mod restore;
 pub mod volume;
 
 #[cfg(test)]
 mod sample;
 
 pub use code::{Code, Refusal, Retry};
+pub use confinement::{Confinement, Level};
 pub use digest::{Fingerprint, Sha256};
 pub use path::RelPath;

@@ -107,6 +107,31 @@ fn remove(target: &FileId, seen: &Observation) -> Resolution {
     }
 }
 
+/// Decides what became of one open intent, across boots: what staging and trash say must be what the target says.
+///
+/// A power cut may have kept one side of a rename and lost the other.
+#[must_use]
+pub fn resolve_across_boots(intent: &Intent, seen: &Observation) -> Resolution {
+    let (before, after) = match &intent.effect {
+        Effect::Install { staged, before, .. } => (before.as_ref().map(|b| &b.id), Some(staged)),
+        Effect::Remove { before } => (Some(&before.id), None),
+    };
+    let agreed = |resolution: Resolution, target: Option<&FileId>| {
+        if seen.target.as_ref() == target {
+            resolution
+        } else {
+            Resolution::Unknown {
+                evidence: "after another boot, the target disagrees with staging and trash".to_owned(),
+            }
+        }
+    };
+    match resolve(intent, seen) {
+        happened @ Resolution::Happened { .. } => agreed(happened, after),
+        never @ Resolution::NeverHappened { .. } => agreed(never, before),
+        unknown @ Resolution::Unknown { .. } => unknown,
+    }
+}
+
 /// Decides for all open intents, in the order of the journal.
 #[must_use]
 pub fn plan<'a>(open: impl IntoIterator<Item = (&'a Intent, Observation)>) -> Vec<(ExecutionId, Resolution)> {

@@ -128,6 +128,7 @@ pub(crate) fn new_volume(role: Role) -> NewVolume {
     NewVolume {
         job: JobId::parse("job").unwrap(),
         role,
+        owner: crate::volume::Owner::Process,
         generation: generation(1),
         principal: Principal::parse("agent:1").unwrap(),
         token_sha256: Sha256::of(b"token"),

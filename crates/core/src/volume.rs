@@ -19,6 +19,16 @@ pub enum Role {
     Cert,
 }
 
+/// Says who keeps a volume open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Owner {
+    /// A process that holds `meta/owner.lock`: when the lock is free, the owner is dead.
+    Process,
+    /// A person, until `semel volume end`.
+    Operator,
+}
+
 /// Says what an acknowledged call survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -71,6 +81,8 @@ pub struct Volume {
     pub attempt: AttemptId,
     /// What it is for.
     pub role: Role,
+    /// Who keeps it open.
+    pub owner: Owner,
     /// Its id; never used again.
     pub generation: Generation,
     /// What its lease was fenced with.
@@ -99,6 +111,8 @@ pub struct NewVolume {
     pub job: JobId,
     /// What it is for.
     pub role: Role,
+    /// Who keeps it open.
+    pub owner: Owner,
     /// A newly minted id.
     pub generation: Generation,
     /// Who its token will speak for.
@@ -174,6 +188,7 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
                 job: new.job.clone(),
                 attempt: *attempt,
                 role: new.role,
+                owner: new.owner,
                 generation: new.generation.clone(),
                 fencing_token: *fencing_token,
                 principal: new.principal.clone(),

@@ -19,6 +19,20 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// The system failed after an effect may have begun, or could not make it durable. What the disk holds must
+    /// be looked at anew: the process stops taking calls, ends, and recovers.
+    #[error("{operation} {path}: {source}; what is on disk must be looked at anew")]
+    Unproven {
+        /// What was tried, as a verb.
+        operation: &'static str,
+        /// On what, fit to be shown.
+        path: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Git failed for a reason of its own.
+    #[error(transparent)]
+    Git(Box<crate::git::Failure>),
 }
 
 /// The result of a host operation.
@@ -36,12 +50,35 @@ impl Error {
         }
     }
 
+    /// Makes the error of a system operation that leaves its effect, or its durability, unproven.
+    pub fn unproven(
+        operation: &'static str,
+        path: impl AsRef<Path>,
+        source: impl Into<std::io::Error>,
+    ) -> Self {
+        use std::os::unix::ffi::OsStrExt;
+        let path = semel_core::path::shown(path.as_ref().as_os_str().as_bytes());
+        Self::Unproven {
+            operation,
+            path,
+            source: source.into(),
+        }
+    }
+
+    /// Says whether the process has to stop taking calls, end, and recover from what is on disk.
+    #[must_use]
+    pub const fn poisons(&self) -> bool {
+        matches!(self, Self::Unproven { .. })
+    }
+
     /// Names the refusal.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
             Self::Refused(refusal) => refusal.code,
             Self::Io { .. } => Code::IoFailed,
+            Self::Unproven { .. } => Code::OutcomeUnknown,
+            Self::Git(_) => Code::GitFailed,
         }
     }
 
@@ -55,6 +92,12 @@ impl Error {
                 path,
                 source,
             } => Refusal::new(Code::IoFailed, format!("{operation}: {source}")).name(path),
+            Self::Unproven {
+                operation,
+                path,
+                source,
+            } => Refusal::new(Code::OutcomeUnknown, format!("{operation}: {source}")).name(path),
+            Self::Git(failure) => failure.refusal(),
         }
     }
 }

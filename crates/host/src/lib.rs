@@ -4,14 +4,22 @@
 //! volume, tarball and process pieces serve the gateway, the certification and the restoration.
 
 pub mod clock;
+pub mod contract;
+pub mod copy;
+pub mod daemon;
 pub mod error;
 pub mod files;
 pub mod git;
+pub mod hold;
 pub mod installer;
 pub mod key;
+pub mod leftover;
+pub mod plain;
 pub mod process;
 pub mod root;
 pub mod sandbox;
+pub mod scratch;
+pub mod signals;
 pub mod tarball;
 pub mod volume;
 

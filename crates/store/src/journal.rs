@@ -6,6 +6,7 @@
 use crate::error::{Damage, Error, Result};
 use semel_core::call::{CallState, Intent, Note, Receipt, Scope};
 use semel_core::digest::Sha256;
+pub use semel_core::gate::Consumed;
 use semel_core::ids::{
     ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
 };
@@ -22,16 +23,6 @@ pub enum Began {
     Began,
     /// The key is known; nothing was recorded.
     Prior(CallState),
-}
-
-/// Is the answer to `consume`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Consumed {
-    /// The certificate is used for the first time; recorded.
-    First,
-    /// It was used before for the very same merge; nothing was recorded.
-    AlreadySame,
 }
 
 /// Selects entries of the log.

@@ -1,1 +1,88 @@
-//! (to be written)
+//! Confined operations on the files of a volume: the hands of the gateway's tools.
+//!
+//! A mutation is cut into steps (prepare, install or remove, observe, finish) so that its caller can journal
+//! between them; the filesystem itself carries the evidence of what happened. Nothing here knows the journal,
+//! a key or a policy.
+
+mod attributes;
+mod exchange;
+mod identity;
+mod power;
+pub(crate) mod read;
+mod recovery;
+mod remove;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub(crate) use attributes::attribute;
+pub use identity::{file_id, file_id_at};
+pub use power::{power_supported, power_supported_at};
+pub use read::{Content, FileInfo, FileKind, Listed, file_info, list_directory, read_file};
+pub use recovery::{
+    Swept, discard_staged, exchange_back, finish_exchange, observe, put_back, sweep_staging, sync_effect,
+};
+pub use remove::{PreparedRemove, Remove, RemoveEvidence, Removed, prepare_remove, remove};
+pub use semel_core::volume::Durability;
+pub use steps::{NoSteps, Step, Steps};
+pub use write::{Installed, Prepared, Write, WriteEvidence, install, prepare_write};
+
+use crate::error::{Error, Result};
+use rustix::fs::{Mode, OFlags};
+use semel_core::{Code, Refusal, Sha256, digest::Hasher};
+use std::io::Read as _;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Largest content that is digested without being asked for, in bytes.
+pub const DIGEST_CAP: u64 = 64 << 20;
+
+/// States what a caller expects at the target before it changes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Nothing was stated.
+    Any,
+    /// Nothing is there.
+    Absent,
+    /// A file with this content is there.
+    Sha256(Sha256),
+}
+
+/// Digests an open file from its beginning, in pieces.
+pub(crate) fn digest_of(file: &std::fs::File) -> std::io::Result<Sha256> {
+    use std::os::unix::fs::FileExt as _;
+    let (mut hasher, mut buffer, mut at) = (Hasher::new(), vec![0_u8; 128 << 10], 0);
+    loop {
+        match file.read_at(&mut buffer, at)? {
+            0 => return Ok(hasher.finish()),
+            n => {
+                hasher.update(&buffer[..n]);
+                at += n as u64;
+            }
+        }
+    }
+}
+
+/// Reads an open file up to a bound.
+pub(crate) fn read_capped(file: std::fs::File, cap: u64, shown: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(cap.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(|e| Error::io("read", shown, e))?;
+    if bytes.len() as u64 > cap {
+        let why = format!("it is longer than {cap} bytes");
+        return Err(Refusal::new(Code::TooLarge, why).name(shown).into());
+    }
+    Ok(bytes)
+}
+
+/// Opens a second handle on a directory, one that can be synced.
+pub(crate) fn syncable(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, ".", flags, Mode::empty()).map_err(|e| Error::io("open", "a directory", e))
+}
+
+/// Makes a file or directory durable; its failure poisons.
+pub(crate) fn sync(fd: impl AsFd, shown: &str) -> Result<()> {
+    rustix::fs::fsync(fd).map_err(|e| Error::unproven("sync", shown, e))
+}

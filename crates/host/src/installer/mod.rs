@@ -1,1 +1,143 @@
-//! (to be written)
+//! Installers: from a lock into an empty environment, by the ecosystem's own tool in its strictest mode.
+//!
+//! Each installation has two stages in the sandbox. *Fetch* has the host's network and what the operator
+//! configured for it, and fills caches of this generation alone; *install* has no network but its own loopback
+//! and none of that configuration. What came of it is observed byte by byte and never believed. It decides
+//! nothing: whether what was installed is what the lock says is core's business.
+
+mod cargo;
+mod npm;
+mod observe;
+mod pip;
+mod plan;
+mod record;
+mod testing;
+mod toolchain;
+mod uv;
+
+pub use observe::observe;
+pub use plan::{Isolation, Plan, StageOutcome};
+pub use record::{observe_environment, record, verify_again};
+pub use testing::{ReportFrom, TestPlan, TestRun, run_tests};
+pub use toolchain::{Hints, Tool, Tools, resolve};
+
+use crate::error::{Error, Result};
+use crate::process::Cancel;
+use plan::run_steps;
+use semel_core::installer::{Installer, ProjectInstall};
+use semel_core::path::shown;
+use semel_core::{Code, Refusal};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Fetches what the lock names into caches of this generation; the tree stays as it is.
+///
+/// # Errors
+/// `tree_not_empty` where an environment or build residue came with the tree, `install_failed` with the last
+/// lines of the installer, `timed_out` past the deadline, `bad_config` for an argument that is no selection,
+/// `sandbox_unavailable` where the sandbox is required and cannot be had.
+pub fn fetch(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
+    check_empty(plan)?;
+    let steps = match plan.tools.installer() {
+        Installer::Uv => uv::fetch(plan)?,
+        Installer::Pip => pip::fetch(plan)?,
+        Installer::Npm => npm::fetch(plan)?,
+        Installer::Cargo => cargo::fetch(plan)?,
+    };
+    run_steps(plan, steps, cancel)
+}
+
+/// Installs from what was fetched, without a network.
+///
+/// # Errors
+/// As [`fetch`]; also `record_mismatch` where the project's own build changed what was installed before it.
+pub fn install(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
+    check_empty(plan)?;
+    let steps = match plan.tools.installer() {
+        Installer::Uv => uv::install(plan)?,
+        Installer::Pip => pip::install(plan)?,
+        Installer::Npm => npm::install(plan)?,
+        Installer::Cargo => cargo::install(plan)?,
+    };
+    let outcome = run_steps(plan, steps, cancel)?;
+    if plan.project == ProjectInstall::Skip {
+        return Ok(outcome);
+    }
+    let before = observe_environment(plan)?;
+    let built = run_steps(plan, uv::install_project(plan)?, cancel)?;
+    observe::only_added(&before, &observe_environment(plan)?)?;
+    Ok(outcome.and(built))
+}
+
+/// Gives the root of what the installer installs.
+#[must_use]
+pub fn environment(plan: &Plan) -> PathBuf {
+    match plan.tools.installer() {
+        Installer::Uv | Installer::Pip => plan.project_dir().join(".venv"),
+        Installer::Npm => plan.project_dir().join("node_modules"),
+        Installer::Cargo => cargo::home(plan),
+    }
+}
+
+/// Refuses an environment, or build residue, that is there before the installer made it.
+fn check_empty(plan: &Plan) -> Result<()> {
+    check_places(plan)?;
+    let place = match plan.tools.installer() {
+        Installer::Uv | Installer::Pip => ".venv",
+        Installer::Npm => "node_modules",
+        Installer::Cargo => {
+            let target = plan.project_dir().join("target");
+            let residue = ["CACHEDIR.TAG", ".rustc_info.json"];
+            return match residue.iter().find(|name| there(&target.join(name))) {
+                Some(_) => Err(not_empty(&target)),
+                None => Ok(()),
+            };
+        }
+    };
+    let path = plan.project_dir().join(place);
+    if there(&path) {
+        return Err(not_empty(&path));
+    }
+    Ok(())
+}
+
+/// What installers write into scripts and links are the paths they were given, so these must be the real ones.
+fn check_places(plan: &Plan) -> Result<()> {
+    let wrong =
+        |why: &str, path: &Path| Refusal::new(Code::BadConfig, why).name(shown(path.as_os_str().as_bytes()));
+    for path in [&plan.tree, &plan.home] {
+        let real = std::fs::canonicalize(path).map_err(|e| Error::io("resolve", path, e))?;
+        if real != *path {
+            return Err(wrong(
+                "tree and home of a generation are given by their real paths",
+                path,
+            )
+            .into());
+        }
+    }
+    if plan.home.starts_with(&plan.tree) || plan.tree.starts_with(&plan.home) {
+        return Err(wrong("tree and home of a generation lie beside each other", &plan.home).into());
+    }
+    Ok(())
+}
+
+/// Anything counts, a dangling link and what cannot be looked at too.
+fn there(path: &Path) -> bool {
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => true,
+        Err(e) => !matches!(
+            e.kind(),
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+        ),
+    }
+}
+
+fn not_empty(path: &Path) -> Error {
+    let why = "an environment or build residue is there before anything was installed";
+    Refusal::new(Code::TreeNotEmpty, why)
+        .name(shown(path.as_os_str().as_bytes()))
+        .into()
+}
+
+#[cfg(test)]
+mod tests;

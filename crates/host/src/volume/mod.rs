@@ -1,1 +1,439 @@
-//! (to be written)
+//! Volumes on disk: made, reopened by identity, marked, owned, put aside and freed.
+//!
+//! It carries out and observes. Which attempt may open which volume, and what becomes of it, is decided by
+//! `core` and recorded by the store.
+
+mod owner;
+pub mod reaper;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use owner::{OwnerLock, claim_owner, owner_alive};
+pub use reaper::{Kept, Reaped};
+pub use record::{read_record, write_record};
+
+use crate::error::{Error, Result};
+use crate::files::{file_id, file_id_at};
+use crate::root::Root;
+use crate::{clock, files};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+use semel_core::digest::{from_hex, to_hex};
+use semel_core::ids::{Generation, JobId, VolumeIdentity};
+use semel_core::{Code, Refusal};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+const NONCE: &str = "user.semel.nonce";
+const IDENTITY: &str = "identity.json";
+const DIRTY: &str = "dirty";
+const ASIDE: &str = ".aside-";
+const RECORD_CAP: u64 = 64 << 10;
+
+/// Holds the directory under which all volumes of a state root lie.
+#[derive(Debug)]
+pub struct Volumes {
+    dir: OwnedFd,
+    path: PathBuf,
+}
+
+/// Holds the open handles of one volume.
+///
+/// # Shape
+/// `volumes/<job>/<generation>/{vol/{tree,staging,trash},meta}`
+#[derive(Debug)]
+pub struct Volume {
+    job: JobId,
+    generation: Generation,
+    path: PathBuf,
+    tree: Root,
+    vol: OwnedFd,
+    staging: OwnedFd,
+    trash: OwnedFd,
+    meta: OwnedFd,
+}
+
+/// Names a volume that was put aside and is not yet freed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Aside {
+    /// The job whose volume it was.
+    pub job: JobId,
+    /// The generation that it was.
+    pub generation: Generation,
+}
+
+impl Volume {
+    /// Gives the job.
+    #[must_use]
+    pub const fn job(&self) -> &JobId {
+        &self.job
+    }
+
+    /// Gives the generation.
+    #[must_use]
+    pub const fn generation(&self) -> &Generation {
+        &self.generation
+    }
+
+    /// Gives the directory of the generation, for messages and for those who mount it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the path of the agent's root, for those who mount it.
+    #[must_use]
+    pub fn tree_path(&self) -> PathBuf {
+        self.path.join("vol/tree")
+    }
+
+    /// Gives the root of the agent's files.
+    #[must_use]
+    pub const fn tree(&self) -> &Root {
+        &self.tree
+    }
+
+    /// Gives the handle on `vol/staging/`.
+    #[must_use]
+    pub fn staging(&self) -> BorrowedFd<'_> {
+        self.staging.as_fd()
+    }
+
+    /// Gives the handle on `vol/trash/`.
+    #[must_use]
+    pub fn trash(&self) -> BorrowedFd<'_> {
+        self.trash.as_fd()
+    }
+
+    /// Gives the handle on `meta/`.
+    #[must_use]
+    pub fn meta(&self) -> BorrowedFd<'_> {
+        self.meta.as_fd()
+    }
+
+    /// Looks at the volume's identity as it is on disk now.
+    ///
+    /// # Errors
+    /// `unknown_state` where the nonce is missing or malformed; `io_failed`.
+    pub fn identity(&self) -> Result<VolumeIdentity> {
+        let recorded = self.recorded_identity()?;
+        let nonce = match files_attribute(&self.vol) {
+            Ok(bytes) => nonce_of(&bytes)?,
+            // Where the filesystem keeps no attributes, the record alone names it.
+            Err(Errno::OPNOTSUPP) => recorded.nonce.clone(),
+            Err(Errno::NODATA) => return Err(no_identity("the volume bears no nonce")),
+            Err(errno) => return Err(Error::io("read the nonce of", &self.path, errno)),
+        };
+        if nonce != recorded.nonce {
+            return Err(no_identity("the volume's nonce and its record disagree"));
+        }
+        Ok(VolumeIdentity {
+            nonce,
+            handle: file_id(self.tree.handle())?,
+            fsid: fsid(self.tree.handle())?,
+            boot_id: clock::boot_id()?,
+        })
+    }
+
+    /// Says whether the volume bears a dirty mark, of whatever type.
+    ///
+    /// # Errors
+    /// `io_failed` where `meta/` cannot be examined.
+    pub fn is_dirty(&self) -> Result<bool> {
+        Ok(file_id_at(&self.meta, DIRTY.as_bytes())?.is_some())
+    }
+
+    /// Marks the volume dirty again; the text says why.
+    ///
+    /// # Errors
+    /// As [`write_record`].
+    pub fn mark_dirty(&self, why: &str) -> Result<()> {
+        write_record(self, DIRTY, why.as_bytes())
+    }
+
+    /// Removes the dirty mark: only a clean end of the attempt does.
+    ///
+    /// # Errors
+    /// `io_failed` where the mark stays; [`Error::Unproven`] where its removal cannot be made durable.
+    pub fn mark_clean(&self) -> Result<()> {
+        match rustix::fs::unlinkat(&self.meta, DIRTY, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => files::sync(&self.meta, "meta"),
+            Err(errno) => Err(Error::io("remove the mark of", &self.path, errno)),
+        }
+    }
+
+    /// Records that the volume is set aside for a person to look at; it stays readable, and dirty.
+    ///
+    /// # Errors
+    /// As [`write_record`].
+    pub fn quarantine(&self, why: &str) -> Result<()> {
+        self.mark_dirty(why)?;
+        write_record(self, "quarantined", why.as_bytes())
+    }
+
+    fn recorded_identity(&self) -> Result<VolumeIdentity> {
+        let bytes = read_record(self, IDENTITY, RECORD_CAP)?;
+        let bytes = bytes.ok_or_else(|| no_identity("the volume has no identity record"))?;
+        serde_json::from_slice(&bytes).map_err(|_| no_identity("the volume's identity record is malformed"))
+    }
+
+    fn open(volumes: &Volumes, job: &JobId, generation: &Generation) -> rustix::io::Result<(OwnedFd, Self)> {
+        let of_job = subdirectory(volumes.dir.as_fd(), job.as_str())?;
+        let dir = subdirectory(of_job.as_fd(), generation.as_str())?;
+        let vol = subdirectory(dir.as_fd(), "vol")?;
+        let tree = subdirectory(vol.as_fd(), "tree")?;
+        let volume = Self {
+            job: job.clone(),
+            generation: generation.clone(),
+            path: volumes.path.join(job.as_str()).join(generation.as_str()),
+            tree: Root::from_handle(tree).map_err(|_| Errno::IO)?,
+            staging: subdirectory(vol.as_fd(), "staging")?,
+            trash: subdirectory(vol.as_fd(), "trash")?,
+            meta: subdirectory(dir.as_fd(), "meta")?,
+            vol,
+        };
+        Ok((dir, volume))
+    }
+}
+
+impl Volumes {
+    /// Opens, or makes, the place of the volumes under a state root.
+    ///
+    /// # Errors
+    /// `io_failed` where it cannot be opened or made.
+    pub fn open(state_root: &Path) -> Result<Self> {
+        let path = state_root.join("volumes");
+        let fail = |e| Error::io("open", &path, e);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let state = rustix::fs::openat(CWD, state_root, flags, Mode::empty())
+            .map_err(|e| Error::io("open", state_root, e))?;
+        make(state.as_fd(), "volumes", &path)?;
+        let dir = subdirectory(state.as_fd(), "volumes").map_err(fail)?;
+        rustix::fs::fsync(&state).map_err(fail)?;
+        Ok(Self { dir, path })
+    }
+
+    /// Makes the volume of a new generation, dirty from its first moment.
+    ///
+    /// # Errors
+    /// `generation_reused` where the generation has a directory already; `io_failed`.
+    ///
+    /// # Durability
+    /// The dirty mark is on disk before `tree/` exists; when this returns, so are the identity and every name.
+    pub fn create(
+        &self,
+        job: &JobId,
+        generation: &Generation,
+        nonce: [u8; 16],
+    ) -> Result<(Volume, VolumeIdentity)> {
+        let path = self.path.join(job.as_str()).join(generation.as_str());
+        let nonce = to_hex(&nonce);
+        let fail = |e: Errno| Error::io("make", &path, e);
+        make(self.dir.as_fd(), job.as_str(), &path)?;
+        let of_job = subdirectory(self.dir.as_fd(), job.as_str()).map_err(fail)?;
+        let aside = format!("{ASIDE}{generation}");
+        let reused = file_id_at(&of_job, aside.as_bytes())?.is_some();
+        let made = rustix::fs::mkdirat(&of_job, generation.as_str(), Mode::RWXU);
+        if reused || made == Err(Errno::EXIST) {
+            let why = "the generation was used before";
+            let refusal = Refusal::new(Code::GenerationReused, why).name(generation.to_string());
+            return Err(refusal.into());
+        }
+        made.map_err(fail)?;
+        let dir = subdirectory(of_job.as_fd(), generation.as_str()).map_err(fail)?;
+        make(dir.as_fd(), "meta", &path)?;
+        let meta = subdirectory(dir.as_fd(), "meta").map_err(fail)?;
+        record::write_at(meta.as_fd(), DIRTY, b"opened")?;
+        for synced in [dir.as_fd(), of_job.as_fd(), self.dir.as_fd()] {
+            rustix::fs::fsync(synced).map_err(fail)?;
+        }
+        make(dir.as_fd(), "vol", &path)?;
+        let vol = subdirectory(dir.as_fd(), "vol").map_err(fail)?;
+        for name in ["tree", "staging", "trash"] {
+            make(vol.as_fd(), name, &path)?;
+        }
+        match rustix::fs::fsetxattr(&vol, NONCE, nonce.as_bytes(), XattrFlags::CREATE) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(Error::io("mark", &path, errno)),
+        }
+        let (dir, volume) = Volume::open(self, job, generation).map_err(fail)?;
+        let identity = VolumeIdentity {
+            nonce,
+            handle: file_id(volume.tree.handle())?,
+            fsid: fsid(volume.tree.handle())?,
+            boot_id: clock::boot_id()?,
+        };
+        let json = serde_json::to_vec(&identity).map_err(|e| Error::io("record", &path, e))?;
+        write_record(&volume, IDENTITY, &json)?;
+        rustix::fs::fsync(&volume.vol).map_err(fail)?;
+        rustix::fs::fsync(&dir).map_err(fail)?;
+        Ok((volume, identity))
+    }
+
+    /// Opens the volume of a living generation again, if it is the very one.
+    ///
+    /// # Errors
+    /// `dirty_volume` with reason `other_boot` where the machine was started anew since; `unknown_state` where it
+    /// is missing (reason `volume_missing`) or another one (reason `volume_identity`, naming what differs).
+    pub fn reopen(&self, job: &JobId, generation: &Generation, known: &VolumeIdentity) -> Result<Volume> {
+        let volume = self.look(job, generation)?;
+        let now = volume.identity()?;
+        let differs: Vec<&str> = [
+            ("nonce", now.nonce != known.nonce),
+            ("handle", now.handle != known.handle),
+            ("fsid", now.fsid != known.fsid),
+        ]
+        .into_iter()
+        .filter_map(|(name, differs)| differs.then_some(name))
+        .collect();
+        if !differs.is_empty() {
+            let why = "the directory is not the volume that was opened";
+            return Err(Refusal::new(Code::UnknownState, why)
+                .reason("volume_identity")
+                .names(differs)
+                .into());
+        }
+        if now.boot_id != known.boot_id {
+            let why = "the machine was started anew since the volume was opened";
+            return Err(Refusal::new(Code::DirtyVolume, why)
+                .reason("other_boot")
+                .name(generation.to_string())
+                .into());
+        }
+        Ok(volume)
+    }
+
+    /// Opens the volume of a generation to look at it, whatever its identity: for salvage.
+    ///
+    /// # Errors
+    /// `unknown_state` with reason `volume_missing` where a part of it is missing; `io_failed`.
+    pub fn look(&self, job: &JobId, generation: &Generation) -> Result<Volume> {
+        match Volume::open(self, job, generation) {
+            Ok((_, volume)) => Ok(volume),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                let why = "the directory of the volume, or a part of it, is missing";
+                Err(Refusal::new(Code::UnknownState, why)
+                    .reason("volume_missing")
+                    .names([job.to_string(), generation.to_string()])
+                    .into())
+            }
+            Err(errno) => Err(Error::io("open", &self.path, errno)),
+        }
+    }
+
+    /// Puts a volume aside under a sibling name, in one rename; what is left is to [`reap`](Self::reap) it.
+    ///
+    /// # Errors
+    /// `volume_busy` where its owner lives; `not_found` where it is gone; `io_failed`.
+    pub fn put_aside(&self, job: &JobId, generation: &Generation) -> Result<Aside> {
+        let gone = || Refusal::new(Code::NotFound, "there is no such volume").name(generation.to_string());
+        let of_job = match subdirectory(self.dir.as_fd(), job.as_str()) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Err(gone().into()),
+            Err(errno) => return Err(Error::io("open", job.as_str(), errno)),
+        };
+        let meta = subdirectory(of_job.as_fd(), generation.as_str())
+            .and_then(|dir| subdirectory(dir.as_fd(), "meta"));
+        match meta {
+            Ok(meta) if owner::alive_at(meta.as_fd())? => return Err(owner::busy(generation).into()),
+            // A half-made volume has no owner yet.
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(Error::io("open", generation.as_str(), errno)),
+        }
+        let aside = format!("{ASIDE}{generation}");
+        let (from, flags) = (generation.as_str(), RenameFlags::NOREPLACE);
+        match rustix::fs::renameat_with(&of_job, from, &of_job, aside.as_str(), flags) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Err(gone().into()),
+            Err(errno) => return Err(Error::io("put aside", generation.as_str(), errno)),
+        }
+        Ok(Aside {
+            job: job.clone(),
+            generation: generation.clone(),
+        })
+    }
+
+    /// Frees a volume that was put aside; may be cut off and called again.
+    ///
+    /// # Errors
+    /// `io_failed` where a directory cannot be examined. What cannot be removed is named in the answer.
+    pub fn reap(&self, aside: &Aside) -> Result<Reaped> {
+        let name = format!("{ASIDE}{}", aside.generation);
+        let of_job = match subdirectory(self.dir.as_fd(), aside.job.as_str()) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(Reaped::default()),
+            Err(errno) => return Err(Error::io("open", aside.job.as_str(), errno)),
+        };
+        reaper::remove_tree(of_job.as_fd(), name.as_bytes())
+    }
+
+    /// Puts a volume aside and frees it at once.
+    ///
+    /// # Errors
+    /// As [`put_aside`](Self::put_aside) and [`reap`](Self::reap).
+    pub fn destroy(&self, job: &JobId, generation: &Generation) -> Result<Reaped> {
+        let aside = self.put_aside(job, generation)?;
+        self.reap(&aside)
+    }
+
+    /// Lists what was put aside and is not freed yet, also by an earlier process.
+    ///
+    /// # Errors
+    /// `io_failed` where the directory cannot be read.
+    pub fn aside(&self) -> Result<Vec<Aside>> {
+        let fail = |e: std::io::Error| Error::io("list", &self.path, e);
+        let mut all = Vec::new();
+        for of_job in std::fs::read_dir(&self.path).map_err(fail)? {
+            let of_job = of_job.map_err(fail)?;
+            let Some(job) = of_job.file_name().to_str().and_then(|n| JobId::parse(n).ok()) else {
+                continue;
+            };
+            for entry in std::fs::read_dir(of_job.path()).map_err(fail)? {
+                let name = entry.map_err(fail)?.file_name();
+                let generation = name.to_str().and_then(|n| n.strip_prefix(ASIDE));
+                if let Some(generation) = generation.and_then(|g| Generation::parse(g).ok()) {
+                    let job = job.clone();
+                    all.push(Aside { job, generation });
+                }
+            }
+        }
+        all.sort_by(|a, b| (&a.job, &a.generation).cmp(&(&b.job, &b.generation)));
+        Ok(all)
+    }
+}
+
+fn subdirectory(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty())
+}
+
+fn make(dir: BorrowedFd<'_>, name: &str, shown: &Path) -> Result<()> {
+    match rustix::fs::mkdirat(dir, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(Error::io("make", shown, errno)),
+    }
+}
+
+fn files_attribute(vol: &OwnedFd) -> rustix::io::Result<Vec<u8>> {
+    files::attribute(vol.as_fd(), NONCE.as_bytes())
+}
+
+fn nonce_of(bytes: &[u8]) -> Result<String> {
+    let text = core::str::from_utf8(bytes).unwrap_or_default();
+    match from_hex(text) {
+        Some(bits) if bits.len() == 16 => Ok(text.to_owned()),
+        _ => Err(no_identity("the volume's nonce is malformed")),
+    }
+}
+
+fn fsid(dir: BorrowedFd<'_>) -> Result<String> {
+    let seen = rustix::fs::fstatvfs(dir).map_err(|e| Error::io("examine", "a filesystem", e))?;
+    Ok(to_hex(&seen.f_fsid.to_be_bytes()))
+}
+
+fn no_identity(why: &str) -> Error {
+    Refusal::new(Code::UnknownState, why)
+        .reason("volume_identity")
+        .into()
+}

@@ -10,7 +10,7 @@ use semel_core::ids::{
 use semel_core::path::RelPath;
 use semel_core::pipeline::NewRun;
 use semel_core::record::{Consumption, Judgement};
-use semel_core::volume::{Durability, NewVolume, Role, Volume};
+use semel_core::volume::{Durability, NewVolume, Owner, Role, Volume};
 use semel_core::{Code, Refusal};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,6 +61,7 @@ pub fn new_volume(of: &str, role: Role, durability: Durability) -> Result<NewVol
     Ok(NewVolume {
         job: job(of)?,
         role,
+        owner: Owner::Process,
         token_sha256: Sha256::of(generation.as_str().as_bytes()),
         generation,
         principal: must(Principal::parse(format!("agent:{of}")))?,

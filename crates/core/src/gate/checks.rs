@@ -1,0 +1,268 @@
+//! The checks themselves: what is demanded, what is said, and why that does not fit.
+//!
+//! Each takes what is known of the certificate, which may be nothing; none looks at another's outcome.
+
+use super::{CLOCK_SKEW_MS, Candidate, Check, Policy, RecipeRule};
+use crate::certificate::{KeyId, Opened, Outcome, Statement, not_a_pass};
+use crate::digest::Sha256;
+use crate::ids::UnixMs;
+use crate::path::RelPath;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) fn signature(opened: &Opened, policy: &Policy, revoked: &[KeyId]) -> Vec<Check> {
+    let ids = if opened.key_ids.is_empty() {
+        "none".to_owned()
+    } else {
+        opened.key_ids.join(", ")
+    };
+    let trusted = |id: &String| policy.keys.iter().any(|key| key.is(id));
+    let untrusted = opened.key_ids.is_empty() || !opened.key_ids.iter().all(trusted);
+    let is_revoked = revoked.iter().any(|id| match &opened.signer {
+        Ok(key) => key.is(id.as_str()),
+        Err(_) => {
+            opened.key_ids.iter().any(|claimed| claimed == id.as_str())
+                || policy
+                    .keys
+                    .iter()
+                    .any(|key| key.is(id.as_str()) && opened.key_ids.iter().any(|claimed| key.is(claimed)))
+        }
+    });
+    let fit = match &opened.signer {
+        Ok(_) => "fits".to_owned(),
+        Err(refusal) => refusal
+            .reason
+            .clone()
+            .unwrap_or_else(|| "does not fit".to_owned()),
+    };
+    vec![
+        Check::new("signature", "fits", fit).unless(opened.signer.as_ref().err().map(ToString::to_string)),
+        Check::new(
+            "key_trusted",
+            format!("one of {} trusted keys", policy.keys.len()),
+            ids.clone(),
+        )
+        .unless(untrusted.then_some("the policy does not trust the key that the certificate names")),
+        Check::new("key_revoked", "no revoked key", ids)
+            .unless(is_revoked.then_some("the key has been revoked")),
+    ]
+}
+
+const UNREADABLE: &str = "unreadable";
+
+fn said<T>(known: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    known.map_or_else(|| UNREADABLE.to_owned(), show)
+}
+
+pub(super) fn content(
+    known: Option<&Statement>,
+    policy: &Policy,
+    candidate: &Candidate,
+    record: Option<Sha256>,
+) -> Vec<Check> {
+    let ended = said(known, |s| match &s.predicate.verdict {
+        Outcome::Pass => "pass".to_owned(),
+        Outcome::Refused(refusal) => refusal.code.wire().to_owned(),
+    });
+    let refused = (ended != "pass").then_some("the certificate is of a refused attempt");
+    let tree = said(known, |s| s.subjects.tree.to_string());
+    let other = (tree != candidate.tree.to_string())
+        .then_some("the tree that was certified is not the tree to be merged");
+    let mut checks = vec![
+        Check::new("verdict_pass", "pass", ended).unless(refused),
+        Check::new("tree", candidate.tree.to_string(), tree).unless(other),
+    ];
+    checks.extend(lock_checks(known, policy, candidate));
+
+    let certified = known.and_then(|s| s.subjects.record);
+    let why = match (certified, record) {
+        (None, _) => Some("no install record was certified"),
+        (Some(certified), Some(beside)) if certified != beside => {
+            Some("the install record beside the certificate is another")
+        }
+        _ => None,
+    };
+    let expected = record.map_or_else(|| "an install record".to_owned(), |digest| digest.to_string());
+    let actual = certified.map_or_else(|| "none".to_owned(), |digest| digest.to_string());
+    checks.push(Check::new("record_verdict", expected, actual).unless(why));
+
+    let counts = known.and_then(|s| s.predicate.report.as_ref().map(|report| report.counts));
+    let actual = counts.map_or_else(
+        || "no report".to_owned(),
+        |c| {
+            format!(
+                "{} passed, {} failed, {} skipped, {} deselected",
+                c.passed, c.failed, c.skipped, c.deselected
+            )
+        },
+    );
+    let least = policy.min_tests.max(1);
+    let why = match counts {
+        None => Some("there is no test report"),
+        Some(counts) => not_a_pass(&counts)
+            .or((counts.passed < least).then_some("fewer tests passed than the policy demands")),
+    };
+    checks.push(Check::new("tests", format!("at least {least} passed, none failed"), actual).unless(why));
+    checks
+}
+
+fn lock_checks(known: Option<&Statement>, policy: &Policy, candidate: &Candidate) -> Vec<Check> {
+    let nothing = BTreeMap::new();
+    let certified = known.map_or(&nothing, |s| &s.subjects.locks);
+    let all: BTreeSet<&RelPath> = candidate
+        .locks
+        .keys()
+        .chain(certified.keys())
+        .chain(&policy.locks)
+        .collect();
+    let why = all.is_empty().then_some("no lockfile binds the tree");
+    let mut checks = vec![
+        Check::new(
+            "locks",
+            "at least one lockfile, each certified",
+            format!("{} certified", certified.len()),
+        )
+        .unless(why),
+    ];
+    for path in all {
+        let (here, there) = (candidate.locks.get(path), certified.get(path));
+        let show = |digest: Option<&Sha256>| digest.map_or_else(|| "absent".to_owned(), ToString::to_string);
+        let why = match (here, there) {
+            (Some(a), Some(b)) if a == b => None,
+            (Some(_), Some(_)) => Some("the candidate's lockfile is not the certified one"),
+            (Some(_), None) => Some("the candidate's lockfile was not certified"),
+            (None, Some(_)) => Some("a certified lockfile is absent from the candidate"),
+            (None, None) => Some("the policy requires this lockfile"),
+        };
+        checks.push(
+            Check::new("lock", show(here), show(there))
+                .about(path.to_string())
+                .unless(why),
+        );
+    }
+    checks
+}
+
+pub(super) fn demands(known: Option<&Statement>, policy: &Policy, now: UnixMs) -> Vec<Check> {
+    let recipe = said(known, |s| s.predicate.recipe.to_string());
+    let other = match policy.recipe {
+        RecipeRule::Any => None,
+        RecipeRule::Only(pinned) => (recipe != pinned.to_string())
+            .then_some("the attempt was made by another recipe than the pinned one"),
+    };
+    let mut checks = vec![Check::new("recipe", policy.recipe.to_string(), recipe).unless(other)];
+    checks.extend(tool_checks(known, policy));
+
+    let level = known.map(|s| s.predicate.confinement.confinement);
+    let why = level
+        .is_some_and(|level| level < policy.confinement)
+        .then_some("the attempt was confined less than the policy demands");
+    let actual = said(known, |s| {
+        let confinement = &s.predicate.confinement;
+        match confinement.missing.as_slice() {
+            [] => confinement.confinement.to_string(),
+            missing => format!("{}, missing {}", confinement.confinement, missing.join(", ")),
+        }
+    });
+    let expected = format!("at least {}", policy.confinement);
+    checks.push(Check::new("confinement", expected, actual).unless(why));
+
+    checks.push(weak_check(known, policy));
+    checks.push(attempts_check(known, policy));
+    checks.push(age_check(known, policy, now));
+    checks
+}
+
+fn weak_check(known: Option<&Statement>, policy: &Policy) -> Check {
+    let weak = known.map(|s| s.predicate.weak.as_slice()).unwrap_or_default();
+    let refused = |name: &String| {
+        let allowed = policy.weak_allowed.as_ref();
+        allowed.is_some_and(|allowed| !allowed.contains(name))
+    };
+    let why = weak
+        .iter()
+        .any(|weak| refused(&weak.name))
+        .then_some("something is bound less than the policy demands");
+    let expected = match &policy.weak_allowed {
+        None => "any weak binding, named".to_owned(),
+        Some(allowed) if allowed.is_empty() => "no weak binding".to_owned(),
+        Some(allowed) => {
+            let names: Vec<&str> = allowed.iter().map(String::as_str).collect();
+            format!("no weak binding but {}", names.join(", "))
+        }
+    };
+    let actual = said(known, |_| {
+        let shown: Vec<String> = weak.iter().map(|w| format!("{} ({})", w.name, w.about)).collect();
+        if shown.is_empty() {
+            "none".to_owned()
+        } else {
+            shown.join("; ")
+        }
+    });
+    Check::new("weak", expected, actual).unless(why)
+}
+
+fn tool_checks(known: Option<&Statement>, policy: &Policy) -> Vec<Check> {
+    if policy.toolchain.is_empty() {
+        let actual = said(known, |s| format!("{} tools", s.predicate.toolchain.len()));
+        return vec![Check::new("toolchain", "any: the policy pins no tool", actual)];
+    }
+    let tools = known
+        .map(|s| s.predicate.toolchain.as_slice())
+        .unwrap_or_default();
+    let check = |(name, pinned): (&String, &Sha256)| {
+        let found: Vec<&Sha256> = tools
+            .iter()
+            .filter(|t| t.name == *name)
+            .map(|t| &t.sha256)
+            .collect();
+        let why = if found.is_empty() {
+            Some("the pinned tool took no part")
+        } else {
+            (!found.iter().all(|digest| *digest == pinned)).then_some("the tool is not the pinned one")
+        };
+        let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let actual = if shown.is_empty() {
+            "absent".to_owned()
+        } else {
+            shown.join(", ")
+        };
+        Check::new("toolchain", pinned.to_string(), actual)
+            .about(name)
+            .unless(why)
+    };
+    policy.toolchain.iter().map(check).collect()
+}
+
+fn attempts_check(known: Option<&Statement>, policy: &Policy) -> Check {
+    let count = known.map(|s| s.predicate.earlier.len() as u64 + 1);
+    let why = known.and_then(Statement::history_is_wrong).or(count
+        .is_some_and(|count| count > u64::from(policy.max_attempts))
+        .then_some("the proposal took more attempts than the policy allows"));
+    Check::new(
+        "attempts",
+        format!("at most {}", policy.max_attempts),
+        said(count, |count| count.to_string()),
+    )
+    .unless(why)
+}
+
+fn age_check(known: Option<&Statement>, policy: &Policy, now: UnixMs) -> Check {
+    const HOUR_MS: u64 = 3_600_000;
+    let issued = known.map(|s| s.predicate.issued_at);
+    let expected = match policy.max_age_hours {
+        Some(hours) => format!("at most {hours} hours before {now}"),
+        None => format!("before {now}"),
+    };
+    let why = issued.and_then(|UnixMs(at)| {
+        let age = now.0.saturating_sub(at);
+        if at > now.0.saturating_add(CLOCK_SKEW_MS) {
+            Some("the certificate is of the future: a clock is wrong")
+        } else {
+            policy
+                .max_age_hours
+                .is_some_and(|hours| age > hours.saturating_mul(HOUR_MS))
+                .then_some("the certificate is older than the policy allows")
+        }
+    });
+    Check::new("age", expected, said(issued, |at| at.to_string())).unless(why)
+}

@@ -1,0 +1,499 @@
+use super::*;
+use crate::certificate::tests::{generation, key, path, statement};
+use crate::certificate::{Outcome, PAYLOAD_TYPE, Statement, Weak, seal, sign};
+
+use crate::confinement::Confinement;
+use crate::record::Consumption;
+use crate::report::Counts;
+
+const NOW: UnixMs = UnixMs(1_790_000_100_000 + 3_600_000);
+
+fn policy() -> Policy {
+    Policy::parse(&format!(
+        "[gate]\nkeys = [\"{}\"]\nrecipe = \"{}\"\ntoolchain = {{ python = \"{}\" }}\nconfinement = \"partial\"\n\
+         max_attempts = 2\nmax_age_hours = 24\nlocks = [\"uv.lock\"]\nmin_tests = 600\nweak_allowed = []\n",
+        key(1).public().to_ssh(),
+        Sha256::of(b"recipe"),
+        Sha256::of(b"python"),
+    ))
+    .unwrap()
+}
+
+fn candidate() -> Candidate {
+    let statement = statement();
+    Candidate {
+        commit: ObjectId::parse("0eb8d29d2818df9207e51dfbc7259f4b15754a15").unwrap(),
+        tree: statement.subjects.tree,
+        locks: statement.subjects.locks,
+    }
+}
+
+fn judge(envelope: &[u8], candidate: &Candidate) -> Verdict {
+    let record = Some(Sha256::of(b"record"));
+    verdict(&policy(), envelope, record, candidate, NOW, &[])
+}
+
+fn signed() -> Vec<u8> {
+    sign(&statement(), &key(1)).unwrap()
+}
+
+/// Judges a signed statement that need not be a sound one.
+fn edited(edit: impl FnOnce(&mut Statement)) -> Vec<String> {
+    let mut statement = statement();
+    edit(&mut statement);
+    let envelope = seal(PAYLOAD_TYPE, &statement.to_payload().unwrap(), &key(1)).unwrap();
+    failed(&judge(&envelope, &candidate()))
+}
+
+fn failed(verdict: &Verdict) -> Vec<String> {
+    let names = verdict.refusal().map(|refusal| refusal.names).unwrap_or_default();
+    assert_eq!(verdict.pass, names.is_empty());
+    names
+}
+
+#[test]
+fn the_certified_tree_passes_as_often_as_it_is_asked() {
+    let first = judge(&signed(), &candidate());
+    assert_eq!(failed(&first), [""; 0]);
+    assert_eq!(judge(&signed(), &candidate()), first);
+    // A squash: another commit, an equal tree.
+    let mut squash = candidate();
+    squash.commit = ObjectId::parse("fcb22a7ba9e89ff29e9b6ea78bc2be7dbe0b730d").unwrap();
+    assert!(judge(&signed(), &squash).pass);
+    let names: Vec<String> = first.checks.iter().map(Check::label).collect();
+    assert_eq!(
+        names,
+        [
+            "signature",
+            "key_trusted",
+            "key_revoked",
+            "predicate",
+            "verdict_pass",
+            "tree",
+            "locks",
+            "lock:ui/package-lock.json",
+            "lock:uv.lock",
+            "record_verdict",
+            "tests",
+            "recipe",
+            "toolchain:python",
+            "confinement",
+            "weak",
+            "attempts",
+            "age"
+        ]
+    );
+    let json = serde_json::to_string(&first).unwrap();
+    assert_eq!(serde_json::from_str::<Verdict>(&json).unwrap(), first);
+}
+
+#[test]
+fn one_flipped_bit_anywhere_is_refused() {
+    let envelope = signed();
+    for at in 0..envelope.len() {
+        let mut flipped = envelope.clone();
+        flipped[at] ^= 1 << (at % 8);
+        let verdict = judge(&flipped, &candidate());
+        assert!(!verdict.pass, "byte {at}");
+        assert!(failed(&verdict).contains(&"signature".to_owned()), "byte {at}");
+    }
+}
+
+#[test]
+fn every_mismatch_of_content_has_its_name() {
+    assert_eq!(
+        edited(|s| s.subjects.tree = ObjectId::from_raw(&[1; 20]).unwrap()),
+        ["tree"]
+    );
+    assert_eq!(
+        edited(|s| {
+            s.subjects.locks.insert(path("uv.lock"), Sha256::of(b"x"));
+        }),
+        ["lock:uv.lock"]
+    );
+    assert_eq!(
+        edited(|s| {
+            s.subjects.locks.remove(&path("uv.lock"));
+        }),
+        ["lock:uv.lock"]
+    );
+    assert_eq!(
+        edited(|s| {
+            s.subjects.locks.insert(path("Cargo.lock"), Sha256::of(b"x"));
+        }),
+        ["lock:Cargo.lock"]
+    );
+    assert_eq!(
+        edited(|s| s.subjects.record = Some(Sha256::of(b"x"))),
+        ["record_verdict"]
+    );
+    assert_eq!(edited(|s| s.subjects.record = None), ["record_verdict"]);
+    assert_eq!(
+        edited(
+            |s| s.predicate.verdict = Outcome::Refused(Refusal::new(Code::TestsFailed, "two tests failed"))
+        ),
+        ["verdict_pass"]
+    );
+    // Several at once are all named, in the order of the checks.
+    assert_eq!(
+        edited(|s| {
+            s.subjects.tree = ObjectId::from_raw(&[1; 20]).unwrap();
+            s.predicate.recipe = Sha256::of(b"true");
+            s.predicate.report = None;
+        }),
+        ["tree", "tests", "recipe"]
+    );
+}
+
+#[test]
+fn another_recipe_or_tool_has_its_name() {
+    let python = || Sha256::of(b"another python");
+    assert_eq!(edited(|s| s.predicate.recipe = Sha256::of(b"true")), ["recipe"]);
+    assert_eq!(
+        edited(|s| s.predicate.toolchain[0].sha256 = python()),
+        ["toolchain:python"]
+    );
+    assert_eq!(edited(|s| s.predicate.toolchain.clear()), ["toolchain:python"]);
+    assert_eq!(
+        edited(|s| {
+            let mut second = s.predicate.toolchain[0].clone();
+            second.sha256 = python();
+            s.predicate.toolchain.push(second);
+        }),
+        ["toolchain:python"]
+    );
+}
+
+#[test]
+fn whatever_a_policy_demands_has_its_name() {
+    assert_eq!(
+        edited(|s| s.predicate.confinement.confinement = Confinement::None),
+        ["confinement"]
+    );
+    assert_eq!(edited(|s| s.predicate.report = None), ["tests"]);
+    assert_eq!(
+        edited(|s| {
+            s.predicate.weak.push(Weak {
+                name: "cut_not_visible".to_owned(),
+                about: "requirements.txt".to_owned(),
+            });
+        }),
+        ["weak"]
+    );
+    assert_eq!(
+        edited(|s| {
+            s.predicate.attempt = crate::ids::AttemptId(3);
+            let mut third = s.predicate.earlier[0].clone();
+            third.attempt = crate::ids::AttemptId(2);
+            s.predicate.earlier.push(third);
+        }),
+        ["attempts"]
+    );
+    assert_eq!(
+        edited(|s| s.predicate.attempt = crate::ids::AttemptId(1)),
+        ["attempts"]
+    );
+    assert_eq!(
+        edited(|s| s.predicate.issued_at = UnixMs(NOW.0 - 25 * 3_600_000)),
+        ["age"]
+    );
+    assert_eq!(
+        edited(|s| s.predicate.issued_at = UnixMs(NOW.0 + CLOCK_SKEW_MS + 1)),
+        ["age"]
+    );
+    assert_eq!(
+        edited(|s| s.predicate.issued_at = UnixMs(NOW.0 + CLOCK_SKEW_MS)),
+        [""; 0]
+    );
+}
+
+#[test]
+fn tests_must_have_run_and_held() {
+    let counts = |passed, failed, skipped| {
+        edited(|s| {
+            s.predicate.report.as_mut().unwrap().counts = Counts {
+                passed,
+                failed,
+                skipped,
+                deselected: 0,
+            };
+        })
+    };
+    assert_eq!(counts(0, 0, 0), ["tests"]);
+    assert_eq!(counts(0, 0, 700), ["tests"]);
+    assert_eq!(counts(699, 1, 0), ["tests"]);
+    assert_eq!(counts(599, 0, 101), ["tests"]);
+    assert_eq!(counts(600, 0, 100), [""; 0]);
+}
+
+#[test]
+fn a_weak_binding_is_shown_and_refused_where_the_policy_says_so() {
+    let mut statement = statement();
+    statement.predicate.weak.push(Weak {
+        name: "cut_not_visible".to_owned(),
+        about: "requirements.txt".to_owned(),
+    });
+    let envelope = sign(&statement, &key(1)).unwrap();
+    for (allowed, want) in [
+        (Some(vec![]), 1),
+        (Some(vec!["build_backend_unbound"]), 1),
+        (Some(vec!["cut_not_visible"]), 0),
+        (None, 0),
+    ] {
+        let mut policy = policy();
+        policy.weak_allowed = allowed.map(|names| names.into_iter().map(str::to_owned).collect());
+        let verdict = verdict(&policy, &envelope, None, &candidate(), NOW, &[]);
+        assert_eq!(failed(&verdict).len(), want);
+        let check = verdict.checks.iter().find(|check| check.name == "weak").unwrap();
+        assert_eq!(check.actual, "cut_not_visible (requirements.txt)");
+    }
+}
+
+#[test]
+fn the_candidate_must_be_what_was_certified() {
+    let with = |edit: &dyn Fn(&mut Candidate)| {
+        let mut candidate = candidate();
+        edit(&mut candidate);
+        failed(&judge(&signed(), &candidate))
+    };
+    assert_eq!(
+        with(&|c| c.tree = ObjectId::from_raw(&[2; 20]).unwrap()),
+        ["tree"]
+    );
+    assert_eq!(
+        with(&|c| c.tree = ObjectId::from_raw(&[2; 32]).unwrap()),
+        ["tree"]
+    );
+    assert_eq!(
+        with(&|c| c.locks.clear()),
+        ["lock:ui/package-lock.json", "lock:uv.lock"]
+    );
+    assert_eq!(
+        with(&|c| {
+            c.locks.insert(path("uv.lock"), Sha256::of(b"x"));
+        }),
+        ["lock:uv.lock"]
+    );
+    assert_eq!(
+        with(&|c| {
+            c.locks.insert(path("sub/poetry.lock"), Sha256::of(b"x"));
+        }),
+        ["lock:sub/poetry.lock"]
+    );
+    let mut bare = statement();
+    bare.subjects.locks.clear();
+    let envelope = seal(PAYLOAD_TYPE, &bare.to_payload().unwrap(), &key(1)).unwrap();
+    let mut candidate = candidate();
+    candidate.locks.clear();
+    assert_eq!(failed(&judge(&envelope, &candidate)), ["lock:uv.lock"]);
+    let mut policy = policy();
+    policy.locks.clear();
+    let verdict = verdict(&policy, &envelope, None, &candidate, NOW, &[]);
+    assert_eq!(failed(&verdict), ["locks"]);
+}
+
+#[test]
+fn keys_are_known_and_not_revoked() {
+    let foreign = judge(&sign(&statement(), &key(2)).unwrap(), &candidate());
+    assert_eq!(failed(&foreign), ["signature", "key_trusted"]);
+    // The rest is told, as a claim.
+    let tree = foreign.checks.iter().find(|check| check.name == "tree").unwrap();
+    assert!(tree.ok && tree.why.as_deref().unwrap().contains("claimed"));
+    assert_eq!(foreign.key, None);
+
+    for id in [key(1).public().id(), key(1).public().ssh_fingerprint()] {
+        let verdict = verdict(&policy(), &signed(), None, &candidate(), NOW, &[id]);
+        assert_eq!(failed(&verdict), ["key_revoked"]);
+    }
+    let other = [key(3).public().id()];
+    assert!(verdict(&policy(), &signed(), None, &candidate(), NOW, &other).pass);
+
+    // A revoked key stays revoked where nothing verifies: each name of it counts.
+    let mut envelope: serde_json::Value = serde_json::from_slice(&signed()).unwrap();
+    envelope["signatures"].as_array_mut().unwrap().remove(0);
+    envelope["payload"] = "e30=".into();
+    let envelope = serde_json::to_vec(&envelope).unwrap();
+    let verdict = verdict(
+        &policy(),
+        &envelope,
+        None,
+        &candidate(),
+        NOW,
+        &[key(1).public().id()],
+    );
+    let names = failed(&verdict);
+    assert!(names.contains(&"key_revoked".to_owned()) && names.contains(&"signature".to_owned()));
+    assert!(!names.contains(&"key_trusted".to_owned()));
+}
+
+#[test]
+fn what_cannot_be_read_fails_every_check_by_name() {
+    for envelope in [
+        &b""[..],
+        b"{}",
+        b"null",
+        b"\xff",
+        &seal(PAYLOAD_TYPE, b"{}", &key(1)).unwrap(),
+    ] {
+        let verdict = judge(envelope, &candidate());
+        let names = failed(&verdict);
+        for name in [
+            "predicate",
+            "verdict_pass",
+            "tree",
+            "lock:uv.lock",
+            "record_verdict",
+            "tests",
+            "age",
+            "attempts",
+            "weak",
+        ] {
+            assert!(names.contains(&name.to_owned()), "{name}: {names:?}");
+        }
+        assert!(verdict.to_markdown().contains("refused"));
+    }
+    let text = String::from_utf8(statement().to_payload().unwrap()).unwrap();
+    let other = text.replace(certificate::PREDICATE_TYPE, "https://slsa.dev/provenance/v1");
+    let verdict = judge(
+        &seal(PAYLOAD_TYPE, other.as_bytes(), &key(1)).unwrap(),
+        &candidate(),
+    );
+    let predicate = verdict.checks.iter().find(|c| c.name == "predicate").unwrap();
+    assert!(!predicate.ok && predicate.why.as_deref().unwrap().contains("slsa"));
+    assert!(verdict.checks.iter().find(|c| c.name == "signature").unwrap().ok);
+}
+
+#[test]
+fn a_policy_is_read_or_refused_with_its_line() {
+    let key = key(1).public().to_ssh();
+    let least = Policy::parse(&format!("[gate]\nkeys = [\"{key}\"]\nrecipe = \"any\"\n")).unwrap();
+    assert_eq!(
+        (least.max_attempts, least.min_tests, least.confinement),
+        (1, 1, Confinement::Full)
+    );
+    assert_eq!(least.consumption, ConsumptionRule::Optional);
+    for (text, names, word) in [
+        ("[gate]\nrecipe = \"any\"\n".to_owned(), "gate.keys", "no key"),
+        (
+            "[gate]\nkeys = []\nrecipe = \"any\"\n".to_owned(),
+            "gate.keys",
+            "no key",
+        ),
+        (format!("[gate]\nkeys = [\"{key}\"]\n"), "line 1", "recipe"),
+        (
+            format!("[gate]\nkeys = [\"{key}\"]\nrecipe = \"any\"\nmax_age = 3\n"),
+            "line 4",
+            "max_age",
+        ),
+        (
+            format!("[gate]\nkeys = [\"{key}\",\n \"nonsense\"]\nrecipe = \"any\"\n"),
+            "line 2",
+            "public key",
+        ),
+        (
+            format!("[gate]\nkeys = [\"{key}\"]\nrecipe = \"some\"\n"),
+            "line 3",
+            "SHA-256",
+        ),
+        (
+            format!("[gate]\nkeys = [\"{key}\"]\nrecipe = \"any\"\nlocks = [\"/uv.lock\"]\n"),
+            "line 4",
+            "absolute",
+        ),
+        (
+            format!("[gate]\nkeys = [\"{key}\"]\nrecipe = \"any\"\nconfinement = \"most\"\n"),
+            "line 4",
+            "most",
+        ),
+        ("[gate]\nkeys = [\n".to_owned(), "line 2", "array"),
+        ("[other]\n".to_owned(), "line 1", "other"),
+    ] {
+        let refusal = Policy::parse(&text).unwrap_err();
+        assert_eq!(refusal.code, Code::BadConfig, "{text}");
+        assert!(refusal.why.contains(word), "{text}: {refusal}");
+        assert_eq!(refusal.names, [names], "{text}: {refusal}");
+    }
+}
+
+#[test]
+fn a_policy_comes_from_a_full_object_id_alone() {
+    let id = "0eb8d29d2818df9207e51dfbc7259f4b15754a15";
+    assert_eq!(policy_base(id).unwrap().to_string(), id);
+    assert!(policy_base(&"0".repeat(64)).is_ok());
+    for text in [
+        "",
+        "main",
+        "HEAD",
+        "refs/heads/main",
+        "0eb8d29",
+        "v1.0",
+        "main@{1}",
+        "HEAD~1",
+        &id.to_uppercase(),
+        &format!("{id}^"),
+        &format!(" {id}"),
+    ] {
+        let refusal = policy_base(text).unwrap_err();
+        assert_eq!(refusal.code, Code::BadInput, "{text}");
+        assert_eq!(refusal.reason.as_deref(), Some("policy_base_not_an_object_id"));
+    }
+}
+
+#[test]
+fn a_certificate_is_consumed_for_one_target() {
+    let first = Consumption {
+        generation: generation(2),
+        certificate: Sha256::of(&signed()),
+        repository: "git@example.org:a/b".to_owned(),
+        target: "refs/heads/main".to_owned(),
+        tree: candidate().tree.to_string(),
+        at: NOW,
+    };
+    assert_eq!(consume(None, &first), Ok(Consumed::First));
+    assert_eq!(consume(Some(&first), &first), Ok(Consumed::AlreadySame));
+    let other = Consumption {
+        target: "refs/heads/release".to_owned(),
+        repository: "git@example.org:a/c".to_owned(),
+        ..first.clone()
+    };
+    let refused = consume(Some(&first), &other);
+    let refusal = refused.clone().unwrap_err();
+    assert_eq!(refusal.code, Code::GateRefused);
+    assert_eq!(refusal.reason.as_deref(), Some("already_consumed"));
+    assert_eq!(refusal.names, ["repository", "target"]);
+
+    let pass = || judge(&signed(), &candidate());
+    let mut strict = policy();
+    strict.consumption = ConsumptionRule::Required;
+    let same = pass().with_consumption(&strict, Some(&Ok(Consumed::AlreadySame)));
+    assert!(same.pass && same.consumption == ConsumptionState::Same);
+    assert_eq!(
+        failed(&pass().with_consumption(&strict, Some(&refused))),
+        ["consumption"]
+    );
+    assert_eq!(failed(&pass().with_consumption(&strict, None)), ["consumption"]);
+    let unasked = pass().with_consumption(&policy(), None);
+    assert!(unasked.pass && unasked.to_markdown().contains("consumption: not_checked"));
+}
+
+#[test]
+fn the_table_cannot_be_written_by_what_is_judged() {
+    let mut candidate = candidate();
+    candidate.locks.insert(
+        RelPath::parse(b"a|b`c``\n<img src=x> @all [x](http:x)").unwrap(),
+        Sha256::of(b"x"),
+    );
+    let table = judge(&signed(), &candidate).to_markdown();
+    let row = table.lines().find(|line| line.contains("@all")).unwrap();
+    // One row, five cells, and the whole path inside of one code span with a longer fence.
+    assert!(
+        row.contains("``` lock:a\\|b`c``\\n<img src=x> @all [x](http:x) ```"),
+        "{row}"
+    );
+    assert_eq!(row.replace("\\|", "").matches('|').count(), 6, "{row}");
+    assert!(
+        judge(&signed(), &tests::candidate())
+            .to_markdown()
+            .starts_with("**semel gate: pass**")
+    );
+}

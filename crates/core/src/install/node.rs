@@ -1,0 +1,293 @@
+//! `node_modules` bound to package-lock.json: the set of packages, their versions and integrities, nothing unowned.
+//!
+//! It goes down to the package: that the bytes of a package are those of its tarball is *not* proved here and is
+//! named as weak. The bytes are recorded all the same, so that any later change is found.
+
+use super::{Bound, Fact, Observed, Place, below, lies_in, link_target, mismatch, outside, special, stays};
+use crate::code::Refusal;
+use crate::lockset::npm::{self, Entry};
+use crate::lockset::{Lockfile, Selection};
+use crate::path::{RelPath, shown};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Says how many bytes of a file are needed to bind it.
+pub(super) fn wants_text(path: &RelPath) -> Option<u64> {
+    let (parent, name) = path.split_last()?;
+    match name {
+        b".package-lock.json" if parent.is_root() => Some(64 << 20),
+        b"package.json" if package_of(path).is_some_and(|(_, rest)| rest == b"package.json") => Some(4 << 20),
+        _ => None,
+    }
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    name: Option<String>,
+    version: Option<String>,
+}
+
+/// Binds `node_modules` to the lock that it was installed from.
+///
+/// # Errors
+/// `record_mismatch` where npm's own copy of the lock, a package's `package.json` or the set of packages differs
+/// from the lock, and for anything that no package owns; `record_outside_root` for a link that leads out of this
+/// generation.
+pub fn bind(
+    observed: &Observed,
+    lock: &Lockfile,
+    selection: &Selection,
+    place: &Place,
+) -> Result<Bound, Refusal> {
+    let locked = lock
+        .npm_places()
+        .ok_or_else(|| mismatch("node_modules is bound by a lock of npm alone"))?;
+    let hidden = RelPath::parse(b".package-lock.json")?;
+    let installed = match observed.entries.is_empty() {
+        true => BTreeMap::new(),
+        false => npm::places(observed.text(&hidden)?)
+            .map_err(|why| mismatch("npm's record of what it installed does not parse").name(why))?,
+    };
+    let mut bound = Bound::default();
+    for (at, entry) in installed
+        .iter()
+        .filter(|(at, _)| at.split('/').any(|p| p == "node_modules"))
+    {
+        same_entry(at, entry, locked.get(at))?;
+        bound.packages.insert(package(observed, at, entry, place)?);
+    }
+    complete(lock, selection, &installed)?;
+    unowned(observed, &installed, place)?;
+    commands(observed, locked, place)?;
+    if !bound.packages.is_empty() {
+        bound.weak.push(format!(
+            "{} npm packages: tarball and lock are tied by npm's own integrity check alone",
+            bound.packages.len()
+        ));
+    }
+    Ok(bound)
+}
+
+fn same_entry(at: &str, entry: &Entry, locked: Option<&Entry>) -> Result<(), Refusal> {
+    let locked = locked.ok_or_else(|| mismatch("a package is not in the lock").name(at))?;
+    let facts = |e: &Entry| {
+        (
+            e.name.clone(),
+            e.version.clone(),
+            e.integrity.clone(),
+            e.link,
+            e.in_bundle,
+        )
+    };
+    if entry.extraneous || facts(entry) != facts(locked) || entry.link && entry.resolved != locked.resolved {
+        let version = |e: &Entry| e.version.clone().unwrap_or_default();
+        return Err(mismatch("a package is not as the lock says").names([
+            at.to_owned(),
+            format!("installed {}", version(entry)),
+            format!("locked {}", version(locked)),
+        ]));
+    }
+    Ok(())
+}
+
+/// Checks what stands at the place of a package; gives its `name==version`.
+fn package(observed: &Observed, at: &str, entry: &Entry, place: &Place) -> Result<String, Refusal> {
+    let path = inner(at).ok_or_else(|| mismatch("a package has an odd place").name(at))?;
+    let base = at.rsplit_once("node_modules/").map_or(at, |(_, name)| name);
+    let name = entry.name.as_deref().unwrap_or(base);
+    match (entry.link, observed.entries.get(&path)) {
+        (true, Some(Fact::Symlink { target })) => {
+            let whole = stays(place, &path, target)?;
+            let wanted = [
+                &place.tree,
+                &b"/"[..],
+                entry.resolved.as_deref().unwrap_or("").as_bytes(),
+            ]
+            .concat();
+            if !lies_in(&whole, &wanted) || !lies_in(&wanted, &whole) {
+                return Err(mismatch("a linked package leads elsewhere than the lock says")
+                    .name(format!("{at} -> {}", shown(target))));
+            }
+            Ok(format!("{name}==(linked)"))
+        }
+        (false, Some(Fact::Directory { .. })) => {
+            let text = observed.whole(&path.join(b"package.json")?)?;
+            let manifest: Manifest =
+                serde_json::from_slice(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)).map_err(|e| {
+                    mismatch("a package.json does not parse").names([at.to_owned(), e.to_string()])
+                })?;
+            let plain = |v: &str| v.trim().trim_start_matches(['v', '=']).trim().to_owned();
+            let version = entry.version.as_deref().unwrap_or("");
+            if manifest.version.as_deref().map(plain) != Some(plain(version)) {
+                let says = manifest.version.unwrap_or_default();
+                return Err(
+                    mismatch("a package is of another version than the locked one").names([
+                        at.to_owned(),
+                        format!("installed {says}"),
+                        format!("locked {version}"),
+                    ]),
+                );
+            }
+            if manifest.name.as_deref() != Some(name) {
+                let says = manifest.name.unwrap_or_default();
+                return Err(mismatch("a package has another name than the locked one").names([
+                    at.to_owned(),
+                    format!("installed {says}"),
+                    format!("locked {name}"),
+                ]));
+            }
+            Ok(format!("{name}=={version}"))
+        }
+        (_, None) => Err(mismatch("an installed package is missing").name(at)),
+        (_, Some(Fact::Symlink { target })) => {
+            stays(place, &path, target)?;
+            Err(mismatch("a package is a link, but locked otherwise").name(at))
+        }
+        (_, Some(_)) => Err(mismatch("a package is no directory").name(at)),
+    }
+}
+
+fn complete(
+    lock: &Lockfile,
+    selection: &Selection,
+    installed: &BTreeMap<String, Entry>,
+) -> Result<(), Refusal> {
+    let wanted = lock.npm_certain(selection);
+    let missing: Vec<&str> = wanted
+        .into_iter()
+        .filter(|at| !installed.contains_key(*at))
+        .collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => {
+            Err(mismatch("a locked package is not installed")
+                .names(missing.into_iter().take(super::MOST_NAMES)))
+        }
+    }
+}
+
+/// Refuses every entry that does not lie in a package of the lock.
+fn unowned(observed: &Observed, installed: &BTreeMap<String, Entry>, place: &Place) -> Result<(), Refusal> {
+    let places: BTreeSet<RelPath> = installed.keys().filter_map(|at| inner(at)).collect();
+    let mut stray = Vec::new();
+    for (path, fact) in &observed.entries {
+        let link = match fact {
+            Fact::Other => return Err(special(path)),
+            Fact::Symlink { target } => Some(stays(place, path, target)?),
+            Fact::File { .. } | Fact::Directory { .. } => None,
+        };
+        let owned = match package_of(path) {
+            Some((owner, rest)) => {
+                // A link inside of a package is content; a linked package is checked by its place.
+                places.contains(&owner) && (rest.is_empty() || !is_link(observed, &owner))
+            }
+            None => is_frame(path, fact, link.is_some()),
+        };
+        if !owned {
+            stray.push(path.to_string());
+        }
+    }
+    match stray.len() {
+        0 => Ok(()),
+        n => Err(
+            mismatch(&format!("no locked package owns {n} entries of node_modules"))
+                .names(stray.into_iter().take(super::MOST_NAMES)),
+        ),
+    }
+}
+
+fn is_link(observed: &Observed, path: &RelPath) -> bool {
+    matches!(observed.entries.get(path), Some(Fact::Symlink { .. }))
+}
+
+/// Says whether an entry belongs to the frame between packages: scopes, `node_modules`, `.bin` and its links.
+fn is_frame(path: &RelPath, fact: &Fact, link: bool) -> bool {
+    let parts: Vec<&[u8]> = path.components().collect();
+    let at = parts
+        .iter()
+        .rposition(|p| *p == b"node_modules")
+        .map_or(0, |at| at + 1);
+    match (&parts[at..], fact) {
+        ([], Fact::Directory { .. }) => true,
+        ([b".package-lock.json"], Fact::File { .. }) => at == 0,
+        ([b".bin"], Fact::Directory { .. }) => true,
+        ([b".bin", _], Fact::Symlink { .. }) => link,
+        ([scope], Fact::Directory { .. }) => scope.starts_with(b"@"),
+        _ => false,
+    }
+}
+
+/// Proves that every command in a `.bin` is one that its package declares.
+fn commands(observed: &Observed, locked: &BTreeMap<String, Entry>, place: &Place) -> Result<(), Refusal> {
+    let mut declared: BTreeSet<(Vec<u8>, Vec<u8>)> = BTreeSet::new();
+    for (at, entry) in locked {
+        for (name, file) in &entry.bin {
+            let home = [&place.tree, &b"/"[..], at.as_bytes(), b"/", file.as_bytes()].concat();
+            declared.extend(super::lexical(&home).map(|whole| (name.clone().into_bytes(), whole)));
+            // By the link of a workspace, too.
+            for (link, _) in locked
+                .iter()
+                .filter(|(_, e)| e.link && e.resolved.as_deref() == Some(at))
+            {
+                let home = [&place.tree, &b"/"[..], link.as_bytes(), b"/", file.as_bytes()].concat();
+                declared.extend(super::lexical(&home).map(|whole| (name.clone().into_bytes(), whole)));
+            }
+        }
+    }
+    for (path, fact) in &observed.entries {
+        let Some((parent, name)) = path.split_last() else {
+            continue;
+        };
+        let bin = package_of(path).is_none() && parent.components().last() == Some(b".bin");
+        let (true, Fact::Symlink { target }) = (bin, fact) else {
+            continue;
+        };
+        let whole = link_target(place, path, target).unwrap_or_default();
+        if !declared.contains(&(name.to_vec(), whole.clone())) {
+            return Err(
+                mismatch("no locked package declares a command").name(format!("{path} -> {}", shown(target)))
+            );
+        }
+        let inside = below(place, &whole);
+        if inside.is_some_and(|to| {
+            package_of(&to).is_some_and(|(o, _)| !is_link(observed, &o))
+                && !observed.entries.contains_key(&to)
+        }) {
+            return Err(mismatch("a command leads to nothing").name(path.to_string()));
+        }
+        if !lies_in(&whole, &place.tree) {
+            return Err(outside("a command leads out of this generation").name(path.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// Gives the path below `node_modules` of a place in the lock.
+fn inner(at: &str) -> Option<RelPath> {
+    RelPath::parse(at.strip_prefix("node_modules/")?.as_bytes()).ok()
+}
+
+/// Splits a path below `node_modules` into the package that it lies in and the rest.
+fn package_of(path: &RelPath) -> Option<(RelPath, Vec<u8>)> {
+    let parts: Vec<&[u8]> = path.components().collect();
+    let mut at = 0;
+    loop {
+        let name = parts.get(at)?;
+        if name.starts_with(b".") {
+            return None;
+        }
+        let end = if name.starts_with(b"@") { at + 2 } else { at + 1 };
+        if parts.len() < end {
+            return None;
+        }
+        // A further `node_modules` right here is a frame of its own; one deeper down is content.
+        match parts.get(end) {
+            Some(&b"node_modules") if parts.len() == end + 1 => return None,
+            Some(&b"node_modules") => at = end + 1,
+            _ => {
+                let owner = RelPath::parse(&parts[..end].join(&b'/')).ok()?;
+                return Some((owner, parts[end..].join(&b'/')));
+            }
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! Which lockfiles bind a tree, and whether each of them is whole.
+//!
+//! A lockfile is foreign text: it is recognised by name, parsed, and compared with the manifest beside it, so that
+//! a cut one is refused even where its prefix parses. What a format cannot show is named as weak. This module does
+//! *not* evaluate environment markers and does *not* resolve versions: the ecosystem's own installer does, in its
+//! strictest mode.
+
+mod cargo;
+#[cfg(test)]
+pub(crate) mod fixtures;
+pub(crate) mod npm;
+mod pep;
+mod requirements;
+mod selection;
+mod semver;
+#[cfg(test)]
+mod tests;
+mod uv;
+mod uv_inputs;
+
+use crate::code::{Code, Refusal};
+use crate::digest::Sha256;
+use crate::path::{RelPath, shown};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use pep::normal_name;
+pub(crate) use pep::normal_version;
+pub use selection::{Own, Selection};
+
+macro_rules! formats {
+    ($($variant:ident = $name:literal, $installer:literal, $doc:literal;)*) => {
+        /// Names a format of lockfile that binds a tree.
+        ///
+        /// # Shape
+        /// On the wire the usual file name, such as `uv.lock`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum Format {
+            $(
+                #[doc = $doc]
+                #[serde(rename = $name)]
+                $variant,
+            )*
+        }
+
+        impl Format {
+            /// Lists every format.
+            pub const ALL: &'static [Format] = &[$(Format::$variant),*];
+
+            /// Gives the usual file name.
+            #[must_use]
+            pub const fn file_name(self) -> &'static str {
+                match self { $(Format::$variant => $name,)* }
+            }
+
+            /// Names the installer that reads it in a job.
+            #[must_use]
+            pub const fn installer(self) -> &'static str {
+                match self { $(Format::$variant => $installer,)* }
+            }
+        }
+    };
+}
+
+formats! {
+    Uv = "uv.lock", "uv", "The lock of uv.";
+    Poetry = "poetry.lock", "poetry", "The lock of Poetry.";
+    Pdm = "pdm.lock", "pdm", "The lock of PDM.";
+    Pylock = "pylock.toml", "pip", "The lock of PEP 751, also as `pylock.NAME.toml`.";
+    Pipfile = "Pipfile.lock", "pipenv", "The lock of Pipenv.";
+    Requirements = "requirements.txt", "pip", "Pinned requirements of pip, also as `requirements*.txt`.";
+    PackageLock = "package-lock.json", "npm", "The lock of npm.";
+    Shrinkwrap = "npm-shrinkwrap.json", "npm", "The published lock of npm.";
+    Pnpm = "pnpm-lock.yaml", "pnpm", "The lock of pnpm.";
+    Yarn = "yarn.lock", "yarn", "The lock of Yarn.";
+    Cargo = "Cargo.lock", "cargo", "The lock of Cargo.";
+    GoSum = "go.sum", "go", "The checksums of Go modules.";
+    Gemfile = "Gemfile.lock", "bundler", "The lock of Bundler.";
+    Composer = "composer.lock", "composer", "The lock of Composer.";
+}
+
+impl Format {
+    /// Recognises a lockfile by the last component of its path.
+    #[must_use]
+    pub fn recognise(name: &[u8]) -> Option<Format> {
+        if let Some(format) = Format::ALL.iter().find(|f| f.file_name().as_bytes() == name) {
+            return Some(*format);
+        }
+        if name.starts_with(b"requirements") && name.ends_with(b".txt") {
+            return Some(Format::Requirements);
+        }
+        let inner = name.strip_prefix(b"pylock.")?.strip_suffix(b".toml")?;
+        (!inner.is_empty() && !inner.contains(&b'.')).then_some(Format::Pylock)
+    }
+
+    /// Says whether the content is read, and not only digested.
+    #[must_use]
+    pub const fn is_parsed(self) -> bool {
+        matches!(
+            self,
+            Format::Uv | Format::Requirements | Format::PackageLock | Format::Shrinkwrap | Format::Cargo
+        )
+    }
+}
+
+/// Lists the usual file name of every format, for messages.
+#[must_use]
+pub fn binding_names() -> Vec<&'static str> {
+    Format::ALL.iter().map(|f| f.file_name()).collect()
+}
+
+/// Says whether a file declares what a lockfile has to close over, so that its bytes belong into [`Declared`].
+#[must_use]
+pub fn wants_manifest(path: &RelPath) -> bool {
+    let Some((_, name)) = path.split_last() else {
+        return false;
+    };
+    matches!(name, b"pyproject.toml" | b"package.json" | b"Cargo.toml")
+        || (name.starts_with(b"requirements") && (name.ends_with(b".in") || name.ends_with(b".txt")))
+}
+
+/// Holds the manifests of a tree: every file that [`wants_manifest`] names, by its path in the tree.
+#[derive(Clone, Debug, Default)]
+pub struct Declared {
+    /// The bytes of each manifest.
+    pub texts: BTreeMap<RelPath, Vec<u8>>,
+}
+
+/// Names a way to digest an artifact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Algorithm {
+    /// SHA-1, of old npm locks alone; named as weak.
+    Sha1,
+    /// SHA-256.
+    Sha256,
+    /// SHA-384.
+    Sha384,
+    /// SHA-512.
+    Sha512,
+}
+
+impl Algorithm {
+    /// Finds the algorithm of a lower-case name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Algorithm> {
+        Some(match name {
+            "sha1" => Algorithm::Sha1,
+            "sha256" => Algorithm::Sha256,
+            "sha384" => Algorithm::Sha384,
+            "sha512" => Algorithm::Sha512,
+            _ => return None,
+        })
+    }
+
+    /// Gives the number of bytes of a digest.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Algorithm::Sha1 => 20,
+            Algorithm::Sha256 => 32,
+            Algorithm::Sha384 => 48,
+            Algorithm::Sha512 => 64,
+        }
+    }
+}
+
+/// Holds one file that a lockfile allows for a package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Artifact {
+    /// Its file name or URL; empty where the lockfile gives none.
+    pub name: String,
+    /// How it is digested.
+    pub algorithm: Algorithm,
+    /// The digest that its bytes must have.
+    pub digest: Vec<u8>,
+    /// Its size, where the lockfile gives one.
+    pub size_bytes: Option<u64>,
+}
+
+/// Says where a package comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A registry or an archive by URL: bound by the digests of its artifacts.
+    Hashed,
+    /// A directory of this tree: bound by the tree itself.
+    Local(RelPath),
+    /// A project of this tree that is not installed itself, only its dependencies.
+    Virtual(RelPath),
+    /// Part of another package's artifact.
+    Bundled,
+}
+
+/// Says on what an edge or a package depends.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// Always.
+    Always,
+    /// Only with this extra, or as an optional dependency (empty name).
+    Optional(String),
+    /// Only with this development group (`dev` for npm and Cargo).
+    Dev(String),
+}
+
+/// Holds one edge of the locked graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dependency {
+    /// The normalised name of the package it leads to.
+    pub name: String,
+    /// The version, where the lockfile has to tell several apart.
+    pub version: Option<String>,
+    /// The extras that are asked of it.
+    pub extras: Vec<String>,
+    /// When the edge counts.
+    pub scope: Scope,
+    /// The environment marker, verbatim and not evaluated.
+    pub marker: Option<String>,
+}
+
+/// Holds one locked package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Package {
+    /// Its normalised name.
+    pub name: String,
+    /// Its version; none for a project whose version is computed.
+    pub version: Option<String>,
+    /// Where it comes from.
+    pub source: Source,
+    /// What may be installed for it.
+    pub artifacts: Vec<Artifact>,
+    /// What it depends on.
+    pub dependencies: Vec<Dependency>,
+    /// Where npm installs it, such as `node_modules/ms`; none elsewhere.
+    pub place: Option<String>,
+    /// When it is installed at all, as far as the lockfile says so.
+    pub scope: Scope,
+    /// Whether a marker or a platform list decides if it is installed, verbatim and not evaluated.
+    pub condition: Option<String>,
+}
+
+/// Holds a lockfile that parsed, is not cut as far as the format shows it, and has a hash for everything foreign.
+#[derive(Clone, Debug)]
+pub struct Lockfile {
+    /// Its path in the tree.
+    pub path: RelPath,
+    /// Its format.
+    pub format: Format,
+    /// The digest of its bytes.
+    pub digest: Sha256,
+    /// Every package in it.
+    pub packages: Vec<Package>,
+    /// Other files that it includes, as paths in the tree.
+    pub includes: Vec<RelPath>,
+    /// What the format cannot show, one clause each.
+    pub weak: Vec<String>,
+    /// The last package where a cut behind it cannot be seen in the lockfile alone; the install can close it.
+    pub open_end: Option<String>,
+    facts: Facts,
+}
+
+/// Holds what one format alone knows and its manifest has to agree with.
+#[derive(Clone, Debug)]
+enum Facts {
+    Uv(Box<uv::Facts>),
+    Requirements,
+    Npm(Box<npm::Facts>),
+    Cargo,
+}
+
+/// Parses a lockfile.
+///
+/// # Errors
+/// `lock_incomplete`, with the package or line named, for a file that does not parse, is cut, has a package
+/// without a hash, names a dependency that it does not hold, holds an entry twice, or takes a package from where
+/// nothing binds its bytes; with the reason `not_parsed` for a format that is recognised by name only.
+pub fn parse(path: &RelPath, bytes: &[u8]) -> Result<Lockfile, Refusal> {
+    let name = path.split_last().map_or(&b""[..], |(_, name)| name);
+    let format =
+        Format::recognise(name).ok_or_else(|| incomplete(path, "is not a lockfile of a supported format"))?;
+    if !format.is_parsed() {
+        let why = format!(
+            "a lockfile of {} is named and digested, but not parsed yet",
+            format.installer()
+        );
+        return Err(Refusal::new(Code::LockIncomplete, why)
+            .reason("not_parsed")
+            .name(path.to_string()));
+    }
+    let text = core::str::from_utf8(bytes).map_err(|_| incomplete(path, "is not UTF-8"))?;
+    let mut lock = Lockfile {
+        path: path.clone(),
+        format,
+        digest: Sha256::of(bytes),
+        packages: Vec::new(),
+        includes: Vec::new(),
+        weak: Vec::new(),
+        open_end: None,
+        facts: Facts::Requirements,
+    };
+    match format {
+        Format::Uv => uv::parse(&mut lock, text)?,
+        Format::Cargo => cargo::parse(&mut lock, text)?,
+        Format::Requirements => requirements::parse(&mut lock, text)?,
+        _ => npm::parse(&mut lock, text)?,
+    }
+    lock.refuse_twins()?;
+    Ok(lock)
+}
+
+/// Compares a lockfile with the manifests that it closes over; gives what they cannot show, one clause each.
+///
+/// # Errors
+/// `lock_incomplete`, with the dependency named, where they disagree or a manifest is missing.
+///
+/// # Limits
+/// Markers are not compared: the formats rewrite them. The installer's own strict mode does.
+pub fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<String>, Refusal> {
+    match &lock.facts {
+        Facts::Uv(facts) => uv_inputs::close_over(lock, facts, declared),
+        Facts::Requirements => requirements::close_over(lock, declared),
+        Facts::Npm(facts) => npm::close_over(lock, facts, declared),
+        Facts::Cargo => cargo::close_over(lock, declared),
+    }
+}
+
+impl Lockfile {
+    /// Gives the directory that the lockfile lies in.
+    #[must_use]
+    pub fn directory(&self) -> RelPath {
+        self.path
+            .split_last()
+            .map_or_else(RelPath::root, |(parent, _)| parent)
+    }
+
+    /// Gives every version that the lockfile allows, by name; an empty set where a version is computed.
+    #[must_use]
+    pub fn versions(&self) -> BTreeMap<&str, BTreeSet<&str>> {
+        let mut all: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for package in &self.packages {
+            all.entry(&package.name)
+                .or_default()
+                .extend(package.version.as_deref());
+        }
+        all
+    }
+
+    /// Names the places of an npm lock that an install fills on every platform.
+    pub(crate) fn npm_certain(&self, selection: &Selection) -> BTreeSet<&str> {
+        match &self.facts {
+            Facts::Npm(facts) => npm::certain(facts, selection),
+            Facts::Uv(_) | Facts::Requirements | Facts::Cargo => BTreeSet::new(),
+        }
+    }
+
+    /// Gives every place of an npm lock; none for another format.
+    pub(crate) fn npm_places(&self) -> Option<&BTreeMap<String, npm::Entry>> {
+        match &self.facts {
+            Facts::Npm(facts) => Some(&facts.entries),
+            Facts::Uv(_) | Facts::Requirements | Facts::Cargo => None,
+        }
+    }
+
+    fn refuse_twins(&self) -> Result<(), Refusal> {
+        let mut seen = BTreeSet::new();
+        for p in &self.packages {
+            let origin = match &p.source {
+                Source::Local(at) | Source::Virtual(at) => at.to_wire(),
+                Source::Hashed | Source::Bundled => String::new(),
+            };
+            if !seen.insert((&p.name, &p.version, origin, &p.place, &p.condition)) {
+                return Err(incomplete(&self.path, "holds an entry twice").name(label(p)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names a package as `name==version`.
+fn label(package: &Package) -> String {
+    match &package.version {
+        Some(version) => format!("{}=={version}", package.name),
+        None => package.name.clone(),
+    }
+}
+
+/// Refuses a lockfile; the path is the first name.
+fn incomplete(path: &RelPath, why: &str) -> Refusal {
+    Refusal::new(Code::LockIncomplete, format!("the lockfile {why}")).name(path.to_string())
+}
+
+/// Resolves a path that a file in `directory` names; only paths inside the tree resolve.
+fn resolve(directory: &RelPath, path: &str) -> Option<RelPath> {
+    if path.starts_with('/') || path.starts_with('~') {
+        return None;
+    }
+    let mut whole = directory.as_bytes().to_vec();
+    whole.push(b'/');
+    whole.extend_from_slice(path.as_bytes());
+    let whole = whole.strip_prefix(b"/").unwrap_or(&whole);
+    RelPath::parse(whole).ok()
+}
+
+/// Finds a manifest as text.
+fn manifest<'a>(
+    lock: &Lockfile,
+    declared: &'a Declared,
+    at: &RelPath,
+    name: &str,
+) -> Result<&'a str, Refusal> {
+    let path = at.join(name.as_bytes())?;
+    let bytes = declared
+        .texts
+        .get(&path)
+        .ok_or_else(|| incomplete(&lock.path, "has no manifest to close over").name(path.to_string()))?;
+    core::str::from_utf8(bytes)
+        .map_err(|_| incomplete(&lock.path, "has a manifest that is not UTF-8").name(shown(path.as_bytes())))
+}
+
+/// Refuses the first thing that only one of lockfile and manifest has.
+fn same_set(
+    lock: &Lockfile,
+    what: &str,
+    locked: &BTreeSet<String>,
+    declared: &BTreeSet<String>,
+) -> Result<(), Refusal> {
+    let stale: Vec<&String> = locked.difference(declared).collect();
+    let missing: Vec<&String> = declared.difference(locked).collect();
+    if stale.is_empty() && missing.is_empty() {
+        return Ok(());
+    }
+    let why = format!("differs from the manifest in {what}");
+    Err(incomplete(&lock.path, &why)
+        .names(missing.into_iter().map(|d| format!("declared {d}")))
+        .names(stale.into_iter().map(|d| format!("locked {d}"))))
+}

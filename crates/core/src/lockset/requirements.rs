@@ -1,0 +1,227 @@
+//! requirements.txt: lines that pin and hash, with no end mark and no graph.
+//!
+//! Every prefix of such a file is valid, so a cut made before sealing cannot be seen: always named as weak.
+
+use super::pep::{Requirement, normal_name, normal_version};
+use super::{Algorithm, Artifact, Declared, Format, Lockfile, Package, Scope, Source, incomplete, resolve};
+use crate::code::Refusal;
+use crate::digest::from_hex;
+use crate::path::RelPath;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Options that say where or how to look, and change nothing about which bytes are allowed.
+const HARMLESS: &[&str] = &[
+    "--index-url",
+    "-i",
+    "--extra-index-url",
+    "--no-index",
+    "--find-links",
+    "-f",
+    "--trusted-host",
+    "--require-hashes",
+    "--only-binary",
+    "--no-binary",
+    "--prefer-binary",
+    "--pre",
+];
+
+/// Parses pinned and hashed requirements into `lock`.
+pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
+    for (number, line) in logical_lines(lock, text)? {
+        let at = |why: &str| incomplete(&lock.path, why).name(format!("line {number}: {}", head(&line)));
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or("");
+        if first.starts_with('-') {
+            let (option, value) = first
+                .split_once('=')
+                .map_or((first, words.next()), |(o, v)| (o, Some(v)));
+            match option {
+                "-r" | "--requirement" | "-c" | "--constraint" => {
+                    let target = value.and_then(|v| resolve(&lock.directory(), v));
+                    let target = target.ok_or_else(|| at("includes a file from outside of the tree"))?;
+                    lock.includes.push(target);
+                }
+                _ if HARMLESS.contains(&option) => {}
+                "-e" | "--editable" => return Err(at("names an editable install, which no hash binds")),
+                _ => return Err(at("has an option that is not understood")),
+            }
+            continue;
+        }
+        let (requirement, hashes) = split_hashes(&line);
+        let parsed =
+            Requirement::parse(requirement).ok_or_else(|| at("has a line that is not understood"))?;
+        let version = match (&parsed.url, parsed.pinned()) {
+            (None, Some(version)) => Some(version.to_owned()),
+            (Some(_), _) => None,
+            (None, None) => return Err(at("has a requirement that is not pinned by ==")),
+        };
+        let mut artifacts = Vec::new();
+        for hash in hashes {
+            artifacts.push(
+                artifact(hash, parsed.url.as_deref()).ok_or_else(|| at("has a hash that is not whole"))?,
+            );
+        }
+        if artifacts.is_empty() {
+            return Err(at("has a requirement without a hash"));
+        }
+        lock.packages.push(Package {
+            name: parsed.name,
+            version,
+            source: Source::Hashed,
+            artifacts,
+            dependencies: Vec::new(),
+            place: None,
+            scope: Scope::Always,
+            condition: parsed.marker,
+        });
+    }
+    if lock.packages.is_empty() && lock.includes.is_empty() {
+        return Err(incomplete(&lock.path, "names no package"));
+    }
+    lock.weak.push(format!(
+        "{}: a cut made before sealing cannot be seen in this format",
+        lock.path
+    ));
+    Ok(())
+}
+
+/// Joins continued lines, drops comments, and numbers what is left by its first line.
+fn logical_lines(lock: &Lockfile, text: &str) -> Result<Vec<(usize, String)>, Refusal> {
+    let mut lines = Vec::new();
+    let mut open: Option<(usize, String)> = None;
+    for (at, line) in text.lines().enumerate() {
+        let (number, mut whole) = open.take().unwrap_or((at + 1, String::new()));
+        let continued = line.trim_end().ends_with('\\') && !line.trim_start().starts_with('#');
+        let body = if continued {
+            line.trim_end().trim_end_matches('\\')
+        } else {
+            line
+        };
+        let body = match body.trim_start().starts_with('#') {
+            true => "",
+            false => body.split(" #").next().unwrap_or(body),
+        };
+        whole.push_str(body);
+        if continued {
+            whole.push(' ');
+            open = Some((number, whole));
+        } else if !whole.trim().is_empty() {
+            lines.push((number, whole.trim().to_owned()));
+        }
+    }
+    match open {
+        Some((number, line)) => Err(
+            incomplete(&lock.path, "is cut: its last line is continued by nothing")
+                .name(format!("line {number}: {}", head(&line))),
+        ),
+        None => Ok(lines),
+    }
+}
+
+fn head(line: &str) -> String {
+    line.split_whitespace()
+        .next()
+        .unwrap_or("")
+        .chars()
+        .take(80)
+        .collect()
+}
+
+fn split_hashes(line: &str) -> (&str, Vec<&str>) {
+    let Some(cut) = line.find("--hash") else {
+        return (line, Vec::new());
+    };
+    let (requirement, rest) = line.split_at(cut);
+    let hashes = rest
+        .split("--hash")
+        .skip(1)
+        .map(|h| h.trim().trim_start_matches('=').trim())
+        .collect();
+    (requirement.trim(), hashes)
+}
+
+fn artifact(hash: &str, url: Option<&str>) -> Option<Artifact> {
+    let (algorithm, hex) = hash.split_once(':')?;
+    let algorithm = Algorithm::parse(algorithm).filter(|a| *a != Algorithm::Sha1)?;
+    let digest = from_hex(hex).filter(|d| d.len() == algorithm.bytes())?;
+    Some(Artifact {
+        name: url.unwrap_or("").to_owned(),
+        algorithm,
+        digest,
+        size_bytes: None,
+    })
+}
+
+/// Compares with `requirements*.in` where one lies beside, and follows what is included.
+pub(super) fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<String>, Refusal> {
+    let mut held: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    collect(lock, declared, &mut seen, &mut held)?;
+    let input = source_of(&lock.path);
+    let Some(text) = input.as_ref().and_then(|p| declared.texts.get(p)) else {
+        return Ok(vec![format!("{}: no declared inputs lie beside it", lock.path)]);
+    };
+    let input = input.map(|p| p.to_string()).unwrap_or_default();
+    let text = core::str::from_utf8(text)
+        .map_err(|_| incomplete(&lock.path, "has a manifest that is not UTF-8").name(&input))?;
+    for (number, line) in logical_lines(lock, text)? {
+        if line.starts_with('-') || line.contains("://") || line.starts_with('.') {
+            continue;
+        }
+        let wanted = Requirement::parse(&line).ok_or_else(|| {
+            incomplete(&lock.path, "has a manifest with a line that is not understood")
+                .name(format!("{input} line {number}"))
+        })?;
+        // A requirement with a marker may be left out for the platform that was locked for.
+        match held.get(&wanted.name) {
+            None if wanted.marker.is_some() => {}
+            None => {
+                return Err(incomplete(&lock.path, "lacks a declared dependency").name(wanted.plain()));
+            }
+            Some(versions) => {
+                if let Some(pinned) = wanted.pinned().filter(|p| !versions.contains(*p)) {
+                    return Err(
+                        incomplete(&lock.path, "holds another version than the one declared")
+                            .name(format!("{}=={pinned}", wanted.name)),
+                    );
+                }
+            }
+        }
+    }
+    Ok(Vec::new())
+}
+
+fn collect(
+    lock: &Lockfile,
+    declared: &Declared,
+    seen: &mut BTreeSet<RelPath>,
+    held: &mut BTreeMap<String, BTreeSet<String>>,
+) -> Result<(), Refusal> {
+    if !seen.insert(lock.path.clone()) {
+        return Ok(());
+    }
+    for package in &lock.packages {
+        let version = package.version.as_deref().map(normal_version);
+        held.entry(normal_name(&package.name))
+            .or_default()
+            .extend(version);
+    }
+    for included in &lock.includes {
+        let name = included.split_last().map_or(&b""[..], |(_, name)| name);
+        let bytes = declared
+            .texts
+            .get(included)
+            .filter(|_| Format::recognise(name) == Some(Format::Requirements))
+            .ok_or_else(|| {
+                incomplete(&lock.path, "includes a file that is not bound").name(included.to_string())
+            })?;
+        collect(&super::parse(included, bytes)?, declared, seen, held)?;
+    }
+    Ok(())
+}
+
+/// Names the file that `requirements*.txt` is made from: the same name with `.in`.
+fn source_of(path: &RelPath) -> Option<RelPath> {
+    let stem = path.as_bytes().strip_suffix(b".txt")?;
+    RelPath::parse(&[stem, b".in"].concat()).ok()
+}

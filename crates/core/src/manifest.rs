@@ -1,0 +1,417 @@
+//! The manifest of a proposal: every entry, and the rules that make an archive unambiguous.
+//!
+//! It is plain data. It reads no archive and no directory: `host` does, and asks here whether what it found may
+//! be held.
+
+use crate::code::{Code, Refusal};
+use crate::digest::Sha256;
+use crate::path::RelPath;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use unicode_normalization::UnicodeNormalization as _;
+
+/// Says which of the two modes a sealed file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FileMode {
+    /// `0644`
+    #[serde(rename = "644")]
+    Plain,
+    /// `0755`
+    #[serde(rename = "755")]
+    Executable,
+}
+
+impl FileMode {
+    /// Takes the mode of a file: executable if its owner may execute it.
+    #[must_use]
+    pub const fn of(mode: u32) -> Self {
+        if mode & 0o100 == 0 {
+            Self::Plain
+        } else {
+            Self::Executable
+        }
+    }
+
+    /// Gives the permission bits.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        match self {
+            Self::Plain => 0o644,
+            Self::Executable => 0o755,
+        }
+    }
+}
+
+/// Describes one entry of a proposal.
+///
+/// # Shape
+/// `{"kind":"file","path":"a/b","mode":"644","size":4,"sha256":"…"}` or
+/// `{"kind":"symlink","path":"l","target":"a/b"}`. Directories are implied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Entry {
+    /// A regular file.
+    File {
+        /// Where it lies beneath the root.
+        path: RelPath,
+        /// Plain or executable.
+        mode: FileMode,
+        /// Its length in bytes.
+        size: u64,
+        /// The digest of its content.
+        sha256: Sha256,
+    },
+    /// A symbolic link.
+    Symlink {
+        /// Where it lies beneath the root.
+        path: RelPath,
+        /// What it points at, as it is written.
+        target: String,
+    },
+}
+
+impl Entry {
+    /// Gives the place of the entry.
+    #[must_use]
+    pub const fn path(&self) -> &RelPath {
+        match self {
+            Self::File { path, .. } | Self::Symlink { path, .. } => path,
+        }
+    }
+}
+
+/// Says why something in the tree is not in the proposal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhyLeftOut {
+    /// The ignore rules of the base commit name it.
+    Ignored,
+    /// An archive of files cannot hold it.
+    EmptyDirectory,
+    /// It belongs to git.
+    GitInternals,
+}
+
+/// Names something in the tree that is not in the proposal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftOut {
+    /// Where it lies; a directory stands for everything beneath it.
+    pub path: RelPath,
+    /// Why it was left out.
+    pub why: WhyLeftOut,
+}
+
+/// Lists what a proposal holds.
+///
+/// # Shape
+/// One JSON object with its fields in this order; entries are sorted by the bytes of their paths.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The rules by which it was made.
+    pub version: u16,
+    /// The digest of the archive's bytes: the proposal's name.
+    pub archive_sha256: Sha256,
+    /// The length of the archive in bytes.
+    pub archive_size: u64,
+    /// The id of the git tree that the entries make, once it was computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<String>,
+    /// Every file and link.
+    pub entries: Vec<Entry>,
+    /// What was left out when it was sealed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
+}
+
+impl Manifest {
+    /// The rules that new manifests are made by.
+    pub const VERSION: u16 = 1;
+
+    /// Gives the one JSON text of the manifest.
+    ///
+    /// # Errors
+    /// `internal` where it cannot be written.
+    pub fn to_json(&self) -> Result<Vec<u8>, Refusal> {
+        serde_json::to_vec(self)
+            .map_err(|e| Refusal::new(Code::Internal, format!("a manifest cannot be written: {e}")))
+    }
+
+    /// Reads a manifest and checks it.
+    ///
+    /// # Errors
+    /// `proposal_refused` where it is malformed or [`Manifest::check`] refuses.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, Refusal> {
+        let manifest: Self = serde_json::from_slice(bytes)
+            .map_err(|e| refused("manifest_shape", &format!("the manifest is malformed: {e}")))?;
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    /// Checks that the entries make one unambiguous tree.
+    ///
+    /// # Errors
+    /// `proposal_refused` with a reason: `manifest_version`, `order`, or one of [`check_entries`].
+    pub fn check(&self) -> Result<(), Refusal> {
+        if self.version != Self::VERSION {
+            let why = format!("manifest version {} is not known", self.version);
+            return Err(refused("manifest_version", &why));
+        }
+        let sorted = self.entries.is_sorted_by(|a, b| a.path() < b.path());
+        if !sorted {
+            return Err(refused("order", "entries are not in the order of their paths"));
+        }
+        check_entries(&self.entries)
+    }
+}
+
+/// Refuses a name that two systems could read as two things.
+///
+/// # Errors
+/// `proposal_refused` with reason `root`, `name_encoding`, `control_character` or `git_internals`.
+pub fn check_name(path: &RelPath) -> Result<(), Refusal> {
+    if path.is_root() {
+        return Err(refused("root", "an entry names the root itself"));
+    }
+    let Some(text) = path.as_utf8() else {
+        return Err(refused("name_encoding", "a name is not UTF-8").name(path.to_string()));
+    };
+    if text.chars().any(char::is_control) {
+        let why = "a name holds a control character";
+        return Err(refused("control_character", why).name(path.to_string()));
+    }
+    if text.split('/').any(is_git_name) {
+        return Err(refused("git_internals", "a name belongs to git").name(path.to_string()));
+    }
+    Ok(())
+}
+
+/// Checks that entries make one unambiguous tree; their order does not matter.
+///
+/// # Errors
+/// `proposal_refused` with a reason: those of [`check_name`], `duplicate`, `parent_not_directory`,
+/// `name_collision`, `link_outside`, `link_target`.
+pub fn check_entries(entries: &[Entry]) -> Result<(), Refusal> {
+    let mut all: BTreeMap<&[u8], Option<&str>> = BTreeMap::new();
+    for entry in entries {
+        check_name(entry.path())?;
+        let target = match entry {
+            Entry::File { .. } => None,
+            Entry::Symlink { path, target } => {
+                check_target(path, target)?;
+                Some(target.as_str())
+            }
+        };
+        if all.insert(entry.path().as_bytes(), target).is_some() {
+            return Err(refused("duplicate", "a name comes twice").name(entry.path().to_string()));
+        }
+    }
+    let mut folded: HashMap<String, String> = HashMap::new();
+    let mut seen: HashSet<&[u8]> = HashSet::new();
+    for entry in entries {
+        let path = entry.path().as_bytes();
+        let ends = path
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| **b == b'/')
+            .map(|(at, _)| at);
+        for end in ends.chain([path.len()]) {
+            let part = &path[..end];
+            if end < path.len() && all.contains_key(part) {
+                let why = "an entry lies beneath something that is not a directory";
+                return Err(refused("parent_not_directory", why).name(entry.path().to_string()));
+            }
+            if !seen.insert(part) {
+                continue;
+            }
+            let text = String::from_utf8_lossy(part).into_owned();
+            if let Some(other) = folded.insert(fold(&text), text.clone()) {
+                let why = "two names are one on a filesystem that folds case or normalises";
+                return Err(refused("name_collision", why).names([other, text]));
+            }
+        }
+    }
+    let links: HashMap<&[u8], &str> = all.iter().filter_map(|(p, t)| t.map(|t| (*p, t))).collect();
+    links.keys().try_for_each(|path| stays_inside(path, &links))
+}
+
+fn check_target(path: &RelPath, target: &str) -> Result<(), Refusal> {
+    let long = target.is_empty() || target.len() > 4095;
+    if long || target.chars().any(char::is_control) {
+        let why = "a link's target is empty, longer than 4,095 bytes, or holds a control character";
+        return Err(refused("link_target", why).name(path.to_string()));
+    }
+    Ok(())
+}
+
+/// Follows a link as a kernel would, over the links of the same tree.
+fn stays_inside(link: &[u8], links: &HashMap<&[u8], &str>) -> Result<(), Refusal> {
+    let outside = |why: &str| {
+        let target = links.get(link).copied().unwrap_or_default();
+        let shown = crate::path::shown(link);
+        refused("link_outside", why).name(format!("{shown} -> {}", target.escape_debug()))
+    };
+    let parts = |text: &str| -> Vec<Vec<u8>> { text.rsplit('/').map(|p| p.as_bytes().to_vec()).collect() };
+    let mut todo = parts(core::str::from_utf8(link).unwrap_or_default());
+    let mut at: Vec<Vec<u8>> = Vec::new();
+    let mut followed = 0;
+    while let Some(part) = todo.pop() {
+        match part.as_slice() {
+            b"" | b"." => continue,
+            b".." => {
+                at.pop().ok_or_else(|| outside("a link leads out of the tree"))?;
+                continue;
+            }
+            _ => at.push(part),
+        }
+        if let Some(target) = links.get(at.join(&b'/').as_slice()) {
+            followed += 1;
+            if target.starts_with('/') {
+                return Err(outside("a link is absolute"));
+            }
+            if followed > 40 {
+                return Err(outside("links lead in a circle"));
+            }
+            at.pop();
+            todo.extend(parts(target));
+        }
+    }
+    Ok(())
+}
+
+/// Makes equal what a filesystem that folds case and normalises would make equal.
+fn fold(text: &str) -> String {
+    let lower: String = text.nfc().flat_map(char::to_lowercase).collect();
+    lower.nfc().collect()
+}
+
+/// Knows the names under which some filesystem would find `.git`.
+///
+/// # Source
+/// Git's `is_hfs_dotgit` and `is_ntfs_dotgit`.
+fn is_git_name(name: &str) -> bool {
+    let ignorable = |c: char| matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
+    let name: String = name.chars().filter(|c| !ignorable(*c)).collect();
+    let name = name.split(':').next().unwrap_or_default();
+    let name = name.trim_end_matches(['.', ' ']);
+    name.eq_ignore_ascii_case(".git") || name.eq_ignore_ascii_case("git~1")
+}
+
+fn refused(reason: &str, why: &str) -> Refusal {
+    Refusal::new(Code::ProposalRefused, why).reason(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::parse(text.as_bytes()).unwrap()
+    }
+
+    fn file(at: &str) -> Entry {
+        Entry::File {
+            path: path(at),
+            mode: FileMode::Plain,
+            size: 1,
+            sha256: Sha256::of(b"x"),
+        }
+    }
+
+    fn link(at: &str, target: &str) -> Entry {
+        Entry::Symlink {
+            path: path(at),
+            target: target.to_owned(),
+        }
+    }
+
+    fn reason(entries: &[Entry]) -> String {
+        match check_entries(entries) {
+            Ok(()) => "ok".to_owned(),
+            Err(refusal) => {
+                assert_eq!(refusal.code, Code::ProposalRefused);
+                refusal.reason.unwrap()
+            }
+        }
+    }
+
+    #[test]
+    fn ambiguous_trees_are_refused_by_name() {
+        for (entries, wanted) in [
+            (
+                vec![file("a/b"), file("a/c"), link("l", "a/b"), link("a/up", "../l")],
+                "ok",
+            ),
+            (vec![file("a"), file("a")], "duplicate"),
+            (vec![file("a"), file("a/b")], "parent_not_directory"),
+            (
+                vec![link("l", "d"), file("d/x"), file("l/x")],
+                "parent_not_directory",
+            ),
+            (vec![file("Readme"), file("README")], "name_collision"),
+            (vec![file("Dir/a"), file("dir/b")], "name_collision"),
+            (vec![file("caf\u{e9}"), file("cafe\u{301}")], "name_collision"),
+            (vec![file("a\nb")], "control_character"),
+            (vec![file("x/.GIT/config")], "git_internals"),
+            (vec![file(".g\u{200c}it/config")], "git_internals"),
+            (vec![file("GIT~1/config")], "git_internals"),
+            (vec![file(".git./config")], "git_internals"),
+            (vec![file(".git::$INDEX_ALLOCATION/x")], "git_internals"),
+            (vec![link("l", "/etc/passwd")], "link_outside"),
+            (vec![link("l", "../x")], "link_outside"),
+            (vec![link("l", "l")], "link_outside"),
+            (vec![link("l", "")], "link_target"),
+            (vec![link("l", "dangling/but/inside")], "ok"),
+            // Lexically inside; a kernel would go up from where the first link leads.
+            (
+                vec![
+                    file("d/e/f/x"),
+                    link("d/e/f/top", "../../.."),
+                    link("y", "d/e/f/top/.."),
+                ],
+                "link_outside",
+            ),
+        ] {
+            assert_eq!(reason(&entries), wanted, "{entries:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_only_look_like_git_pass() {
+        assert_eq!(
+            reason(&[file(".gitignore"), file(".github/x"), file("git"), file("a.git")]),
+            "ok"
+        );
+    }
+
+    #[test]
+    fn the_json_is_one_text_and_is_checked() {
+        let manifest = Manifest {
+            version: Manifest::VERSION,
+            archive_sha256: Sha256::of(b"archive"),
+            archive_size: 7,
+            tree: None,
+            entries: vec![file("a"), link("b", "a")],
+            left_out: vec![LeftOut {
+                path: path("c"),
+                why: WhyLeftOut::EmptyDirectory,
+            }],
+        };
+        let json = manifest.to_json().unwrap();
+        assert_eq!(Manifest::from_json(&json).unwrap(), manifest);
+        let text = String::from_utf8(json).unwrap();
+        assert!(
+            text.contains(r#"{"kind":"file","path":"a","mode":"644","size":1,"sha256":""#),
+            "{text}"
+        );
+        let odd = text.replacen(r#""kind":"symlink""#, r#""kind":"symlink","odd":1"#, 1);
+        assert_eq!(
+            Manifest::from_json(odd.as_bytes()).unwrap_err().code,
+            Code::ProposalRefused
+        );
+        let mut unsorted = manifest;
+        unsorted.entries.reverse();
+        assert_eq!(unsorted.check().unwrap_err().reason.as_deref(), Some("order"));
+    }
+}

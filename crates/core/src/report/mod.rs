@@ -1,0 +1,137 @@
+//! What a test run reported: parsed counts, and the verdict over them.
+//!
+//! An exit code alone proves nothing: a hidden exit code, zero tests and a fully deselected suite all look green.
+//! So the counts come from the report, and the exit code has to agree with them. It reads no file; it cannot know
+//! whether a report is fresh, which is the business of the host that made its place empty before.
+
+mod cargo;
+mod junit;
+
+pub use cargo::cargo_test;
+pub use junit::junit;
+
+use crate::code::{Code, Refusal};
+use serde::{Deserialize, Serialize};
+
+/// The longest report that is read.
+pub const LONGEST_REPORT: u64 = 64 << 20;
+/// How many failed tests a refusal names.
+pub const NAMED_FAILURES: usize = 20;
+const LONGEST_NAME: usize = 300;
+
+/// Counts the tests of one run.
+///
+/// # Shape
+/// `{"passed":613,"failed":0,"skipped":2,"deselected":0}`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counts {
+    /// Ran and held.
+    pub passed: u64,
+    /// Ran and did not hold, or broke before they could run.
+    pub failed: u64,
+    /// Were found and not run: skipped, ignored, expected to fail.
+    pub skipped: u64,
+    /// Were filtered out, where the runner says so.
+    pub deselected: u64,
+}
+
+impl Counts {
+    /// Gives how many tests truly ran.
+    #[must_use]
+    pub const fn ran(self) -> u64 {
+        self.passed.saturating_add(self.failed)
+    }
+}
+
+/// Holds what a report says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The counts of all suites together.
+    pub counts: Counts,
+    /// The first failed tests, at most [`NAMED_FAILURES`].
+    pub failures: Vec<String>,
+}
+
+impl Report {
+    fn fail(&mut self, name: &str) {
+        self.counts.failed += 1;
+        self.name_failure(name);
+    }
+
+    fn name_failure(&mut self, name: &str) {
+        if self.failures.len() < NAMED_FAILURES {
+            let shown = crate::path::shown(name.as_bytes());
+            self.failures.push(shown.chars().take(LONGEST_NAME).collect());
+        }
+    }
+}
+
+/// Says how the test command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It exited with this status.
+    Exit(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+/// Decides over a run whose report was read; `Ok` means that tests ran and all of them held.
+///
+/// # Errors
+/// `tests_failed` for a failed test, naming the first ones, and for any ending but exit 0;
+/// `evidence_foreign` where no test ran.
+pub fn verdict(report: &Report, ending: Ending) -> Result<Counts, Refusal> {
+    let counts = report.counts;
+    if counts.failed > 0 {
+        let why = format!("{} of {} tests failed", counts.failed, counts.ran());
+        return Err(Refusal::new(Code::TestsFailed, why).names(report.failures.iter().cloned()));
+    }
+    if counts.ran() == 0 && !matches!(ending, Ending::Signal(_)) {
+        let why = format!(
+            "no test ran: {} skipped, {} deselected",
+            counts.skipped, counts.deselected
+        );
+        return Err(Refusal::new(Code::EvidenceForeign, why).reason("no_test_ran"));
+    }
+    match ending {
+        Ending::Exit(0) => Ok(counts),
+        Ending::Exit(status) => Err(Refusal::new(
+            Code::TestsFailed,
+            format!("the report names no failure, but the test command exited with status {status}"),
+        )
+        .reason("exit_status")),
+        Ending::Signal(signal) => Err(Refusal::new(
+            Code::TestsFailed,
+            format!("the report names no failure, but signal {signal} ended the test command"),
+        )
+        .reason("signal")),
+    }
+}
+
+/// Decides over a run that left no readable report.
+///
+/// # Errors
+/// Always: `evidence_foreign` after exit 0, which proves nothing by itself; else `tests_failed`.
+pub fn without_report(ending: Ending) -> Refusal {
+    match ending {
+        Ending::Exit(0) => Refusal::new(
+            Code::EvidenceForeign,
+            "the test command exited with status 0 and left no fresh report",
+        )
+        .reason("no_report"),
+        Ending::Exit(status) => Refusal::new(
+            Code::TestsFailed,
+            format!("the test command exited with status {status} and left no report"),
+        )
+        .reason("exit_status"),
+        Ending::Signal(signal) => Refusal::new(
+            Code::TestsFailed,
+            format!("signal {signal} ended the test command before it left a report"),
+        )
+        .reason("signal"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

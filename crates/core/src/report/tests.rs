@@ -1,0 +1,186 @@
+use super::*;
+use proptest::prelude::*;
+
+const PYTEST: &str = r#"<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests"><testsuite name="pytest" errors="1" failures="1" skipped="1" tests="4"><testcase classname="tests.test_a" name="test_or" time="0.001" /><testcase classname="tests.test_a" name="test_and[&lt;x&gt;]"><failure message="assert 1 == 2">def test(): &amp; more</failure></testcase><testcase classname="tests.test_a" name="test_skip"><skipped type="pytest.skip" message="no">why</skipped></testcase><testcase classname="" name="tests.test_b"><error message="collection failure">x</error></testcase></testsuite></testsuites>"#;
+
+const NODE: &str = r#"<?xml version="1.0" encoding="utf-8"?>
+<testsuites>
+	<testcase name="top" time="0.0006" classname="test"/>
+	<testcase name="todo" classname="test" failure="x">
+		<skipped type="todo" message="true"/>
+		<failure type="testCodeFailure" message="x">y</failure>
+	</testcase>
+	<testsuite name="suite" tests="2" failures="1">
+		<testcase name="in" classname="test"/>
+		<testcase name="bad" classname="test" failure="y"><failure message="y">z</failure></testcase>
+	</testsuite>
+	<!-- tests 4 -->
+</testsuites>
+"#;
+
+const CARGO: &str = "
+running 3 tests
+test a ... ok
+test b ... ignored
+test c ... ok
+
+test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.00s
+
+
+running 1 test
+test src/lib.rs - f (line 3) ... ok
+
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.31s
+
+";
+
+fn counts(passed: u64, failed: u64, skipped: u64, deselected: u64) -> Counts {
+    Counts {
+        passed,
+        failed,
+        skipped,
+        deselected,
+    }
+}
+
+#[test]
+fn junit_of_pytest_and_of_node() {
+    let report = junit(PYTEST.as_bytes()).unwrap();
+    assert_eq!(report.counts, counts(1, 2, 1, 0));
+    assert_eq!(report.failures, ["tests.test_a::test_and[<x>]", "tests.test_b"]);
+    let report = junit(NODE.as_bytes()).unwrap();
+    assert_eq!(report.counts, counts(2, 1, 1, 0));
+    assert_eq!(report.failures, ["test::bad"]);
+}
+
+#[test]
+fn cargo_sums_over_binaries() {
+    let report = cargo_test(CARGO.as_bytes(), Ending::Exit(0)).unwrap();
+    assert_eq!(report.counts, counts(3, 0, 1, 4));
+    let failing = CARGO
+        .replace("test c ... ok", "test c ... FAILED")
+        .replace("ok. 2 passed; 0", "FAILED. 1 passed; 1");
+    let report = cargo_test(failing.as_bytes(), Ending::Exit(101)).unwrap();
+    assert_eq!(report.counts, counts(2, 1, 1, 4));
+    let refusal = verdict(&report, Ending::Exit(101)).unwrap_err();
+    assert_eq!(
+        (refusal.code, refusal.names),
+        (Code::TestsFailed, vec!["c".to_owned()])
+    );
+}
+
+#[test]
+fn a_block_that_does_not_add_up_is_no_evidence() {
+    let cases = [
+        String::new(),
+        "running 3 tests\n".to_owned(),
+        CARGO.replace("running 3", "running 4"),
+        CARGO.replace("running 3 tests\n", ""),
+        CARGO.replace("test result: ok. 2 passed;", "test result: ok. many passed;"),
+        "test result: ok. 9 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out".to_owned(),
+    ];
+    for case in cases {
+        let refusal = cargo_test(case.as_bytes(), Ending::Exit(0)).unwrap_err();
+        assert_eq!(refusal.code, Code::EvidenceForeign, "{case}");
+        match cargo_test(case.as_bytes(), Ending::Exit(101)) {
+            Ok(_) => assert!(!case.is_empty()),
+            Err(refusal) => assert_eq!(refusal.code, Code::TestsFailed, "{case}"),
+        }
+    }
+}
+
+#[test]
+fn the_verdict_needs_tests_and_an_agreeing_exit() {
+    let green = Report {
+        counts: counts(1, 0, 0, 0),
+        failures: Vec::new(),
+    };
+    assert_eq!(verdict(&green, Ending::Exit(0)).unwrap(), green.counts);
+    let code = |report: &Report, ending| verdict(report, ending).unwrap_err().code;
+    assert_eq!(code(&green, Ending::Exit(3)), Code::TestsFailed);
+    assert_eq!(code(&green, Ending::Signal(9)), Code::TestsFailed);
+    for none in [counts(0, 0, 0, 0), counts(0, 0, 3, 0), counts(0, 0, 0, 3)] {
+        let report = Report {
+            counts: none,
+            failures: Vec::new(),
+        };
+        assert_eq!(code(&report, Ending::Exit(0)), Code::EvidenceForeign);
+        assert_eq!(code(&report, Ending::Exit(5)), Code::EvidenceForeign);
+    }
+    assert_eq!(without_report(Ending::Exit(0)).code, Code::EvidenceForeign);
+    assert_eq!(without_report(Ending::Exit(1)).code, Code::TestsFailed);
+    assert_eq!(without_report(Ending::Signal(9)).code, Code::TestsFailed);
+}
+
+#[test]
+fn a_refusal_names_at_most_twenty_tests() {
+    let cases: String = (0..50)
+        .map(|n| format!("<testcase name='t{n}'><failure/></testcase>"))
+        .collect();
+    let report = junit(format!("<testsuite>{cases}</testsuite>").as_bytes()).unwrap();
+    assert_eq!(report.counts.failed, 50);
+    let refusal = verdict(&report, Ending::Exit(1)).unwrap_err();
+    assert_eq!(refusal.names.len(), NAMED_FAILURES);
+    assert_eq!(refusal.why, "50 of 50 tests failed");
+}
+
+#[test]
+fn what_is_not_whole_junit_is_no_evidence() {
+    let deep = format!("<testsuites>{}", "<testsuite>".repeat(100));
+    let nested = "<testsuite><testcase name='a'><testcase name='b'/></testcase></testsuite>";
+    let entity = "<!DOCTYPE x [<!ENTITY a 'b'>]><testsuite><testcase name='&a;'/></testsuite>";
+    let cases = [
+        "",
+        "{}",
+        "<html/>",
+        "<testsuite><testcase name='a'>",
+        "<testsuite/><testsuite/>",
+        "<testsuite></testsuites>",
+        "<testsuite><testcase name='&evil;'/></testsuite>",
+        deep.as_str(),
+        nested,
+        entity,
+    ];
+    for case in cases {
+        let refusal = junit(case.as_bytes()).unwrap_err();
+        assert_eq!(refusal.code, Code::EvidenceForeign, "{case}");
+    }
+    assert_eq!(junit(b"\xff\xfe").unwrap_err().code, Code::EvidenceForeign);
+}
+
+/// No prefix of a report is a whole report, wherever it is cut.
+#[test]
+fn a_cut_report_is_never_whole() {
+    for text in [PYTEST, NODE.trim_end()] {
+        for end in 0..text.len() {
+            assert!(junit(&text.as_bytes()[..end]).is_err(), "{end}");
+        }
+        assert!(junit(text.as_bytes()).is_ok());
+    }
+}
+
+proptest! {
+    #[test]
+    fn parsers_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        drop(junit(&bytes));
+        drop(cargo_test(&bytes, Ending::Exit(0)));
+    }
+
+    #[test]
+    fn marked_up_noise_never_panics(text in "[<>/a-z='\" &;!\\-\\[\\]]{0,120}") {
+        drop(junit(format!("<testsuite>{text}</testsuite>").as_bytes()));
+    }
+
+    #[test]
+    fn junit_counts_what_was_written(kinds in proptest::collection::vec(0_u8..4, 0..40)) {
+        let body: String = kinds.iter().map(|kind| match kind {
+            0 => "<testcase name='p'/>",
+            1 => "<testcase name='f'><failure/></testcase>",
+            2 => "<testcase name='e'><system-out>x</system-out><error>y</error></testcase>",
+            _ => "<testcase name='s'><skipped/></testcase>",
+        }).collect();
+        let report = junit(format!("<testsuites><testsuite>{body}</testsuite></testsuites>").as_bytes()).unwrap();
+        let of = |kind: u8| kinds.iter().filter(|k| **k == kind).count() as u64;
+        prop_assert_eq!(report.counts, counts(of(0), of(1) + of(2), of(3), 0));
+    }
+}

@@ -1,0 +1,223 @@
+//! The part of a restoration that holds the lock: git on a private index, the proof of what came of it, and the
+//! publication. It does not seek the lock and does not let it go.
+
+use super::Call;
+use super::lock::Lock;
+use super::objects::Leaf;
+use super::obstacles::{self, Residue};
+use super::repository::Repository;
+use super::restore::{Identity, Outcome, Touched, Verify};
+use super::verify::{Cursor, Reading, Seen, seen};
+use super::worktree::{self, Checked};
+use crate::error::{Error, Result};
+use rustix::fs::{AtFlags, Mode as FileMode, OFlags, fsync, openat, renameat, statat, unlinkat};
+use rustix::io::Errno;
+use semel_core::git_tree::{Mode, ObjectId};
+use semel_core::path::shown;
+use semel_core::restore::Counts;
+use semel_core::{Code, Refusal, RelPath};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// How many differing or leftover paths are named; the rest is counted.
+const NAMED: usize = 100;
+/// The name of the index in its directory.
+const INDEX: &str = "index";
+
+/// A restoration that holds the lock.
+pub(super) struct Held<'a> {
+    pub(super) repo: Repository,
+    pub(super) at: &'a Checked,
+    pub(super) lock: &'a Lock<'a>,
+    /// The name of the private index.
+    pub(super) private: String,
+    /// The index as it was, kept open so that the number of its inode cannot be given to another file meanwhile.
+    pub(super) before: Option<OwnedFd>,
+    pub(super) tree: ObjectId,
+    pub(super) leaves: &'a [Leaf],
+    pub(super) verify: Verify,
+}
+
+impl Held<'_> {
+    /// Gives the index a second, private name: a link keeps its times, which a copy would not.
+    pub(super) fn link(&mut self) -> Result<()> {
+        let dir = &self.at.dir;
+        let place = self.at.gitdir.join(INDEX);
+        rustix::fs::linkat(dir, INDEX, dir, &self.private, AtFlags::empty())
+            .map_err(|e| Error::io("link", &place, e))?;
+        // Opened after the link: on overlayfs the link copies up, and only then the inode stays the same.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let before =
+            openat(dir, &self.private, flags, FileMode::empty()).map_err(|e| Error::io("open", &place, e))?;
+        self.before = Some(before);
+        Ok(())
+    }
+
+    /// Removes what is left of the private index; it is ours alone.
+    pub(super) fn clear(&self) {
+        for name in [self.private.clone(), format!("{}.lock", self.private)] {
+            unlinkat(&self.at.dir, name, AtFlags::empty()).ok();
+        }
+    }
+
+    /// Runs git on the private index, and proves what came of it.
+    pub(super) fn work(&self, touched: &mut Touched) -> Result<Outcome> {
+        let tree = self.tree.to_string();
+        *touched = Touched::Perhaps;
+        self.git(["read-tree", "--reset", "-u", &tree])?;
+        let written = self.git(["write-tree"])?;
+        if written.trim_ascii() != tree.as_bytes() {
+            let refusal = Refusal::new(Code::TreeMismatch, "the restored index writes another tree");
+            return Err(refusal.name(shown(written.trim_ascii())).into());
+        }
+        let mut outcome = Outcome {
+            tree: self.tree,
+            counts: Counts::default(),
+            identity: Identity::Unpinned,
+            verified: self.verify,
+            hashed: 0,
+            mended: Vec::new(),
+            residue: Vec::new(),
+            residue_count: 0,
+        };
+        if self.verify == Verify::Bytes {
+            self.prove_bytes(&mut outcome)?;
+        }
+        Ok(outcome)
+    }
+
+    fn prove_bytes(&self, outcome: &mut Outcome) -> Result<()> {
+        let all: Vec<&Leaf> = self.leaves.iter().filter(|l| l.mode != Mode::Gitlink).collect();
+        outcome.hashed = all.len();
+        let wrong = self.differing(all)?;
+        if !wrong.is_empty() {
+            self.mend(&wrong)?;
+            outcome.mended = wrong.iter().map(|l| l.path.clone()).collect();
+            let still = self.differing(wrong)?;
+            if !still.is_empty() {
+                let why = format!("{} entries do not have the bytes of the tree", still.len());
+                let names = still.iter().take(NAMED).map(|l| l.path.to_string());
+                return Err(Refusal::new(Code::TreeMismatch, why).names(names).into());
+            }
+        }
+        let Residue { first, count } = obstacles::residue(&self.at.root, self.leaves, NAMED)?;
+        (outcome.residue, outcome.residue_count) = (first, count);
+        Ok(())
+    }
+
+    /// Lists the leaves whose bytes, type or executable bit are not those of the tree.
+    fn differing<'l>(&self, leaves: Vec<&'l Leaf>) -> Result<Vec<&'l Leaf>> {
+        let mut cursor = Cursor::new(self.at.root.as_fd());
+        let mut wrong = Vec::new();
+        for leaf in leaves {
+            let found = seen(&mut cursor, &leaf.path, self.repo.format(), Reading::Exact)?;
+            if found != Seen::Leaf(leaf.mode, leaf.id) {
+                wrong.push(leaf);
+            }
+        }
+        if wrong.is_empty() {
+            return Ok(wrong);
+        }
+        let crlf = self.declared_crlf(&wrong)?;
+        let mut still = Vec::new();
+        for leaf in wrong {
+            let excused = crlf.contains(&leaf.path)
+                && seen(&mut cursor, &leaf.path, self.repo.format(), Reading::CrlfAsLf)?
+                    == Seen::Leaf(leaf.mode, leaf.id);
+            if !excused {
+                still.push(leaf);
+            }
+        }
+        Ok(still)
+    }
+
+    /// Asks which of these paths the restored tree itself declares `eol=crlf`; attributes in the worktree that the
+    /// tree does not hold have no say.
+    fn declared_crlf(&self, leaves: &[&Leaf]) -> Result<BTreeSet<RelPath>> {
+        let call = self.repo.call(["check-attr", "--cached", "-z", "--stdin", "eol"]);
+        let said = self.repo.run(call.stdin(paths(leaves)))?;
+        let fields: Vec<&[u8]> = said.split(|b| *b == 0).collect();
+        let mut declared = BTreeSet::new();
+        for answer in fields.chunks_exact(3) {
+            if answer[2] == b"crlf" {
+                declared.insert(RelPath::parse(answer[0])?);
+            }
+        }
+        Ok(declared)
+    }
+
+    /// Writes files anew that git took for restored: index flags or forged times had hidden them.
+    fn mend(&self, wrong: &[&Leaf]) -> Result<()> {
+        for flag in ["--no-skip-worktree", "--no-assume-unchanged"] {
+            let call = self.repo.call(["update-index", flag, "-z", "--stdin"]);
+            self.repo.run(Call {
+                keep: vec![self.lock.handle()],
+                ..call.stdin(paths(wrong))
+            })?;
+        }
+        let mut cursor = Cursor::new(self.at.root.as_fd());
+        for leaf in wrong {
+            let parent = cursor.parent(&leaf.path)?;
+            if let (Some(parent), Some((_, name))) = (parent, leaf.path.split_last()) {
+                match unlinkat(parent, name, AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
+                    Err(e) => return Err(Error::io("remove", shown(leaf.path.as_bytes()), e)),
+                }
+            }
+        }
+        let call = self
+            .repo
+            .call(["checkout-index", "-f", "-u", "-q", "-z", "--stdin"]);
+        self.repo.run(Call {
+            keep: vec![self.lock.handle()],
+            ..call.stdin(paths(wrong))
+        })?;
+        Ok(())
+    }
+
+    /// Fences, then renames the private index over the index.
+    pub(super) fn publish(&self) -> Result<()> {
+        let dir = &self.at.dir;
+        let place = self.at.gitdir.join(INDEX);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fresh = openat(dir, &self.private, flags, FileMode::empty())
+            .and_then(|fresh| fsync(&fresh))
+            .map_err(|e| Error::io("sync", self.at.gitdir.join(&self.private), e));
+        fresh?;
+        self.at.still_there()?;
+        self.lock.fence()?;
+        let now = match statat(dir, INDEX, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some((stat.st_dev, stat.st_ino)),
+            Err(Errno::NOENT) => None,
+            Err(e) => return Err(Error::io("look at", &place, e)),
+        };
+        let before = match &self.before {
+            Some(fd) => worktree::stat(fd, &place).map(|stat| Some((stat.st_dev, stat.st_ino)))?,
+            None => None,
+        };
+        if now != before {
+            let why = "the index was exchanged under our lock; it was left as it is";
+            return Err(Refusal::new(Code::LockLost, why).reason("index_changed").into());
+        }
+        renameat(dir, &self.private, dir, INDEX)
+            .and_then(|()| fsync(dir))
+            .map_err(|e| Error::io("publish", &place, e))
+    }
+
+    fn git<const N: usize>(&self, args: [&str; N]) -> Result<Vec<u8>> {
+        let call = self.repo.call(args);
+        self.repo.run(Call {
+            keep: vec![self.lock.handle()],
+            ..call
+        })
+    }
+}
+
+fn paths(leaves: &[&Leaf]) -> Vec<u8> {
+    let mut text = Vec::new();
+    for leaf in leaves {
+        text.extend_from_slice(leaf.path.as_bytes());
+        text.push(0);
+    }
+    text
+}

@@ -1,0 +1,220 @@
+//! An opened repository: where its parts are, what it configures, where its objects come from. It reads no
+//! object and writes nothing.
+
+use super::worktree::{self, Found};
+use super::{Call, Git, Place};
+use crate::error::{Error, Result};
+use crate::process::Cancel;
+use semel_core::git_tree::{ObjectFormat, ObjectId};
+use semel_core::path::shown;
+use semel_core::{Code, Refusal};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// Holds what the repository itself configures (local and worktree scope), keys in git's canonical form.
+#[derive(Clone, Debug, Default)]
+pub struct Config(Vec<(Vec<u8>, Vec<u8>)>);
+
+impl Config {
+    /// Gives the last value of a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&[u8]> {
+        let found = self.0.iter().rev().find(|(k, _)| k == key.as_bytes());
+        found.map(|(_, value)| value.as_slice())
+    }
+
+    /// Says whether a key is set to a true value.
+    #[must_use]
+    pub fn is_true(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| {
+            let value = value.to_ascii_lowercase();
+            matches!(value.as_slice(), b"true" | b"yes" | b"on" | b"1" | b"")
+        })
+    }
+
+    /// Lists the filter drivers that some key configures; their names are bytes.
+    #[must_use]
+    pub fn filters(&self) -> BTreeSet<Vec<u8>> {
+        let name = |key: &[u8]| {
+            let rest = key.strip_prefix(b"filter.")?;
+            let dot = rest.iter().rposition(|b| *b == b'.')?;
+            Some(rest[..dot].to_vec())
+        };
+        self.0.iter().filter_map(|(key, _)| name(key)).collect()
+    }
+
+    /// Parses `git config --list --show-scope -z`.
+    fn parse(bytes: &[u8]) -> Self {
+        let mut all = Vec::new();
+        let mut fields = bytes.split(|b| *b == 0);
+        while let (Some(scope), Some(entry)) = (fields.next(), fields.next()) {
+            if scope != b"local" && scope != b"worktree" {
+                continue;
+            }
+            // A key without a value has no newline: git takes it as true, and so does `is_true`.
+            let mut parts = entry.splitn(2, |b| *b == b'\n');
+            let key = parts.next().unwrap_or_default().to_vec();
+            let value = parts.next().unwrap_or_default().to_vec();
+            all.push((key, value));
+        }
+        Self(all)
+    }
+}
+
+/// Holds an opened repository: explicit places, so that git discovers nothing.
+#[derive(Clone, Debug)]
+pub struct Repository {
+    git: Git,
+    pub(crate) place: Place,
+    format: ObjectFormat,
+    config: Config,
+    cancel: Cancel,
+}
+
+impl Repository {
+    /// Opens the repository of a worktree, or a bare one.
+    ///
+    /// # Errors
+    /// `not_found` where the path does not exist, `bad_input` where it is no repository, `worktree_redirected`
+    /// where `.git` is a link, `git_failed` where git cannot read its configuration.
+    pub fn open(git: &Git, path: &Path, cancel: &Cancel) -> Result<Self> {
+        Self::at(git, worktree::find(path)?, cancel)
+    }
+
+    pub(crate) fn at(git: &Git, found: Found, cancel: &Cancel) -> Result<Self> {
+        let mut place = Place {
+            gitdir: found.gitdir,
+            common: found.common,
+            worktree: None,
+            index: None,
+            objects: None,
+            config: Vec::new(),
+        };
+        let list = Call::new(["config", "--list", "--show-scope", "-z"], cancel);
+        let config = Config::parse(&git.run(&place, list)?);
+        let format = match config.get("extensions.objectformat") {
+            None | Some(b"sha1") => ObjectFormat::Sha1,
+            Some(b"sha256") => ObjectFormat::Sha256,
+            Some(other) => {
+                let refusal = Refusal::new(Code::BadInput, "the repository has an unknown object format");
+                return Err(refusal.name(shown(other)).into());
+            }
+        };
+        // No filter program is ever run; an empty command is none.
+        for filter in config.filters() {
+            for (key, value) in [
+                ("clean", ""),
+                ("smudge", ""),
+                ("process", ""),
+                ("required", "false"),
+            ] {
+                let name = [b"filter.", filter.as_slice(), b".", key.as_bytes()].concat();
+                place.config.push((OsString::from_vec(name), value.into()));
+            }
+        }
+        Ok(Self {
+            git: git.clone(),
+            place,
+            format,
+            config,
+            cancel: cancel.clone(),
+        })
+    }
+
+    /// Gives the hash function of the repository.
+    #[must_use]
+    pub fn format(&self) -> ObjectFormat {
+        self.format
+    }
+
+    /// Gives what the repository configures.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Gives the executable that reads it.
+    #[must_use]
+    pub fn git(&self) -> &Git {
+        &self.git
+    }
+
+    /// Gives the directory that all its worktrees share.
+    #[must_use]
+    pub fn common_dir(&self) -> &Path {
+        &self.place.common
+    }
+
+    pub(crate) fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+
+    /// Runs git in this repository.
+    pub(crate) fn run(&self, call: Call<'_>) -> Result<Vec<u8>> {
+        self.git.run(&self.place, call)
+    }
+
+    pub(crate) fn call<S: Into<OsString>>(&self, args: impl IntoIterator<Item = S>) -> Call<'_> {
+        Call::new(args, &self.cancel)
+    }
+
+    /// Parses an id that a caller gave.
+    ///
+    /// # Errors
+    /// `bad_input` unless it is a full id, in lower case, of this repository's object format.
+    pub fn parse_id(&self, text: &str) -> Result<ObjectId> {
+        let id = ObjectId::parse(text)?;
+        if id.format() == self.format {
+            return Ok(id);
+        }
+        let refusal = Refusal::new(
+            Code::BadInput,
+            "the id is of another object format than the repository",
+        );
+        Err(refusal.name(text).into())
+    }
+
+    /// Lists the directories of objects that must be readable for this repository to be whole: its own and all
+    /// that it borrows from.
+    ///
+    /// # Errors
+    /// `io_failed` where one of them cannot be read; `bad_input` past 32 of them.
+    pub fn object_dirs(&self) -> Result<Vec<PathBuf>> {
+        let mut dirs = vec![canonical(&self.place.common.join("objects"))?];
+        let mut at = 0;
+        while at < dirs.len() {
+            let dir = dirs[at].clone();
+            at += 1;
+            let list = dir.join("info/alternates");
+            let text = match std::fs::read(&list) {
+                Ok(text) => text,
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(Error::io("read", &list, e)),
+            };
+            for line in text.split(|b| *b == b'\n') {
+                if line.is_empty() || line.starts_with(b"#") {
+                    continue;
+                }
+                if line.starts_with(b"\"") {
+                    let refusal = Refusal::new(Code::BadInput, "an alternate is quoted; name it plainly");
+                    return Err(refusal.name(shown(line)).into());
+                }
+                let next = canonical(&dir.join(worktree::path_of(line)))?;
+                if !dirs.contains(&next) {
+                    dirs.push(next);
+                }
+            }
+            if dirs.len() > 32 {
+                let refusal = Refusal::new(Code::BadInput, "the repository borrows from more than 32 others");
+                return Err(refusal.into());
+            }
+        }
+        Ok(dirs)
+    }
+}
+
+fn canonical(path: &Path) -> Result<PathBuf> {
+    std::fs::canonicalize(path).map_err(|e| Error::io("resolve", path, e))
+}

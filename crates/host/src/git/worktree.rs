@@ -1,0 +1,221 @@
+//! Where a worktree's git directory is, and whether anything leads astray on the way.
+//!
+//! The `.git` of a worktree and its git directory can be written by whoever works in it. This module takes an
+//! unpinned worktree only if both point at each other; it does *not* know pinned identities.
+
+use super::repository::Config;
+use crate::error::{Error, Result};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use semel_core::path::shown;
+use semel_core::{Code, Refusal};
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The longest pointer file that is read.
+const LONGEST_POINTER: usize = 8192;
+
+/// Says where the parts of a repository lie; all paths absolute, links resolved.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) worktree: Option<PathBuf>,
+    pub(crate) gitdir: PathBuf,
+    pub(crate) common: PathBuf,
+}
+
+/// An unpinned worktree that is what it seems.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) worktree: PathBuf,
+    pub(crate) gitdir: PathBuf,
+    /// The open git directory; every step of the lock goes through it.
+    pub(crate) dir: OwnedFd,
+    /// The open worktree.
+    pub(crate) root: OwnedFd,
+    /// The owner of the git directory.
+    pub(crate) uid: u32,
+}
+
+/// Makes a path of bytes.
+pub(crate) fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+pub(crate) fn redirected(why: impl Into<String>, path: &Path) -> Error {
+    Refusal::new(Code::WorktreeRedirected, why)
+        .name(shown(path.as_os_str().as_bytes()))
+        .into()
+}
+
+/// Finds the repository of a path: of a worktree, or a bare one.
+pub(crate) fn find(path: &Path) -> Result<Found> {
+    let root = std::fs::canonicalize(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => Refusal::new(Code::NotFound, "the repository does not exist")
+            .name(shown(path.as_os_str().as_bytes()))
+            .into(),
+        _ => Error::io("resolve", path, e),
+    })?;
+    let dot_git = root.join(".git");
+    let none = || {
+        Refusal::new(Code::BadInput, "not a git repository or worktree")
+            .name(shown(path.as_os_str().as_bytes()))
+    };
+    let gitdir = match lstat(&dot_git)? {
+        Some(stat) => match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => dot_git,
+            FileType::RegularFile => {
+                let text = pointer(&dot_git)?;
+                let target = text
+                    .strip_prefix(b"gitdir: ")
+                    .ok_or_else(|| redirected("the .git file names no git directory", &dot_git))?;
+                resolve(&root, target, &dot_git)?
+            }
+            _ => return Err(redirected(".git is neither a directory nor a file", &dot_git)),
+        },
+        None if lstat(&root.join("HEAD"))?.is_some() && lstat(&root.join("objects"))?.is_some() => {
+            return Ok(Found {
+                worktree: None,
+                common: root.clone(),
+                gitdir: root,
+            });
+        }
+        None => return Err(none().into()),
+    };
+    let pointing = gitdir.join("commondir");
+    let common = match lstat(&pointing)? {
+        Some(_) => resolve(&gitdir, &pointer(&pointing)?, &pointing)?,
+        None => gitdir.clone(),
+    };
+    if lstat(&common.join("objects"))?.is_none() || lstat(&gitdir.join("HEAD"))?.is_none() {
+        return Err(none().into());
+    }
+    Ok(Found {
+        worktree: Some(root),
+        gitdir,
+        common,
+    })
+}
+
+/// Checks that worktree and git directory point at each other, and that nothing redirects.
+pub(crate) fn check(found: &Found, config: &Config) -> Result<Checked> {
+    let Some(worktree) = found.worktree.clone() else {
+        let refusal = Refusal::new(Code::BadInput, "a bare repository has no worktree");
+        return Err(refusal.name(shown(found.gitdir.as_os_str().as_bytes())).into());
+    };
+    let dot_git = worktree.join(".git");
+    if found.gitdir == dot_git {
+        if found.common != found.gitdir {
+            let why = "the git directory of a main worktree points at another one";
+            return Err(redirected(why, &found.gitdir.join("commondir")));
+        }
+    } else {
+        let back = found.gitdir.join("gitdir");
+        if lstat(&back)?.is_none() {
+            let why = "the git directory does not point back at the worktree";
+            return Err(redirected(why, &found.gitdir));
+        }
+        let target = resolve(&found.gitdir, &pointer(&back)?, &back)?;
+        let inside = found.gitdir.parent() == Some(found.common.join("worktrees").as_path());
+        if target != dot_git || !inside {
+            let why = "worktree and git directory do not point at each other";
+            return Err(redirected(why, &back));
+        }
+    }
+    if config.get("core.worktree").is_some() {
+        return Err(redirected("core.worktree is set", &found.gitdir));
+    }
+    let dir = open_dir(&found.gitdir)?;
+    let root = open_dir(&worktree)?;
+    let uid = stat(&dir, &found.gitdir)?.st_uid;
+    if stat(&root, &worktree)?.st_uid != uid {
+        return Err(redirected(
+            "worktree and git directory have different owners",
+            &found.gitdir,
+        ));
+    }
+    let us = rustix::process::geteuid().as_raw();
+    if us != 0 && us != uid {
+        return Err(redirected("the git directory is another user's", &found.gitdir));
+    }
+    Ok(Checked {
+        worktree,
+        gitdir: found.gitdir.clone(),
+        dir,
+        root,
+        uid,
+    })
+}
+
+impl Checked {
+    /// Checks that the index is absent, or a plain file with one name, of ours; to be called under the lock.
+    pub(crate) fn index(&self) -> Result<Option<Stat>> {
+        let place = self.gitdir.join("index");
+        let Some(stat) = lstat(&place)? else {
+            return Ok(None);
+        };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(redirected("the index is not a plain file", &place));
+        }
+        if stat.st_nlink != 1 {
+            return Err(redirected("the index has other names", &place));
+        }
+        let us = rustix::process::geteuid().as_raw();
+        if stat.st_uid != us && stat.st_uid != self.uid {
+            return Err(redirected("the index is another user's file", &place));
+        }
+        Ok(Some(stat))
+    }
+
+    /// Checks that both paths still lead to the open directories.
+    pub(crate) fn still_there(&self) -> Result<()> {
+        for (path, fd) in [(&self.gitdir, &self.dir), (&self.worktree, &self.root)] {
+            let now = lstat(path)?;
+            let open = stat(fd, path)?;
+            if now.is_none_or(|now| (now.st_dev, now.st_ino) != (open.st_dev, open.st_ino)) {
+                return Err(redirected("the directory was exchanged meanwhile", path));
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::io("open", path, e))
+}
+
+pub(crate) fn stat(fd: &OwnedFd, path: &Path) -> Result<Stat> {
+    rustix::fs::fstat(fd).map_err(|e| Error::io("look at", path, e))
+}
+
+pub(crate) fn lstat(path: &Path) -> Result<Option<Stat>> {
+    match rustix::fs::lstat(path) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
+        Err(e) => Err(Error::io("look at", path, e)),
+    }
+}
+
+/// Reads a file that names another place: one line, never through a link.
+fn pointer(path: &Path) -> Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|_| redirected("a pointer file cannot be read, or is a link", path))?;
+    let plain = FileType::from_raw_mode(stat(&fd, path)?.st_mode) == FileType::RegularFile;
+    let mut text = vec![0; LONGEST_POINTER];
+    let read = rustix::io::read(&fd, &mut text).map_err(|e| Error::io("read", path, e))?;
+    if !plain || read == 0 || read == LONGEST_POINTER {
+        return Err(redirected("not a pointer file", path));
+    }
+    text.truncate(read);
+    while text.last().is_some_and(|b| matches!(b, b'\n' | b'\r')) {
+        text.pop();
+    }
+    Ok(text)
+}
+
+fn resolve(base: &Path, target: &[u8], named_by: &Path) -> Result<PathBuf> {
+    std::fs::canonicalize(base.join(path_of(target)))
+        .map_err(|_| redirected("a pointer file leads nowhere", named_by))
+}

@@ -1,0 +1,153 @@
+//! Records what was installed, and looks again later.
+//!
+//! It observes and hands over; core binds the observation to the locks and compares.
+
+use super::plan::Plan;
+use super::toolchain::Tools;
+use super::{environment, npm, observe, pip, uv};
+use crate::error::{Error, Result};
+use crate::process::Cancel;
+use semel_core::ids::Generation;
+use semel_core::install::{self, InstallRecord, Kind, Observed, Place, compare};
+use semel_core::installer::{Installer, ProjectInstall};
+use semel_core::lockset::{Lockfile, Source};
+use semel_core::path::shown;
+use semel_core::{Code, Refusal, RelPath, Sha256};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// Binds what was installed to the locks it was installed from, and makes the record of it.
+///
+/// # Errors
+/// `record_mismatch` and `record_outside_root` as core's binding has them, `unknown_state` where nothing is
+/// installed, `io_failed` where it cannot be read.
+pub fn record(
+    plan: &Plan,
+    generation: &Generation,
+    locks: &[&Lockfile],
+    cancel: &Cancel,
+) -> Result<InstallRecord> {
+    let observed = observe_environment(plan)?;
+    let place = place(plan)?;
+    let bound = match plan.tools.installer() {
+        Installer::Uv => {
+            let selection = uv::selected(plan, locks)?;
+            let seen: Vec<Lockfile> = locks
+                .iter()
+                .map(|lock| as_installed(lock, plan.project))
+                .collect();
+            let seen: Vec<&Lockfile> = seen.iter().collect();
+            install::python::bind(&observed, &seen, &selection, &place, &[])?
+        }
+        Installer::Pip => {
+            let wheels = pip::wheels_kept(plan, cancel)?;
+            install::python::bind(&observed, locks, &Default::default(), &place, &wheels)?
+        }
+        Installer::Npm => {
+            let selection = npm::selected(plan);
+            install::node::bind(&observed, only(locks)?, &selection, &place)?
+        }
+        Installer::Cargo => install::rust::bind(&observed, only(locks)?, &place)?,
+    };
+    let made = InstallRecord::make(generation, identity(&plan.tools), locks, &[(&observed, &bound)])?;
+    Ok(made)
+}
+
+/// Compares a record with what stands there now: the locks and every installed entry.
+///
+/// # Errors
+/// `evidence_foreign` for a record of another generation, `lockfile_drift` for a lock that changed or vanished,
+/// `record_mismatch` for any entry that changed, vanished or appeared, `record_outside_root` for a mount or a hard
+/// link, `unknown_state` where the installed root is gone.
+pub fn verify_again(plan: &Plan, record: &InstallRecord, generation: &Generation) -> Result<()> {
+    let mut locks = BTreeMap::new();
+    for path in record.locks.keys() {
+        let place = plan.tree.join(OsStr::from_bytes(path.as_bytes()));
+        let plain = std::fs::symlink_metadata(&place).is_ok_and(|facts| facts.is_file());
+        if plain {
+            let bytes = std::fs::read(&place).map_err(|e| Error::io("read", &place, e))?;
+            locks.insert(path.clone(), Sha256::of(&bytes));
+        }
+    }
+    let observed = observe_environment(plan)?;
+    Ok(compare(record, generation, &locks, &[&observed])?)
+}
+
+/// Observes what the installer of a plan installed.
+///
+/// # Errors
+/// As [`observe`].
+pub fn observe_environment(plan: &Plan) -> Result<Observed> {
+    let kind = match plan.tools.installer() {
+        Installer::Uv | Installer::Pip => Kind::Python,
+        Installer::Npm => Kind::Node,
+        Installer::Cargo => Kind::Rust,
+    };
+    observe(&environment(plan), kind, &in_volume(plan)?)
+}
+
+/// Where the installed root lies in the volume: beneath `tree` or beneath `home`.
+fn in_volume(plan: &Plan) -> Result<RelPath> {
+    let root = environment(plan);
+    let within = |base: &std::path::Path, name: &[u8]| {
+        let rest = root.strip_prefix(base).ok()?;
+        Some([name, b"/", rest.as_os_str().as_bytes()].concat())
+    };
+    let path = within(&plan.tree, b"tree").or_else(|| within(&plan.home, b"home"));
+    let path = path.ok_or_else(|| {
+        Refusal::new(Code::Internal, "an environment lies outside of its generation")
+            .name(shown(root.as_os_str().as_bytes()))
+    })?;
+    Ok(RelPath::parse(&path)?)
+}
+
+/// Where things lie, without links on the way.
+fn place(plan: &Plan) -> Result<Place> {
+    let real = |path: &std::path::Path| -> Result<Vec<u8>> {
+        let real = std::fs::canonicalize(path).map_err(|e| Error::io("resolve", path, e))?;
+        Ok(real.as_os_str().as_bytes().to_vec())
+    };
+    let python = plan.tools.python();
+    Ok(Place {
+        tree: real(&plan.tree)?,
+        root: real(&environment(plan))?,
+        interpreters: python
+            .into_iter()
+            .map(|tool| tool.path.as_os_str().as_bytes().to_vec())
+            .collect(),
+    })
+}
+
+/// A project that is not installed counts as one of which only the dependencies are.
+fn as_installed(lock: &Lockfile, project: ProjectInstall) -> Lockfile {
+    let mut seen = lock.clone();
+    if project == ProjectInstall::Skip {
+        for package in &mut seen.packages {
+            if let Source::Local(at) = &package.source {
+                package.source = Source::Virtual(at.clone());
+            }
+        }
+    }
+    seen
+}
+
+fn only<'a>(locks: &[&'a Lockfile]) -> Result<&'a Lockfile> {
+    match locks {
+        [lock] => Ok(lock),
+        _ => {
+            let names = locks.iter().map(|lock| lock.path.to_string());
+            let why = "this installer installs from exactly one lock";
+            Err(Refusal::new(Code::BadConfig, why).names(names).into())
+        }
+    }
+}
+
+fn identity(tools: &Tools) -> install::InstalledBy {
+    let identity = tools.program().identity.clone();
+    install::InstalledBy {
+        name: tools.installer(),
+        sha256: identity.sha256,
+        version: identity.version,
+    }
+}

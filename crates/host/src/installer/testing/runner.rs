@@ -1,0 +1,171 @@
+//! Recognises a test command, and arranges for the report that it leaves.
+//!
+//! It knows pytest and `cargo test`; every other command names the place of its report itself.
+
+use super::super::{environment, plan::SYSTEM_PATH};
+use super::{Places, ReportFrom, TestPlan};
+use crate::error::Result;
+use semel_core::installer::Installer;
+use semel_core::path::shown;
+use semel_core::{Code, Refusal, RelPath};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// An argument of a test command in which this text stands for the path of the report.
+const PLACEHOLDER: &str = "{report}";
+
+/// Where the report is found.
+pub(super) enum Source {
+    Stdout,
+    File { root: PathBuf, path: RelPath },
+}
+
+/// The command as it is run.
+pub(super) struct Runner {
+    pub(super) program: PathBuf,
+    pub(super) args: Vec<OsString>,
+    pub(super) source: Source,
+}
+
+const REPORT_NAME: &[u8] = b"report/junit.xml";
+
+impl Runner {
+    pub(super) fn of(plan: &TestPlan<'_>, places: &Places) -> Result<Self> {
+        let Some((name, args)) = plan.command.split_first() else {
+            return Err(Refusal::new(Code::BadConfig, "the test command is empty").into());
+        };
+        let mut args = args.to_vec();
+        let program = find_program(plan, name)?;
+        let ours = places.home.join(OsStr::from_bytes(REPORT_NAME));
+        let placed = args
+            .iter_mut()
+            .filter(|arg| contains(arg, PLACEHOLDER))
+            .map(|arg| {
+                *arg = replaced(arg, PLACEHOLDER, ours.as_os_str());
+            });
+        let placed = placed.count() > 0;
+        let beneath_home = || -> Result<Source> {
+            Ok(Source::File {
+                root: places.home.clone(),
+                path: RelPath::parse(REPORT_NAME)?,
+            })
+        };
+        let source = if let ReportFrom::File(path) = &plan.report {
+            Source::File {
+                root: plan.tree.clone(),
+                path: path.clone(),
+            }
+        } else if placed {
+            beneath_home()?
+        } else if is_pytest(name, &args) {
+            let mut report = OsString::from("--junitxml=");
+            report.push(&ours);
+            let mut cache = OsString::from("cache_dir=");
+            cache.push(places.home.join("pytest-cache"));
+            insert(&mut args, [report, "-o".into(), cache]);
+            beneath_home()?
+        } else if let Some(at) = cargo_test_at(name, &args) {
+            for flag in ["--offline", "--locked"] {
+                if !args.iter().any(|arg| arg == flag) {
+                    args.insert(at + 1, flag.into());
+                }
+            }
+            Source::Stdout
+        } else {
+            let why = "the test command leaves no report that is known; name one with `report`, or put {report} \
+                       into an argument";
+            return Err(Refusal::new(Code::BadConfig, why)
+                .name(shown(name.as_bytes()))
+                .into());
+        };
+        Ok(Self {
+            program,
+            args,
+            source,
+        })
+    }
+}
+
+fn base_name(name: &OsStr) -> &[u8] {
+    Path::new(name).file_name().unwrap_or_default().as_bytes()
+}
+
+/// `pytest …`, `py.test …`, `python3 -m pytest …`.
+fn is_pytest(name: &OsStr, args: &[OsString]) -> bool {
+    let name = base_name(name);
+    if matches!(name, b"pytest" | b"py.test") {
+        return true;
+    }
+    let module = args
+        .iter()
+        .position(|arg| arg == "-m")
+        .and_then(|at| args.get(at + 1));
+    name.starts_with(b"python") && module.is_some_and(|module| module == "pytest")
+}
+
+/// Finds `test` in `cargo [flags] test …`; the toolchain was chosen before, so there is no `+name`.
+fn cargo_test_at(name: &OsStr, args: &[OsString]) -> Option<usize> {
+    let command = args.iter().position(|arg| !arg.as_bytes().starts_with(b"-"))?;
+    let known = base_name(name) == b"cargo" && matches!(args[command].as_bytes(), b"test" | b"t");
+    known.then_some(command)
+}
+
+/// Puts options before the `--` of a command, or at its end.
+fn insert(args: &mut Vec<OsString>, options: [OsString; 3]) {
+    let at = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+    args.splice(at..at, options);
+}
+
+fn contains(arg: &OsStr, part: &str) -> bool {
+    arg.as_bytes()
+        .windows(part.len())
+        .any(|window| window == part.as_bytes())
+}
+
+fn replaced(arg: &OsStr, part: &str, with: &OsStr) -> OsString {
+    let bytes = arg.as_bytes();
+    let at = bytes
+        .windows(part.len())
+        .position(|window| window == part.as_bytes());
+    let Some(at) = at else {
+        return arg.to_owned();
+    };
+    let mut whole = bytes[..at].to_vec();
+    whole.extend_from_slice(with.as_bytes());
+    whole.extend_from_slice(&bytes[at + part.len()..]);
+    OsString::from_vec(whole)
+}
+
+/// The directories in which programs are found by name: what was installed, its toolchains, the system.
+pub(super) fn search(plan: &TestPlan<'_>) -> Vec<PathBuf> {
+    let mut dirs = Vec::new();
+    for installed in plan.installed {
+        match installed.tools.installer() {
+            Installer::Uv | Installer::Pip => dirs.push(environment(installed).join("bin")),
+            Installer::Npm => dirs.push(environment(installed).join(".bin")),
+            Installer::Cargo => {}
+        }
+    }
+    for installed in plan.installed {
+        dirs.extend(installed.tools.program_dirs());
+    }
+    dirs.extend(SYSTEM_PATH.split(':').map(PathBuf::from));
+    dirs
+}
+
+fn find_program(plan: &TestPlan<'_>, name: &OsStr) -> Result<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Ok(plan.tree.join(name));
+    }
+    let found = search(plan)
+        .into_iter()
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file());
+    found.ok_or_else(|| {
+        let why = "the test program is neither installed nor one of the system";
+        Refusal::new(Code::NotFound, why)
+            .name(shown(name.as_bytes()))
+            .into()
+    })
+}

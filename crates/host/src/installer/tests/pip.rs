@@ -1,0 +1,168 @@
+use super::*;
+
+pub(super) fn project(site: &Site) -> Option<Plan> {
+    let tools = tools(Installer::Pip, &site.tree)?;
+    let python = tools.python().unwrap().path.clone();
+    let digest = wheel(&python, &site.stock, "leaf", "1.0", &[("leaf.py", "LIMIT = 1\n")]);
+    site.write("requirements.txt", format!("leaf==1.0 --hash=sha256:{digest}\n"));
+    site.write(
+        "run.py",
+        "import pathlib, sys, leaf\n\
+         pathlib.Path(sys.argv[1]).write_text(\"<testsuite><testcase name='leaf'/></testsuite>\")\n",
+    );
+    let mut plan = site.plan(tools);
+    plan.network_env.insert("PIP_NO_INDEX".into(), "1".into());
+    plan.network_env
+        .insert("PIP_FIND_LINKS".into(), site.stock.clone().into_os_string());
+    Some(plan)
+}
+
+#[test]
+fn downloads_then_installs_without_an_index() {
+    let site = site();
+    let Some(plan) = project(&site) else {
+        return;
+    };
+    fetch(&plan, &never()).unwrap();
+    assert!(
+        !site.tree.join(".venv").exists(),
+        "fetching leaves the tree empty"
+    );
+    install(&plan, &never()).unwrap();
+    let observed = observe_environment(&plan).unwrap();
+    let names: Vec<String> = observed.entries.keys().map(ToString::to_string).collect();
+    assert!(names.iter().any(|name| name.ends_with("site-packages/leaf.py")));
+    assert!(
+        !names
+            .iter()
+            .any(|name| name.contains("/pip/") || name.ends_with(".pyc"))
+    );
+    let plans = [plan];
+    let run = run_tests(
+        &site.tests("test", &plans, &["python", "run.py", "{report}"]),
+        &never(),
+    )
+    .unwrap();
+    assert_eq!(run.verdict.unwrap().passed, 1);
+}
+
+#[test]
+fn a_wrong_or_missing_hash_is_not_installed() {
+    for lock in [
+        "leaf==1.0\n",
+        "leaf==1.0 --hash=sha256:0000000000000000000000000000000000000000000000000000000000000000\n",
+    ] {
+        let site = site();
+        let Some(plan) = project(&site) else {
+            return;
+        };
+        site.write("requirements.txt", lock);
+        let refusal = refused(fetch(&plan, &never()));
+        assert_eq!(refusal.code, Code::InstallFailed);
+        assert!(
+            refusal.names.join(" ").to_lowercase().contains("hash"),
+            "{refusal:#?}"
+        );
+    }
+}
+
+#[test]
+fn an_environment_that_came_with_the_tree_is_refused() {
+    let site = site();
+    let Some(plan) = project(&site) else {
+        return;
+    };
+    std::os::unix::fs::symlink("/nowhere", site.tree.join(".venv")).unwrap();
+    assert_eq!(refused(fetch(&plan, &never())).code, Code::TreeNotEmpty);
+    assert_eq!(refused(install(&plan, &never())).code, Code::TreeNotEmpty);
+}
+
+#[test]
+fn registry_pip_installs_published_wheels() {
+    let site = site();
+    let Some(tools) = tools(Installer::Pip, &site.tree) else {
+        return;
+    };
+    site.write(
+        "requirements.txt",
+        "idna==3.10 --hash=sha256:946d195a0d259cbba61165e88e65941f16e9b36ea6ddb97f00452bae8b1287d3\n",
+    );
+    let mut plan = site.plan(tools);
+    plan.network_env = network();
+    if let Err(error) = fetch(&plan, &never()) {
+        return unreachable(&error);
+    }
+    install(&plan, &never()).unwrap();
+    let observed = observe_environment(&plan).unwrap();
+    assert!(
+        observed
+            .entries
+            .keys()
+            .any(|path| path.to_string().ends_with("idna/core.py"))
+    );
+    let locks = [lockfile(&site, "requirements.txt")];
+    let record = bind(&plan, &generation(), &locks).unwrap();
+    assert_eq!(record.packages, ["idna==3.10"]);
+}
+
+/// An index that takes the connection and never answers.
+#[test]
+fn a_fetch_past_its_deadline_is_ended_and_named() {
+    let site = site();
+    let Some(mut plan) = project(&site) else {
+        return;
+    };
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let index = format!("http://{}/simple", silent.local_addr().unwrap());
+    plan.network_env = BTreeMap::from([("PIP_INDEX_URL".into(), index.into())]);
+    plan.deadline = Duration::from_secs(2);
+    let started = std::time::Instant::now();
+    assert_eq!(refused(fetch(&plan, &never())).code, Code::TimedOut);
+    assert!(started.elapsed() < Duration::from_secs(30));
+}
+
+/// A home within the tree would be tested with it, and a path with a link in it is another path inside.
+#[test]
+fn places_that_overlap_or_are_not_real_are_refused() {
+    let site = site();
+    let Some(plan) = project(&site) else {
+        return;
+    };
+    let mut inner = plan.clone();
+    inner.home = site.tree.join("home");
+    std::fs::create_dir(&inner.home).unwrap();
+    assert_eq!(refused(fetch(&inner, &never())).code, Code::BadConfig);
+    let mut linked = plan;
+    linked.tree = site.stock.join("link");
+    std::os::unix::fs::symlink(&site.tree, &linked.tree).unwrap();
+    assert_eq!(refused(fetch(&linked, &never())).code, Code::BadConfig);
+}
+
+#[test]
+fn a_project_below_the_root_has_its_environment_beside_its_lock() {
+    let site = site();
+    let Some(mut plan) = project(&site) else {
+        return;
+    };
+    std::fs::create_dir(site.tree.join("sub")).unwrap();
+    std::fs::rename(
+        site.tree.join("requirements.txt"),
+        site.tree.join("sub/requirements.txt"),
+    )
+    .unwrap();
+    plan.directory = RelPath::parse(b"sub").unwrap();
+    fetch(&plan, &never()).unwrap();
+    install(&plan, &never()).unwrap();
+    assert!(site.tree.join("sub/.venv/pyvenv.cfg").exists());
+    let generation = generation();
+    let record = bind(&plan, &generation, &[lockfile(&site, "sub/requirements.txt")]).unwrap();
+    assert_eq!(record.roots[0].place.to_string(), "tree/sub/.venv");
+    verify_again(&plan, &record, &generation).unwrap();
+    let plans = [plan];
+    let run = run_tests(
+        &site.tests("test", &plans, &["python", "run.py", "{report}"]),
+        &never(),
+    )
+    .unwrap();
+    assert_eq!(run.verdict.unwrap().passed, 1);
+}

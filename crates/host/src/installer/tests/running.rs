@@ -1,0 +1,140 @@
+use super::*;
+
+/// Runs a shell line as the test command; `{report}` in it is the place of the report.
+fn shell(site: &Site, run: &str, line: &str) -> TestRun {
+    let line = format!("{line} # {{report}}");
+    run_tests(&site.tests(run, &[], &["sh", "-c", &line]), &never()).unwrap()
+}
+
+fn code(run: TestRun) -> Code {
+    run.verdict.unwrap_err().code
+}
+
+const GREEN: &str = "<testsuite><testcase name=\"a\"/></testsuite>";
+
+#[test]
+fn the_report_decides_and_the_exit_must_agree() {
+    let site = site();
+    let write = |text: &str| format!("printf '%s' '{text}' > {{report}}");
+    let run = |name: &str, line: &str| {
+        let plan = site.tests(name, &[], &["sh", "-c", line]);
+        run_tests(&plan, &never()).unwrap()
+    };
+    let green = run("green", &write(GREEN));
+    assert_eq!(green.report.as_deref(), Some(GREEN.as_bytes()));
+    assert_eq!(green.verdict.unwrap().passed, 1);
+    let red = "<testsuite><testcase name=\"b\"><failure/></testcase></testsuite>";
+    let refusal = run("red", &write(red)).verdict.unwrap_err();
+    assert_eq!(
+        (refusal.code, refusal.names),
+        (Code::TestsFailed, vec!["b".to_owned()])
+    );
+    let hidden = format!("{}; exit 3", write(GREEN));
+    let refusal = run("exit", &hidden).verdict.unwrap_err();
+    assert!(refusal.why.contains("status 3"), "{refusal}");
+    assert_eq!(refusal.code, Code::TestsFailed);
+    assert_eq!(code(run("empty", &write("<testsuite/>"))), Code::EvidenceForeign);
+    assert_eq!(code(run("cut", &write(&GREEN[..20]))), Code::EvidenceForeign);
+}
+
+#[test]
+fn an_exit_alone_is_never_a_pass() {
+    let site = site();
+    assert_eq!(code(shell(&site, "silent", "true")), Code::EvidenceForeign);
+    assert_eq!(code(shell(&site, "failing", "exit 1")), Code::TestsFailed);
+    assert_eq!(code(shell(&site, "killed", "kill -9 $$")), Code::TestsFailed);
+    let plan = site.tests("unknown", &[], &["true"]);
+    assert_eq!(refused(run_tests(&plan, &never())).code, Code::BadConfig);
+    let plan = site.tests("empty", &[], &[]);
+    assert_eq!(refused(run_tests(&plan, &never())).code, Code::BadConfig);
+}
+
+#[test]
+fn the_deadline_is_a_verdict() {
+    let site = site();
+    let mut plan = site.tests("slow", &[], &["sh", "-c", "sleep 60 # {report}"]);
+    plan.deadline = Duration::from_millis(200);
+    assert_eq!(code(run_tests(&plan, &never()).unwrap()), Code::TimedOut);
+}
+
+#[test]
+fn a_report_must_be_fresh_and_of_this_run() {
+    let site = site();
+    site.write("out/r.xml", GREEN);
+    let file = |run: &str, line: &str| {
+        let mut plan = site.tests(run, &[], &["sh", "-c", line]);
+        plan.report = ReportFrom::File(RelPath::parse(b"out/r.xml").unwrap());
+        plan.writable = vec![RelPath::parse(b"out").unwrap()];
+        run_tests(&plan, &never())
+    };
+    assert_eq!(refused(file("stale", "true")).code, Code::EvidenceForeign);
+    std::fs::remove_file(site.tree.join("out/r.xml")).unwrap();
+    let run = file("fresh", &format!("printf '%s' '{GREEN}' > out/r.xml")).unwrap();
+    assert_eq!(run.verdict.unwrap().passed, 1);
+    std::fs::remove_file(site.tree.join("out/r.xml")).unwrap();
+    site.write("old.xml", GREEN);
+    let linked = file("linked", "ln -s ../old.xml out/r.xml").unwrap();
+    assert_eq!(code(linked), Code::EvidenceForeign);
+    std::fs::remove_file(site.tree.join("out/r.xml")).unwrap();
+    // The directory of a run is never used twice.
+    assert_eq!(refused(file("fresh", "true")).code, Code::EvidenceForeign);
+}
+
+#[test]
+fn the_environment_is_a_list() {
+    let site = site();
+    let line = "env | cut -d= -f1 | sort | tr '\\n' ' ' > {report}";
+    let mut plan = site.tests("env", &[], &["sh", "-c", line]);
+    plan.env.insert("NAMED".into(), "by the job".into());
+    let run = run_tests(&plan, &never()).unwrap();
+    let names = String::from_utf8(run.report.unwrap()).unwrap();
+    let allowed = "HOME LANG NAMED PATH PWD PYTHONDONTWRITEBYTECODE PYTHONNOUSERSITE TMPDIR";
+    for name in names.split_whitespace() {
+        assert!(
+            allowed.contains(name) || matches!(name, "OLDPWD" | "SHLVL" | "_"),
+            "{name}"
+        );
+    }
+    assert!(names.contains("NAMED"));
+    let mut plan = site.tests("path", &[], &["sh", "-c", line]);
+    plan.env.insert("PATH".into(), "/elsewhere".into());
+    assert_eq!(refused(run_tests(&plan, &never())).code, Code::BadConfig);
+}
+
+#[test]
+fn a_declared_directory_behind_a_link_is_refused() {
+    let site = site();
+    std::os::unix::fs::symlink("/tmp", site.tree.join("cache")).unwrap();
+    let mut plan = site.tests("link", &[], &["sh", "-c", "true {report}"]);
+    plan.writable = vec![RelPath::parse(b"cache/x").unwrap()];
+    assert_eq!(refused(run_tests(&plan, &never())).code, Code::PathEscapesRoot);
+}
+
+/// The parts of the sandbox that evidence rests on, seen from inside of a test command.
+#[test]
+fn the_tree_is_read_only_and_nothing_answers_outside() {
+    let site = site();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    site.write("file", "text");
+    let line = format!(
+        "if echo x > file; then echo WROTE; fi; if touch new; then echo MADE; fi; \
+         if (exec 3<>/dev/tcp/127.0.0.1/{port}); then echo REACHED; fi; echo x > cache/ok && echo CACHED; \
+         printf '%s' '{GREEN}' > {{report}}"
+    );
+    let mut plan = site.tests("inside", &[], &["bash", "-c", &line]);
+    plan.writable = vec![RelPath::parse(b"cache").unwrap()];
+    let run = run_tests(&plan, &never()).unwrap();
+    if run.level.confinement != semel_core::Confinement::Full {
+        return skipped(&format!("no full confinement: {:?}", run.level));
+    }
+    assert_eq!(
+        String::from_utf8_lossy(&run.stdout),
+        "CACHED\n",
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    assert_eq!(run.verdict.unwrap().passed, 1);
+    assert_eq!(run.tree_ended, crate::process::TreeEnded::Proved);
+    assert_eq!(std::fs::read_to_string(site.tree.join("file")).unwrap(), "text");
+}

@@ -1,0 +1,402 @@
+//! Finds the toolchain of an installer before the sandbox is entered, and identifies it by content.
+//!
+//! It resolves shims (pyenv, rustup) to the real executables, so that nothing is looked up inside. It installs
+//! nothing, and refuses an executable that the tested tree could have brought along.
+
+use crate::error::{Error, Result};
+use crate::process::{Cancel, Command, End, Output, run};
+use semel_core::installer::{Installer, Toolchain};
+use semel_core::{Code, Refusal, Sha256};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Says where toolchains are looked for; what is not named is found in the `PATH` of `env`.
+#[derive(Clone, Debug, Default)]
+pub struct Hints {
+    /// The operator's variables that resolution needs, such as `PATH`, `HOME`, `RUSTUP_HOME`, `PYENV_ROOT`.
+    pub env: BTreeMap<OsString, OsString>,
+    /// The Python interpreter.
+    pub python: Option<PathBuf>,
+    /// The uv executable.
+    pub uv: Option<PathBuf>,
+    /// The Node.js executable.
+    pub node: Option<PathBuf>,
+    /// The npm script.
+    pub npm: Option<PathBuf>,
+    /// The cargo executable, or the rustup proxy of that name.
+    pub cargo: Option<PathBuf>,
+}
+
+/// Holds one resolved executable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tool {
+    /// What it is known by.
+    pub identity: Toolchain,
+    /// Its real path.
+    pub path: PathBuf,
+    /// The directories beneath which it keeps what it needs; shown read-only inside.
+    pub roots: Vec<PathBuf>,
+}
+
+/// Holds the resolved toolchain of one installer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tools {
+    /// uv and the interpreter of its environment.
+    Uv {
+        /// uv itself.
+        uv: Tool,
+        /// The interpreter.
+        python: Tool,
+    },
+    /// An interpreter and its own pip.
+    Pip {
+        /// The interpreter.
+        python: Tool,
+        /// The pip that it imports.
+        pip: Tool,
+    },
+    /// Node.js and the npm script that it runs.
+    Npm {
+        /// Node.js.
+        node: Tool,
+        /// The script.
+        npm: Tool,
+    },
+    /// cargo and rustc of one toolchain.
+    Cargo {
+        /// cargo, not the rustup proxy.
+        cargo: Tool,
+        /// The compiler.
+        rustc: Tool,
+    },
+}
+
+impl Tools {
+    /// Names the installer.
+    #[must_use]
+    pub fn installer(&self) -> Installer {
+        match self {
+            Self::Uv { .. } => Installer::Uv,
+            Self::Pip { .. } => Installer::Pip,
+            Self::Npm { .. } => Installer::Npm,
+            Self::Cargo { .. } => Installer::Cargo,
+        }
+    }
+
+    fn both(&self) -> [&Tool; 2] {
+        match self {
+            Self::Uv { uv, python } => [uv, python],
+            Self::Pip { python, pip } => [pip, python],
+            Self::Npm { node, npm } => [npm, node],
+            Self::Cargo { cargo, rustc } => [cargo, rustc],
+        }
+    }
+
+    /// Gives the installer itself.
+    #[must_use]
+    pub fn program(&self) -> &Tool {
+        self.both()[0]
+    }
+
+    /// Gives the identities that a certificate states.
+    #[must_use]
+    pub fn identities(&self) -> Vec<Toolchain> {
+        self.both()
+            .into_iter()
+            .map(|tool| tool.identity.clone())
+            .collect()
+    }
+
+    /// Gives the directories to show read-only inside.
+    #[must_use]
+    pub fn roots(&self) -> Vec<PathBuf> {
+        let mut roots: Vec<PathBuf> = self.both().into_iter().flat_map(|t| t.roots.clone()).collect();
+        roots.sort();
+        roots.dedup();
+        roots
+    }
+
+    /// Gives the interpreter, where there is one.
+    #[must_use]
+    pub fn python(&self) -> Option<&Tool> {
+        match self {
+            Self::Uv { python, .. } | Self::Pip { python, .. } => Some(python),
+            Self::Npm { .. } | Self::Cargo { .. } => None,
+        }
+    }
+
+    /// Gives the directories in which tests find the toolchain's programs by name.
+    #[must_use]
+    pub fn program_dirs(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Uv { .. } | Self::Pip { .. } => Vec::new(),
+            Self::Npm { node, .. } => parent(&node.path),
+            Self::Cargo { cargo, .. } => parent(&cargo.path),
+        }
+    }
+}
+
+fn parent(path: &Path) -> Vec<PathBuf> {
+    path.parent().map(Path::to_path_buf).into_iter().collect()
+}
+
+/// Resolves the toolchain of an installer for a tree.
+///
+/// # Errors
+/// `not_found` where an executable is missing, `sandbox_unavailable` where it does not answer as itself or lies
+/// beneath the tree, `io_failed` where it cannot be read.
+pub fn resolve(installer: Installer, hints: &Hints, tree: &Path, cancel: &Cancel) -> Result<Tools> {
+    let finder = Finder { hints, tree, cancel };
+    Ok(match installer {
+        Installer::Uv => Tools::Uv {
+            uv: finder.uv()?,
+            python: finder.python()?,
+        },
+        Installer::Pip => {
+            let python = finder.python()?;
+            let pip = finder.pip(&python)?;
+            Tools::Pip { python, pip }
+        }
+        Installer::Npm => {
+            let node = finder.node()?;
+            let npm = finder.npm(&node)?;
+            Tools::Npm { node, npm }
+        }
+        Installer::Cargo => {
+            let (cargo, rustc) = finder.cargo()?;
+            Tools::Cargo { cargo, rustc }
+        }
+    })
+}
+
+struct Finder<'a> {
+    hints: &'a Hints,
+    tree: &'a Path,
+    cancel: &'a Cancel,
+}
+
+const ASK_PYTHON: &str = "import os, platform, sys
+print(os.path.realpath(getattr(sys, '_base_executable', None) or sys.executable))
+print(sys.base_prefix)
+print(platform.python_version())";
+
+const ASK_PIP: &str = "import importlib.metadata as m, os, pip
+record = os.path.join(str(m.distribution('pip')._path), 'RECORD')
+print(record if os.path.isfile(record) else os.path.realpath(pip.__file__))
+print(os.path.dirname(os.path.dirname(os.path.realpath(pip.__file__))))
+print(pip.__version__)";
+
+impl Finder<'_> {
+    fn uv(&self) -> Result<Tool> {
+        let path = self.real(&self.find("uv", self.hints.uv.as_deref())?)?;
+        let version = second_word(&self.lines(&path, &["--version"], Path::new("/"))?);
+        self.tool("uv", version, path, Vec::new())
+    }
+
+    fn python(&self) -> Result<Tool> {
+        let given = self.find("python3", self.hints.python.as_deref())?;
+        self.outside(&given)?;
+        let lines = self.lines(&given, &["-I", "-c", ASK_PYTHON], Path::new("/"))?;
+        let [path, prefix, version] = three(&given, lines)?;
+        let path = self.real(Path::new(&path))?;
+        let prefix = PathBuf::from(prefix);
+        let version = text(version);
+        self.tool("python", version, path, vec![prefix])
+    }
+
+    fn pip(&self, python: &Tool) -> Result<Tool> {
+        let lines = self.lines(&python.path, &["-I", "-c", ASK_PIP], Path::new("/"))?;
+        let [file, root, version] = three(&python.path, lines)?;
+        let path = self.real(Path::new(&file))?;
+        self.tool("pip", text(version), path, vec![PathBuf::from(root)])
+    }
+
+    fn node(&self) -> Result<Tool> {
+        let path = self.real(&self.find("node", self.hints.node.as_deref())?)?;
+        let line = first(self.lines(&path, &["--version"], Path::new("/"))?);
+        let version = line.trim_start_matches('v').to_owned();
+        let roots = installation(&path);
+        self.tool("node", version, path, roots)
+    }
+
+    fn npm(&self, node: &Tool) -> Result<Tool> {
+        let path = self.real(&self.find("npm", self.hints.npm.as_deref())?)?;
+        let script = path.as_os_str().to_owned();
+        let version = first(self.lines(&node.path, &[&script, OsStr::new("--version")], Path::new("/"))?);
+        // .../npm/bin/npm-cli.js keeps its modules beneath .../npm.
+        let root = path.parent().and_then(Path::parent).map(Path::to_path_buf);
+        self.tool("npm", version, path, root.into_iter().collect())
+    }
+
+    fn cargo(&self) -> Result<(Tool, Tool)> {
+        let given = self.find("cargo", self.hints.cargo.as_deref())?;
+        let mut cargo = self.real(&given)?;
+        if cargo.file_name() == Some(OsStr::new("rustup")) {
+            let lines = self.lines(&cargo, &["which", "cargo"], self.tree)?;
+            cargo = self.real(Path::new(&lines.first().cloned().unwrap_or_default()))?;
+        }
+        let beside = cargo.with_file_name("rustc");
+        let rustc = if beside.is_file() {
+            self.real(&beside)?
+        } else {
+            self.real(&self.find("rustc", None)?)?
+        };
+        let root = Path::new("/");
+        let sysroot = self.lines(&rustc, &["--print", "sysroot"], root)?;
+        let roots: Vec<PathBuf> = sysroot.into_iter().take(1).map(PathBuf::from).collect();
+        let version = second_word(&self.lines(&rustc, &["--version"], root)?);
+        let rustc = self.tool("rustc", version, rustc, roots.clone())?;
+        let version = second_word(&self.lines(&cargo, &["--version"], root)?);
+        Ok((self.tool("cargo", version, cargo, roots)?, rustc))
+    }
+
+    fn tool(&self, name: &str, version: String, path: PathBuf, mut roots: Vec<PathBuf>) -> Result<Tool> {
+        if version.is_empty() {
+            return Err(strange(&path, "it states no version"));
+        }
+        let system = [Path::new("/"), Path::new("/usr"), Path::new("/usr/local")];
+        roots.retain(|root| !system.contains(&root.as_path()));
+        for root in &roots {
+            self.outside(root)?;
+        }
+        if !roots.iter().any(|root| path.starts_with(root)) {
+            roots.push(path.clone());
+        }
+        let identity = Toolchain {
+            name: name.to_owned(),
+            version,
+            path: semel_core::path::shown(path.as_os_str().as_bytes()),
+            sha256: digest_of(&path)?,
+        };
+        Ok(Tool {
+            identity,
+            path,
+            roots,
+        })
+    }
+
+    fn find(&self, name: &str, given: Option<&Path>) -> Result<PathBuf> {
+        if let Some(path) = given {
+            return Ok(path.to_path_buf());
+        }
+        let path = self.hints.env.get(OsStr::new("PATH"));
+        let found = path
+            .into_iter()
+            .flat_map(std::env::split_paths)
+            .filter(|dir| dir.is_absolute())
+            .map(|dir| dir.join(name))
+            .find(|candidate| is_executable(candidate));
+        found.ok_or_else(|| {
+            Refusal::new(Code::NotFound, "no such executable in PATH")
+                .name(name)
+                .into()
+        })
+    }
+
+    fn real(&self, path: &Path) -> Result<PathBuf> {
+        let real = std::fs::canonicalize(path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => Refusal::new(Code::NotFound, "no such executable")
+                .name(semel_core::path::shown(path.as_os_str().as_bytes()))
+                .into(),
+            _ => Error::io("resolve", path, e),
+        })?;
+        self.outside(&real)?;
+        Ok(real)
+    }
+
+    /// The tree must never be what the host executes.
+    fn outside(&self, path: &Path) -> Result<()> {
+        let tree = std::fs::canonicalize(self.tree).unwrap_or_else(|_| self.tree.to_path_buf());
+        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        let within = path.starts_with(&tree) || path.starts_with(self.tree) || real.starts_with(&tree);
+        if within {
+            return Err(strange(path, "it lies beneath the tree that is to be tested"));
+        }
+        Ok(())
+    }
+
+    fn lines<S: AsRef<OsStr>>(&self, program: &Path, args: &[S], cwd: &Path) -> Result<Vec<OsString>> {
+        let mut command = Command::new(program, cwd).args(args.iter().map(AsRef::as_ref));
+        command.env.clone_from(&self.hints.env);
+        command.env.insert("RUSTUP_AUTO_INSTALL".into(), "0".into());
+        command.env.insert("PYTHONDONTWRITEBYTECODE".into(), "1".into());
+        command.deadline = Some(PATIENCE);
+        command.output = Output::Capture { cap_bytes: 64 << 10 };
+        let ended = run(&command, self.cancel)?;
+        if ended.end != End::Exited(0) {
+            let said = semel_core::path::shown(ended.stderr.trim_ascii());
+            let why = format!("it does not answer when asked what it is: {said}");
+            return Err(strange(program, &why.chars().take(600).collect::<String>()));
+        }
+        let lines = ended.stdout.split(|b| *b == b'\n');
+        Ok(lines.map(|line| OsString::from_vec(line.to_vec())).collect())
+    }
+}
+
+fn strange(path: &Path, why: &str) -> Error {
+    Refusal::new(
+        Code::SandboxUnavailable,
+        format!("a toolchain cannot be used: {why}"),
+    )
+    .reason("toolchain")
+    .name(semel_core::path::shown(path.as_os_str().as_bytes()))
+    .into()
+}
+
+fn text(word: OsString) -> String {
+    semel_core::path::shown(word.as_bytes())
+}
+
+fn first(lines: Vec<OsString>) -> String {
+    lines.into_iter().next().map(text).unwrap_or_default()
+}
+
+/// `uv 0.9.1 (…)` and `rustc 1.95.0 (…)` state the version as the second word.
+fn second_word(lines: &[OsString]) -> String {
+    let line = lines.first().cloned().map(text).unwrap_or_default();
+    line.split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+fn three(program: &Path, lines: Vec<OsString>) -> Result<[OsString; 3]> {
+    let mut lines = lines.into_iter();
+    match (lines.next(), lines.next(), lines.next()) {
+        (Some(a), Some(b), Some(c)) => Ok([a, b, c]),
+        _ => Err(strange(program, "its answer is cut")),
+    }
+}
+
+/// `<root>/bin/node` brings its libraries beneath `<root>`.
+fn installation(path: &Path) -> Vec<PathBuf> {
+    let bin = path
+        .parent()
+        .filter(|dir| dir.file_name() == Some(OsStr::new("bin")));
+    bin.and_then(Path::parent)
+        .map(Path::to_path_buf)
+        .into_iter()
+        .collect()
+}
+
+fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
+}
+
+/// Digests a file of the host.
+pub(super) fn digest_of(path: &Path) -> Result<Sha256> {
+    let mut file = std::fs::File::open(path).map_err(|e| Error::io("open", path, e))?;
+    let mut hasher = semel_core::digest::Hasher::new();
+    let mut buffer = vec![0_u8; 256 << 10];
+    loop {
+        let count = file.read(&mut buffer).map_err(|e| Error::io("read", path, e))?;
+        if count == 0 {
+            return Ok(hasher.finish());
+        }
+        hasher.update(&buffer[..count]);
+    }
+}

@@ -1,0 +1,219 @@
+//! uv: `uv.lock` into `.venv`.
+//!
+//! Dependencies come from wheels alone and before anything of the project runs. `--locked` makes uv itself
+//! refuse a lock that is not in step with `pyproject.toml`. The project's own build has another cache, so that a
+//! build backend never touches what the dependencies are copied from.
+
+use super::plan::{Plan, Step, selections, values_of};
+use super::toolchain::Tools;
+use crate::error::{Error, Result};
+use crate::sandbox::Network;
+use semel_core::installer::ProjectInstall;
+use semel_core::lockset::{Lockfile, Scope, Selection, normal_name};
+use semel_core::{Code, Refusal};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+const ALONE: &[&str] = &[
+    "--all-extras",
+    "--all-groups",
+    "--all-packages",
+    "--dev",
+    "--no-default-groups",
+    "--no-dev",
+    "--no-editable",
+];
+const WITH_VALUE: &[&str] = &["--extra", "--group", "--no-extra", "--no-group"];
+/// Settings of the index that the lock may have been made with; each only names a cache.
+const INDEX_NAMES: &[&str] = &[
+    "UV_DEFAULT_INDEX",
+    "UV_INDEX_URL",
+    "UV_INDEX",
+    "UV_EXTRA_INDEX_URL",
+];
+
+pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
+    let throwaway = plan.place().join("fetched");
+    let mut steps = vec![
+        base(plan, Network::Host)?
+            .args(["sync", "--frozen", "--no-build", "--no-install-workspace"])
+            .args(["--link-mode", "hardlink", "--no-compile-bytecode"])
+            .args(selections(&plan.args, ALONE, WITH_VALUE)?)
+            .var("UV_PROJECT_ENVIRONMENT", &throwaway),
+        plan.sweep(&throwaway),
+    ];
+    if plan.project == ProjectInstall::UnboundBackend {
+        let scratch = plan.home.join("build").join("fetched");
+        steps.push(
+            build(base(plan, Network::Host)?, plan)
+                .args(["venv", "--clear"])
+                .args([&scratch]),
+        );
+        let mut warm = build(base(plan, Network::Host)?, plan)
+            .args(["pip", "install", "--no-deps", "--python"])
+            .args([scratch.join("bin/python")]);
+        if !plan.args.iter().any(|arg| arg == "--no-editable") {
+            warm = warm.args(["--editable"]);
+        }
+        steps.push(warm.args([plan.project_dir()]));
+    }
+    Ok(steps)
+}
+
+pub(super) fn install(plan: &Plan) -> Result<Vec<Step>> {
+    Ok(vec![
+        sync(base(plan, Network::Loopback)?, plan)?.args(["--no-build", "--no-install-workspace"]),
+    ])
+}
+
+/// The project's own package, after everything else is in place.
+pub(super) fn install_project(plan: &Plan) -> Result<Vec<Step>> {
+    let step = sync(base(plan, Network::Loopback)?, plan)?;
+    Ok(vec![build(step, plan).args(["--inexact"])])
+}
+
+fn sync(step: Step, plan: &Plan) -> Result<Step> {
+    Ok(step
+        .args([
+            "sync",
+            "--locked",
+            "--offline",
+            "--link-mode",
+            "copy",
+            "--no-compile-bytecode",
+        ])
+        .args(selections(&plan.args, ALONE, WITH_VALUE)?)
+        .writes_tree())
+}
+
+/// Turns a step into one of the project's own build: other home, other cache, a tree that backends write into.
+fn build(step: Step, plan: &Plan) -> Step {
+    let home = plan.home.join("build");
+    step.var("UV_CACHE_DIR", home.join("cache"))
+        .home(home)
+        .writes_tree()
+}
+
+fn base(plan: &Plan, network: Network) -> Result<Step> {
+    let Tools::Uv { uv, python } = &plan.tools else {
+        return Err(Refusal::new(Code::Internal, "uv was planned with another toolchain").into());
+    };
+    let mut step = plan
+        .step(&uv.path, network)
+        .args(["--no-progress", "--color", "never"])
+        .var("UV_CACHE_DIR", plan.place().join("cache"))
+        .var("UV_PYTHON", python.path.as_os_str())
+        .var("UV_PYTHON_DOWNLOADS", "never")
+        .var("UV_NO_ENV_FILE", "1")
+        .var("UV_PROJECT_ENVIRONMENT", plan.project_dir().join(".venv"));
+    if !configures_uv(&plan.project_dir())? {
+        // Else uv would look for settings in the directories above the tree.
+        step = step.var("UV_NO_CONFIG", "1");
+    }
+    if network == Network::Loopback {
+        for (name, value) in kept_index(plan)? {
+            step = step.var(name, value);
+        }
+    }
+    Ok(step)
+}
+
+fn read(path: &Path) -> Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::io("read", path, e)),
+    }
+}
+
+/// Whether the sealed tree itself holds settings of uv; these belong to the proposal.
+fn configures_uv(project: &Path) -> Result<bool> {
+    Ok(read(&project.join("uv.toml"))?.is_some() || settings(project)?.is_some())
+}
+
+/// The `[tool.uv]` of a manifest.
+fn settings(project: &Path) -> Result<Option<toml::Value>> {
+    let manifest = read(&project.join("pyproject.toml"))?.unwrap_or_default();
+    let parsed: toml::Table = toml::from_str(&manifest).unwrap_or_default();
+    Ok(parsed.get("tool").and_then(|tool| tool.get("uv")).cloned())
+}
+
+/// `--locked` compares the index of the lock with the one that is set, so an index that the lock itself names
+/// stays set; one with credentials never does.
+fn kept_index(plan: &Plan) -> Result<Vec<(&'static str, OsString)>> {
+    let lock = read(&plan.project_dir().join("uv.lock"))?.unwrap_or_default();
+    let kept = INDEX_NAMES.iter().filter_map(|name| {
+        let value = plan.network_env.get(std::ffi::OsStr::new(name))?;
+        let url = std::str::from_utf8(value.as_bytes()).ok()?;
+        let named = !url.is_empty() && lock.contains(&format!("\"{}", url.trim_end_matches('/')));
+        (named && !url.contains('@')).then(|| (*name, value.clone()))
+    });
+    Ok(kept.collect())
+}
+
+/// Says what the arguments, and the groups that uv takes by default, select of a lock.
+pub(super) fn selected(plan: &Plan, locks: &[&Lockfile]) -> Result<Selection> {
+    let given = |name: &str| plan.args.iter().any(|arg| arg == name);
+    let edges = || {
+        locks
+            .iter()
+            .flat_map(|lock| &lock.packages)
+            .flat_map(|package| &package.dependencies)
+    };
+    let groups = edges().filter_map(|edge| match &edge.scope {
+        Scope::Dev(group) => Some(group.clone()),
+        Scope::Always | Scope::Optional(_) => None,
+    });
+    let extras = edges().filter_map(|edge| match &edge.scope {
+        Scope::Optional(extra) => Some(extra.clone()),
+        Scope::Always | Scope::Dev(_) => None,
+    });
+    let (groups, extras): (BTreeSet<String>, BTreeSet<String>) = (groups.collect(), extras.collect());
+    let mut selection = Selection::default();
+    if given("--all-groups") {
+        selection.groups.clone_from(&groups);
+    } else if !given("--no-default-groups") {
+        selection.groups = default_groups(&plan.project_dir(), &groups)?;
+    }
+    if given("--all-extras") {
+        selection.extras = extras;
+    }
+    if given("--dev") {
+        selection.groups.insert("dev".to_owned());
+    }
+    selection.groups.extend(values(plan, "--group"));
+    selection.extras.extend(values(plan, "--extra"));
+    for group in values(plan, "--no-group") {
+        selection.groups.remove(&group);
+    }
+    for extra in values(plan, "--no-extra") {
+        selection.extras.remove(&extra);
+    }
+    if given("--no-dev") {
+        selection.groups.remove("dev");
+    }
+    Ok(selection)
+}
+
+fn default_groups(project: &Path, all: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+    let settings = settings(project)?;
+    let named = settings.as_ref().and_then(|uv| uv.get("default-groups"));
+    Ok(match named {
+        None => BTreeSet::from(["dev".to_owned()]),
+        Some(toml::Value::Array(groups)) => groups
+            .iter()
+            .filter_map(toml::Value::as_str)
+            .map(normal_name)
+            .collect(),
+        Some(_) => all.clone(),
+    })
+}
+
+fn values(plan: &Plan, name: &str) -> Vec<String> {
+    values_of(&plan.args, name)
+        .into_iter()
+        .map(|value| normal_name(&value))
+        .collect()
+}

@@ -1,0 +1,262 @@
+//! Plain files by path: the operator's own, and those of the state root that no sandbox can reach.
+//!
+//! Nothing here is confined: a path that an agent may have a hand in goes through `root` and `files`.
+
+use crate::error::{Error, Result};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use semel_core::digest::Hasher;
+use semel_core::ids::UnixMs;
+use semel_core::{Code, Refusal, Sha256};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// `not_found`; `bad_input` for anything but a regular file; `io_failed`.
+pub fn open_file(path: &Path) -> Result<File> {
+    let shown = || path.display().to_string();
+    // Without waiting: a FIFO would hold the command for ever.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(fd) => File::from(fd),
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
+            return Err(Refusal::new(Code::NotFound, "there is no such file")
+                .name(shown())
+                .into());
+        }
+        Err(e) => return Err(Error::io("open", path, e)),
+    };
+    let meta = file.metadata().map_err(|e| Error::io("examine", path, e))?;
+    if meta.is_file() {
+        return Ok(file);
+    }
+    Err(Refusal::new(Code::BadInput, "not a regular file")
+        .name(shown())
+        .into())
+}
+
+/// Reads a whole file.
+///
+/// # Errors
+/// As [`open_file`]; `too_large` past the cap.
+pub fn read_file(path: &Path, cap_bytes: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let most = cap_bytes.saturating_add(1);
+    open_file(path)?
+        .take(most)
+        .read_to_end(&mut bytes)
+        .map_err(|e| Error::io("read", path, e))?;
+    if bytes.len() as u64 > cap_bytes {
+        let why = format!("the file is larger than {cap_bytes} bytes");
+        return Err(Refusal::new(Code::TooLarge, why)
+            .name(path.display().to_string())
+            .into());
+    }
+    Ok(bytes)
+}
+
+/// Digests a whole file.
+///
+/// # Errors
+/// As [`open_file`].
+pub fn digest_file(path: &Path) -> Result<Sha256> {
+    let mut file = open_file(path)?;
+    let mut hasher = Hasher::new();
+    let mut piece = vec![0_u8; 128 << 10];
+    loop {
+        match file.read(&mut piece).map_err(|e| Error::io("read", path, e))? {
+            0 => return Ok(hasher.finish()),
+            n => hasher.update(&piece[..n]),
+        }
+    }
+}
+
+/// Writes a whole file, private to its owner, over any earlier one.
+///
+/// # Durability
+/// Atomic, and on the disk when this returns.
+///
+/// # Errors
+/// `io_failed`; an earlier file is then as it was.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let wrong = || {
+        Error::io(
+            "write",
+            path,
+            std::io::Error::other("a file has a directory and a name"),
+        )
+    };
+    let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(wrong)?;
+    let fail = |doing: &'static str| move |e: rustix::io::Errno| Error::io(doing, path, e);
+    let dir = rustix::fs::open(
+        parent,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(fail("open the directory of"))?;
+    let unique = semel_core::digest::to_hex(&crate::clock::random::<8>()?);
+    let temporary = format!(".new-{unique}");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(&dir, &temporary, flags, Mode::RUSR | Mode::WUSR).map_err(fail("create"))?;
+    let mut file = File::from(fd);
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    let result = written.map_err(|e| Error::io("write", path, e)).and_then(|()| {
+        rustix::fs::renameat(&dir, &temporary, &dir, name).map_err(fail("rename"))?;
+        rustix::fs::fsync(&dir).map_err(fail("sync the directory of"))
+    });
+    if result.is_err() {
+        // The first error is the one to tell; the temporary file means nothing.
+        rustix::fs::unlinkat(&dir, &temporary, AtFlags::empty()).ok();
+    }
+    result
+}
+
+/// Makes a directory, and those above it, private to their owner; one that is there already stays as it is.
+///
+/// # Errors
+/// `io_failed`.
+pub fn private_directory(path: &Path) -> Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|e| Error::io("make", path, e))
+}
+
+/// Makes one new directory.
+///
+/// # Errors
+/// `precondition_failed` where something has the name; `io_failed`.
+pub fn new_directory(path: &Path) -> Result<()> {
+    match std::fs::create_dir(path) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            let why = "something has this name already";
+            Err(Refusal::new(Code::PreconditionFailed, why)
+                .name(path.display().to_string())
+                .into())
+        }
+        Err(e) => Err(Error::io("make", path, e)),
+    }
+}
+
+/// Copies a regular file and its executable bit to a new name, making the directories above it.
+///
+/// # Errors
+/// `not_found`, `bad_input`; `precondition_failed` where something has the name; `io_failed`.
+pub fn copy_file(from: &Path, to: &Path) -> Result<()> {
+    let mut source = open_file(from)?;
+    let meta = source.metadata().map_err(|e| Error::io("examine", from, e))?;
+    if let Some(parent) = to.parent() {
+        private_directory(parent)?;
+    }
+    let executable = std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o100 != 0;
+    let mode = Mode::from_raw_mode(if executable { 0o755 } else { 0o644 });
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut target = match rustix::fs::open(to, flags, mode) {
+        Ok(fd) => File::from(fd),
+        Err(rustix::io::Errno::EXIST) => {
+            let why = "something has this name already";
+            return Err(Refusal::new(Code::PreconditionFailed, why)
+                .name(to.display().to_string())
+                .into());
+        }
+        Err(e) => return Err(Error::io("create", to, e)),
+    };
+    std::io::copy(&mut source, &mut target)
+        .map(drop)
+        .map_err(|e| Error::io("copy", to, e))
+}
+
+/// Is a file of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name; files whose name is not UTF-8 are not ours, and not listed.
+    pub name: String,
+    /// When its content last changed.
+    pub changed: UnixMs,
+}
+
+/// Lists the regular files of a directory; none where there is no directory.
+///
+/// # Errors
+/// `io_failed`.
+pub fn list_files(path: &Path) -> Result<Vec<Listed>> {
+    let io = |e| Error::io("list", path, e);
+    let entries = match std::fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(io(e)),
+    };
+    let mut listed = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(io)?;
+        let meta = entry.metadata().map_err(io)?;
+        let (true, Ok(name)) = (meta.is_file(), entry.file_name().into_string()) else {
+            continue;
+        };
+        let since = meta
+            .modified()
+            .map_err(io)?
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
+        listed.push(Listed {
+            name,
+            changed: UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
+        });
+    }
+    listed.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(listed)
+}
+
+/// Removes a file; one that is gone already is as good.
+///
+/// # Errors
+/// `io_failed`.
+pub fn remove_file(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Error::io("remove", path, e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_whole_and_kinds_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("a");
+        write_file(&place, b"one").unwrap();
+        write_file(&place, b"two").unwrap();
+        assert_eq!(read_file(&place, 3).unwrap(), b"two");
+        assert_eq!(read_file(&place, 2).unwrap_err().code(), Code::TooLarge);
+        assert_eq!(
+            read_file(&dir.path().join("b"), 9).unwrap_err().code(),
+            Code::NotFound
+        );
+        assert_eq!(read_file(dir.path(), 9).unwrap_err().code(), Code::BadInput);
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert_eq!(read_file(&fifo, 9).unwrap_err().code(), Code::BadInput);
+        assert_eq!(
+            new_directory(dir.path()).unwrap_err().code(),
+            Code::PreconditionFailed
+        );
+        copy_file(&place, &dir.path().join("x/y/c")).unwrap();
+        assert_eq!(
+            copy_file(&place, &dir.path().join("x/y/c")).unwrap_err().code(),
+            Code::PreconditionFailed
+        );
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            3,
+            "no temporary file is left"
+        );
+    }
+}

@@ -1,0 +1,298 @@
+//! The way in: namespaces, the view, the second wall, no privileges, the program.
+//!
+//! It runs in a fresh process with one thread. Three processes take part: the outer one, which waits for the
+//! whole; the keeper, which is the first of the process namespace; and the program.
+
+use super::keeper::{Leads, end_all, keep, tell};
+use super::land::{Around, restrict};
+use super::plan::Plan;
+use super::spec::{Act, Order, Report, Session, Text, Walls};
+use super::sys::{self, Fork};
+use super::{privilege, view};
+use rustix::fs::Mode;
+use rustix::process::{
+    DumpableBehavior, Gid, PidfdFlags, Signal, Uid, WaitOptions, getegid, geteuid, getpid, pidfd_open,
+    set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal, setsid, umask, waitpid,
+};
+use rustix::thread::UnshareFlags;
+use semel_core::confinement::{Confinement, Level};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+
+/// The status with which a process of ours ends that did what it was to do.
+const DONE: i32 = 0;
+/// The status with which one ends that could not.
+const FAILED: i32 = 127;
+
+/// What stands, and what does not.
+struct Standing {
+    around: Around,
+    missing: Vec<String>,
+}
+
+/// Carries out an order; gives this process's exit status.
+pub(super) fn outer(order: &Order, control: OwnedFd) -> i32 {
+    umask(Mode::from_raw_mode(0o022));
+    let result = match &order.walls {
+        None => {
+            // Its caller's death must not kill it before it has ended what it supervises.
+            set_parent_process_death_signal(None)
+                .map_err(io::Error::from)
+                .and_then(|()| supervise(order, &control, standing()))
+        }
+        Some(walls) => walled(order, walls, &control),
+    };
+    match result {
+        Ok(status) => status,
+        Err(error) => {
+            not_begun(&control, "set up", &Text::of(error.to_string()), &error);
+            FAILED
+        }
+    }
+}
+
+fn standing() -> Standing {
+    let around = Around {
+        view: false,
+        processes: false,
+        network: false,
+    };
+    Standing {
+        around,
+        missing: Vec::new(),
+    }
+}
+
+/// Leaves the namespaces, and goes on in the new ones.
+fn walled(order: &Order, walls: &Walls, control: &OwnedFd) -> io::Result<i32> {
+    // Inside a user namespace they are not known until they are mapped.
+    let (uid, gid) = (geteuid(), getegid());
+    let mut now = standing();
+    let mut missing = Vec::new();
+    let mut leave = |flags: UnshareFlags, what: &str| match sys::unshare(flags) {
+        Ok(()) => true,
+        Err(e) => {
+            missing.push(format!("{what} namespace: {e}"));
+            false
+        }
+    };
+    if !privilege::is_administrator() {
+        // In a namespace whose user is not mapped nothing could be done: where no map can be written, none is made.
+        match std::fs::File::options().write(true).open("/proc/self/uid_map") {
+            Ok(_) if leave(UnshareFlags::NEWUSER, "user") => map_own_user(uid, gid)?,
+            Ok(_) => {}
+            Err(e) => now.missing.push(format!("user namespace: its map: {e}")),
+        }
+    }
+    let mounts = leave(UnshareFlags::NEWNS, "mount");
+    let processes = leave(UnshareFlags::NEWPID, "process");
+    leave(UnshareFlags::NEWIPC, "ipc");
+    leave(UnshareFlags::NEWUTS, "uts");
+    let network = walls.loopback && leave(UnshareFlags::NEWNET, "network");
+    now.around.processes = processes;
+    now.around.network = network;
+    now.around.view = mounts;
+    now.missing.extend(missing);
+    if network && let Err(e) = sys::loopback_up() {
+        now.missing.push(format!("loopback device: {e}"));
+    }
+    // Entering a user namespace clears it.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if !processes {
+        set_parent_process_death_signal(None)?;
+        return supervise(order, control, now);
+    }
+    let above = pidfd_open(getpid(), PidfdFlags::empty())?;
+    match sys::fork()? {
+        Fork::Child => {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            first(order, control, now, &above)
+        }
+        Fork::Parent(keeper) => {
+            drop(above);
+            sys::close_all_but(&[control.as_raw_fd()]);
+            // Its end is the end of every process in its namespace: the kernel reaps them all before it.
+            while matches!(
+                waitpid(Some(keeper), WaitOptions::empty()),
+                Err(rustix::io::Errno::INTR)
+            ) {}
+            tell(control, &Report::Gone);
+            Ok(DONE)
+        }
+    }
+}
+
+/// Maps a user and a group of outside to themselves.
+fn map_own_user(uid: Uid, gid: Gid) -> io::Result<()> {
+    let (uid, gid) = (uid.as_raw(), gid.as_raw());
+    std::fs::write("/proc/self/setgroups", "deny").or_else(|e| match e.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(e),
+    })?;
+    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
+}
+
+/// Is the first process of its namespace.
+fn first(order: &Order, control: &OwnedFd, mut now: Standing, above: &OwnedFd) -> io::Result<i32> {
+    let children = sys::deaf_but_for_children()?;
+    put_up_view(order, &mut now, view::Proc::Own);
+    privilege::drop_all()?;
+    // Its memory and descriptors are not for the program, which has the same owner.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    match sys::fork()? {
+        Fork::Child => Ok(program(order, control, now)),
+        Fork::Parent(main) => {
+            let kept = [children.as_raw_fd(), control.as_raw_fd(), above.as_raw_fd()];
+            sys::close_all_but(&kept);
+            keep(main, leads(order), &children, control, Some(above));
+            Ok(DONE)
+        }
+    }
+}
+
+/// Supervises the program without a process namespace.
+fn supervise(order: &Order, control: &OwnedFd, mut now: Standing) -> io::Result<i32> {
+    set_child_subreaper(Some(getpid()))?;
+    let children = sys::deaf_but_for_children()?;
+    put_up_view(order, &mut now, view::Proc::Host);
+    if order.walls.is_some() {
+        privilege::drop_all()?;
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    }
+    match sys::fork()? {
+        Fork::Child => {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            Ok(program(order, control, now))
+        }
+        Fork::Parent(main) => {
+            sys::close_all_but(&[children.as_raw_fd(), control.as_raw_fd()]);
+            keep(main, leads(order), &children, control, None);
+            if end_all(Some(main), control) {
+                tell(control, &Report::Gone);
+            }
+            Ok(DONE)
+        }
+    }
+}
+
+fn leads(order: &Order) -> Leads {
+    match order.session {
+        Session::Own => Leads::Group,
+        Session::Caller => Leads::Nothing,
+    }
+}
+
+/// Puts up the view where there is a mount namespace for it.
+fn put_up_view(order: &Order, now: &mut Standing, proc: view::Proc) {
+    let Some(walls) = order.walls.as_ref().filter(|_| now.around.view) else {
+        return;
+    };
+    match Plan::of(walls).and_then(|plan| view::enter(&plan, proc)) {
+        Ok(missing) => now.missing.extend(missing),
+        Err(error) => {
+            now.around.view = false;
+            now.missing.push(format!("view: {error}"));
+        }
+    }
+}
+
+/// Becomes the program, or says why not.
+fn program(order: &Order, control: &OwnedFd, now: Standing) -> i32 {
+    if order.session == Session::Own {
+        setsid().ok();
+    }
+    let level = match &order.walls {
+        None => Level::none("no sandbox was asked for"),
+        Some(walls) => match wall_off(walls, now) {
+            Ok(level) => level,
+            Err(error) => return not_begun(control, "give up privileges for", &Text::of("program"), &error),
+        },
+    };
+    let required = order.walls.as_ref().is_some_and(|walls| walls.required);
+    if required && level.confinement != Confinement::Full {
+        let missing = level.missing;
+        tell(control, &Report::Unavailable { missing });
+        return FAILED;
+    }
+    let begin = match &order.act {
+        Act::Probe => {
+            tell(control, &Report::Level { level });
+            return DONE;
+        }
+        begin @ Act::Exec { .. } => begin,
+    };
+    execute(begin, order, control, level)
+}
+
+fn wall_off(walls: &Walls, now: Standing) -> io::Result<Level> {
+    let Standing { around, mut missing } = now;
+    privilege::no_core()?;
+    sys::leave_keyring();
+    let landlocked = match restrict(walls, around) {
+        Ok(()) => true,
+        Err(lacking) => {
+            let none = lacking.iter().any(|what| what.ends_with("does not enforce it"));
+            missing.extend(lacking);
+            !none
+        }
+    };
+    let mut level = Level::lacking(missing);
+    if !around.view && !landlocked {
+        level.confinement = Confinement::None;
+    }
+    Ok(level)
+}
+
+fn execute(act: &Act, order: &Order, control: &OwnedFd, level: Level) -> i32 {
+    let Act::Exec {
+        program,
+        dev,
+        ino,
+        args,
+        env,
+        cwd,
+    } = act
+    else {
+        return FAILED;
+    };
+    if order.walls.is_some() {
+        // What a path names inside may be another file, or nothing.
+        let same = program
+            .path()
+            .metadata()
+            .is_ok_and(|facts| (facts.dev(), facts.ino()) == (*dev, *ino));
+        let there = cwd.path().is_dir();
+        if !same || !there {
+            let what = if same { cwd } else { program };
+            let what = semel_core::path::shown(what.os().as_encoded_bytes());
+            let missing = vec![format!("{what} is not the same inside")];
+            tell(control, &Report::Unavailable { missing });
+            return FAILED;
+        }
+    }
+    let mut process = std::process::Command::new(program.path());
+    process.args(args.iter().map(Text::os)).env_clear();
+    process.envs(env.iter().map(|(name, value)| (name.os(), value.os())));
+    process.current_dir(cwd.path());
+    let kept: Vec<RawFd> = [0, 1, 2].into_iter().chain(order.keep.iter().copied()).collect();
+    sys::close_on_exec_all_but(&kept);
+    if let Err(error) = sys::hear_all_signals() {
+        return not_begun(control, "unblock signals of", program, &error);
+    }
+    tell(control, &Report::Level { level });
+    let error = process.exec();
+    not_begun(control, "start", program, &error)
+}
+
+fn not_begun(control: &OwnedFd, operation: &str, path: &Text, error: &io::Error) -> i32 {
+    let report = Report::NotBegun {
+        operation: operation.to_owned(),
+        path: path.clone(),
+        errno: error.raw_os_error().unwrap_or(libc::EIO),
+    };
+    tell(control, &report);
+    FAILED
+}

@@ -1,0 +1,72 @@
+//! Records in `meta/`: replaced as a whole, atomically and durably, or not at all.
+
+use crate::error::{Error, Result};
+use crate::files::{read_capped, sync};
+use crate::volume::Volume;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use semel_core::{Code, Refusal};
+use std::io::Write as _;
+use std::os::fd::BorrowedFd;
+
+/// Writes a record of a volume, in place of an earlier one of the same name.
+///
+/// # Errors
+/// `bad_input` for a name that is not `[a-z0-9._-]+`; `io_failed` where the old one stands; [`Error::Unproven`]
+/// where the new one cannot be made durable.
+///
+/// # Durability
+/// The record survives a power cut.
+pub fn write_record(volume: &Volume, name: &str, bytes: &[u8]) -> Result<()> {
+    write_at(volume.meta(), name, bytes)
+}
+
+/// Reads a record of a volume; `None` where there is none.
+///
+/// # Errors
+/// `unknown_state` where it is no plain file; `too_large` past the bound; `io_failed`.
+pub fn read_record(volume: &Volume, name: &str, cap: u64) -> Result<Option<Vec<u8>>> {
+    check_name(name)?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let odd = || Refusal::new(Code::UnknownState, "a record is no plain file").name(name);
+    let file = match rustix::fs::openat(volume.meta(), name, flags, Mode::empty()) {
+        Ok(file) => std::fs::File::from(file),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP | Errno::NXIO) => return Err(odd().into()),
+        Err(errno) => return Err(Error::io("open", name, errno)),
+    };
+    let stat = file.metadata().map_err(|e| Error::io("examine", name, e))?;
+    if !stat.is_file() {
+        return Err(odd().into());
+    }
+    read_capped(file, cap, name).map(Some)
+}
+
+pub(super) fn write_at(meta: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> Result<()> {
+    check_name(name)?;
+    let staged = format!(".{name}.new");
+    // What an earlier process left half-written is nobody's.
+    match rustix::fs::unlinkat(meta, staged.as_str(), AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(Error::io("discard", &staged, errno)),
+    }
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(meta, staged.as_str(), flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|e| Error::io("create", &staged, e))?;
+    let mut file = std::fs::File::from(file);
+    file.write_all(bytes)
+        .map_err(|e| Error::io("write", &staged, e))?;
+    rustix::fs::fdatasync(&file).map_err(|e| Error::unproven("sync", &staged, e))?;
+    rustix::fs::renameat(meta, staged.as_str(), meta, name).map_err(|e| Error::io("install", name, e))?;
+    sync(meta, "meta")
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
+    if name.is_empty() || name.starts_with('.') || name.len() > 200 || !name.bytes().all(plain) {
+        return Err(Refusal::new(Code::BadInput, "not the name of a record")
+            .name(name)
+            .into());
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! `semel gate`: check that a certificate covers exactly the tree to be merged.
+
+use super::Context;
+use super::answer::Answer;
+use crate::engine::gate::{self, Ask, PolicySource};
+use crate::wire;
+use clap::Args as ClapArgs;
+use semel_core::gate::Verdict;
+use semel_core::{Refusal, RelPath};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Check that a certificate covers exactly the tree to be merged.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct Args {
+    /// The certificate, a .dsse.json file
+    #[arg(long, value_name = "FILE")]
+    certificate: PathBuf,
+    /// The repository that holds the candidate
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    repository: PathBuf,
+    /// The candidate commit, by its full object id
+    #[arg(long, value_name = "ID")]
+    commit: String,
+    /// Take the policy from this base commit, given by its full object id
+    #[arg(
+        long,
+        value_name = "ID",
+        required_unless_present = "policy",
+        conflicts_with = "policy"
+    )]
+    base: Option<String>,
+    /// Where the policy lies in the base commit
+    #[arg(long, value_name = "PATH", default_value = ".semel/gate.toml")]
+    policy_path: String,
+    /// Take the policy from this file of the host
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// The install record that the certificate names
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Record that the certificate is used for this merge; any other use of it is refused from then on
+    #[arg(long, requires = "target")]
+    consume: bool,
+    /// The ref that is merged into, such as refs/heads/main
+    #[arg(long, value_name = "REF")]
+    target: Option<String>,
+    /// Print a table in Markdown
+    #[arg(long)]
+    markdown: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
+    let config = context.config()?;
+    let policy = match (args.base, args.policy) {
+        (Some(base), _) => PolicySource::Base {
+            base,
+            path: RelPath::parse(args.policy_path.as_bytes())?,
+        },
+        (None, Some(file)) => PolicySource::File(file),
+        (None, None) => return Err(Refusal::new(semel_core::Code::Usage, "give --base or --policy")),
+    };
+    let ask = Ask {
+        certificate: args.certificate,
+        repository: args.repository,
+        commit: args.commit,
+        policy,
+        record: args.record,
+        revoked: config.revoked_keys.clone(),
+    };
+    let judged = gate::judge(&ask, &config.path)?;
+    let verdict = match args.target.filter(|_| args.consume) {
+        Some(target) => judged.consume(&wire::command(config)?, &target)?,
+        None => judged.verdict(),
+    };
+    Ok(answer(&verdict, args.markdown))
+}
+
+fn answer(verdict: &Verdict, markdown: bool) -> Answer {
+    let json = json!({ "schema": "semel.gate/v1", "verdict": verdict });
+    let text = if markdown {
+        verdict.to_markdown()
+    } else {
+        lines(verdict)
+    };
+    let answer = Answer::new(text.trim_end(), json);
+    match verdict.refusal() {
+        None => answer,
+        Some(refusal) => answer.refused(refusal),
+    }
+}
+
+fn lines(verdict: &Verdict) -> String {
+    let head = if verdict.pass {
+        "pass: the certificate covers"
+    } else {
+        "refused: the certificate does not cover"
+    };
+    let mut text = format!("{head} tree {} of commit {}\n", verdict.tree, verdict.commit);
+    for check in &verdict.checks {
+        let mark = if check.ok { "ok     " } else { "REFUSED" };
+        text.push_str(&format!("  {mark} {}", check.label()));
+        if !check.ok {
+            text.push_str(&format!(": expected {}, got {}", check.expected, check.actual));
+        }
+        if let Some(why) = &check.why {
+            text.push_str(&format!(" ({why})"));
+        }
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,177 @@
+//! The command line: one file a command, each `Args` and `run`.
+//!
+//! It parses, calls the engine, and prints; it touches neither store nor host.
+
+mod answer;
+mod backup;
+mod call;
+mod cancel;
+mod certify;
+mod check;
+mod contract;
+mod doctor;
+mod drill;
+mod gate;
+mod gc;
+mod generate;
+mod key;
+mod log;
+mod restore;
+mod run;
+mod seal;
+mod serve;
+mod status;
+mod unseal;
+mod volume;
+
+use crate::config::Config;
+use answer::{Answer, Format};
+use clap::{CommandFactory, Parser, Subcommand};
+use semel_core::{Code, Refusal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Retries that are safe: fresh volumes, effects once, proven results.
+#[derive(Parser, Debug)]
+#[command(
+    name = "semel",
+    version,
+    about,
+    propagate_version = true,
+    max_term_width = 100
+)]
+struct Cli {
+    /// State root; else from the configuration file, else XDG_STATE_HOME/semel
+    #[arg(long, global = true, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Configuration file; else the user's, else /etc/semel/config.toml
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print one JSON object to stdout
+    #[arg(long, global = true)]
+    json: bool,
+    /// Say nothing on stderr but refusals
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Run(run::Args),
+    Serve(serve::Args),
+    Call(call::Args),
+    Seal(seal::Args),
+    Unseal(unseal::Args),
+    Volume(volume::Args),
+    Contract(contract::Args),
+    Certify(certify::Args),
+    Gate(gate::Args),
+    Key(key::Args),
+    Restore(restore::Args),
+    Log(log::Args),
+    Status(status::Args),
+    Cancel(cancel::Args),
+    Gc(gc::Args),
+    Backup(backup::Args),
+    Check(check::Args),
+    Doctor(doctor::Args),
+    Drill(drill::Args),
+    Generate(generate::Args),
+    #[command(name = "__probe", hide = true)]
+    Probe(serve::ProbeArgs),
+}
+
+/// Says whether progress is wanted on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Lines as stages begin and end.
+    Lines,
+    /// Nothing.
+    Quiet,
+}
+
+/// Is what every command is given beside its own arguments.
+#[derive(Debug)]
+pub(crate) struct Context {
+    state: Option<PathBuf>,
+    file: Option<PathBuf>,
+    /// How the answer is wanted.
+    pub(crate) format: Format,
+    /// Whether progress is wanted.
+    pub(crate) progress: Progress,
+}
+
+impl Context {
+    /// Loads the configuration; commands that need none do not call it.
+    ///
+    /// # Errors
+    /// `bad_config`.
+    pub(crate) fn config(&self) -> Result<Config, Refusal> {
+        Config::load(self.state.as_deref(), self.file.as_deref())
+    }
+}
+
+/// Gives the whole command line, for completions and man pages.
+pub(crate) fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Parses the arguments, runs the command, prints, and gives the exit status.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let format = if cli.json { Format::Json } else { Format::Human };
+    let progress = if cli.quiet {
+        Progress::Quiet
+    } else {
+        Progress::Lines
+    };
+    let context = Context {
+        state: cli.state,
+        file: cli.config,
+        format,
+        progress,
+    };
+    answer::print(dispatch(cli.command, &context), format)
+}
+
+/// Prints clap's own text. Help and version are answers; everything else is `usage`, never clap's exit 2, which
+/// scripts read as `missing_identity`.
+fn usage(error: &clap::Error) -> ExitCode {
+    drop(error.print());
+    if error.use_stderr() {
+        ExitCode::from(Code::Usage.exit())
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
+    match command {
+        Command::Run(args) => run::run(args, context),
+        Command::Serve(args) => serve::run(args, context),
+        Command::Call(args) => call::run(args, context),
+        Command::Seal(args) => seal::run(args, context),
+        Command::Unseal(args) => unseal::run(args, context),
+        Command::Volume(args) => volume::run(args, context),
+        Command::Contract(args) => contract::run(args, context),
+        Command::Certify(args) => certify::run(args, context),
+        Command::Gate(args) => gate::run(args, context),
+        Command::Key(args) => key::run(args, context),
+        Command::Restore(args) => restore::run(args, context),
+        Command::Log(args) => log::run(args, context),
+        Command::Status(args) => status::run(args, context),
+        Command::Cancel(args) => cancel::run(args, context),
+        Command::Gc(args) => gc::run(args, context),
+        Command::Backup(args) => backup::run(args, context),
+        Command::Check(args) => check::run(args, context),
+        Command::Doctor(args) => doctor::run(args, context),
+        Command::Drill(args) => drill::run(args, context),
+        Command::Generate(args) => generate::run(args, context),
+        Command::Probe(args) => serve::run_probe(args),
+    }
+}

@@ -1,0 +1,99 @@
+//! `semel run`: carry a job from a repository to a certificate.
+
+use super::answer::{Answer, err};
+use super::{Context, Progress};
+use crate::engine::run::{self, Again, Finished};
+use crate::engine::{certify, interrupt};
+use crate::wire;
+use clap::Args as ClapArgs;
+use semel_core::Refusal;
+use semel_core::pipeline::Stage;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Carry a job from a repository to a certificate.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct Args {
+    /// The job file
+    #[arg(value_name = "JOB.toml")]
+    job: PathBuf,
+    /// Begin a new attempt though the job has its certificate
+    #[arg(long)]
+    new_attempt: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
+    let config = context.config()?;
+    let again = if args.new_attempt {
+        Again::NewAttempt
+    } else {
+        Again::Show
+    };
+    let asked = run::read(&args.job, again, &config.state)?;
+    // Before the engine: the threads that it starts inherit the signal mask.
+    let interrupt = interrupt::watch()?;
+    let engine = wire::command(config.clone())?;
+    let say = |line: &str| say(context, line);
+    let result = run::run(&engine, &asked, &say, interrupt.cancel());
+    if let Some(status) = interrupt.status() {
+        let json = json!({"schema": "semel.run/v1", "job": asked.job.job, "status": "cancelled"});
+        return Ok(Answer {
+            exit: status,
+            ..Answer::new("cancelled; what was open is kept, dirty", json)
+        });
+    }
+    let finished = result?;
+    Ok(answer(
+        &finished,
+        &certify::paths(&config.state, &finished.generation),
+    ))
+}
+
+/// Tells a person, unless quiet was asked for, what is going on.
+pub(super) fn say(context: &Context, line: &str) {
+    if context.progress == Progress::Lines {
+        err(line);
+    }
+}
+
+fn answer(finished: &Finished, paths: &certify::Paths) -> Answer {
+    let run = &finished.run;
+    let (proposal, tree) = run
+        .proposal()
+        .map_or((Value::Null, Value::Null), |(proposal, tree)| {
+            (proposal.to_string().into(), tree.into())
+        });
+    let output = run.stages.iter().rev().find_map(|stage| match stage {
+        Stage::Delivered { output } => Some(output.as_str()),
+        Stage::Drafted { .. } | Stage::AgentEnded { .. } | Stage::Sealed { .. } | Stage::Certified { .. } => {
+            None
+        }
+    });
+    let json = json!({
+        "schema": "semel.run/v1",
+        "status": "certified",
+        "job": run.new.job,
+        "run": run.new.run,
+        "generation": finished.generation,
+        "proposal": proposal,
+        "tree": tree,
+        "recipe": finished.recipe,
+        "certificate": finished.certificate,
+        "envelope": paths.envelope,
+        "sigstore_bundle": paths.bundle,
+        "ssh_signature": paths.ssh,
+        "install_record": paths.record,
+        "output": output,
+    });
+    let text = format!(
+        "certified   {}\ntree        {}\ngeneration  {}\nrecipe      {}\nrecord      {}\noutput      {}",
+        paths.envelope.display(),
+        tree.as_str().unwrap_or_default(),
+        finished.generation,
+        finished.recipe,
+        paths.record.display(),
+        output.unwrap_or("nothing"),
+    );
+    Answer::new(text, json)
+}

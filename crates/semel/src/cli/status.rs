@@ -1,0 +1,116 @@
+//! `semel status`: what is stuck, what runs, what is open.
+
+use super::Context;
+use super::answer::Answer;
+use crate::engine::look::{self, Seen};
+use semel_core::Refusal;
+use semel_core::call::Intent;
+use semel_core::ids::UnixMs;
+use serde_json::{Value, json};
+
+/// Show what is stuck, what runs, and what is open.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {}
+
+/// Runs the command.
+pub(crate) fn run(_args: Args, context: &Context) -> Result<Answer, Refusal> {
+    let seen = look::status(context.config()?)?;
+    let json = json!({
+        "schema": "semel.status/v1",
+        "daemon": seen.daemon,
+        "journal": seen.journal,
+        "unknown": seen.unknown.iter().map(|(intent, why)| {
+            let mut one = call(intent, seen.now);
+            one["why"] = json!(why);
+            one
+        }).collect::<Vec<_>>(),
+        "running": seen.running.iter().map(|intent| call(intent, seen.now)).collect::<Vec<_>>(),
+        "open": seen.open,
+        "quarantined": seen.quarantined,
+    });
+    Ok(Answer::new(text(&seen), json))
+}
+
+fn call(intent: &Intent, now: u64) -> Value {
+    json!({
+        "execution_id": intent.execution_id,
+        "idempotency_key": intent.key,
+        "tool": intent.tool,
+        "path": intent.path,
+        "job": intent.scope.job,
+        "generation": intent.generation,
+        "age_ms": now.saturating_sub(intent.at.0),
+    })
+}
+
+fn age(since: UnixMs, now: u64) -> String {
+    let seconds = now.saturating_sub(since.0) / 1000;
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+fn text(seen: &Seen) -> String {
+    let mut lines = Vec::new();
+    for (intent, why) in &seen.unknown {
+        lines.push(format!(
+            "UNKNOWN  {} {} {} for {}: {why}",
+            intent.execution_id,
+            intent.tool,
+            intent.path,
+            age(intent.at, seen.now)
+        ));
+    }
+    for intent in &seen.running {
+        lines.push(format!(
+            "running  {} {} {} for {}",
+            intent.execution_id,
+            intent.tool,
+            intent.path,
+            age(intent.at, seen.now)
+        ));
+    }
+    for volume in &seen.open {
+        lines.push(format!(
+            "open     {} {} attempt {} for {}",
+            volume.generation,
+            volume.job,
+            volume.attempt,
+            age(volume.opened_at, seen.now)
+        ));
+    }
+    if !seen.quarantined.is_empty() {
+        lines.push(format!(
+            "{} volumes are quarantined (semel volume list)",
+            seen.quarantined.len()
+        ));
+    }
+    match &seen.daemon {
+        Some(status) => {
+            let word = |pointer: &str| {
+                status
+                    .pointer(pointer)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned()
+            };
+            lines.push(format!(
+                "daemon   {} at {}, probe at {}",
+                word("/phase"),
+                word("/daemon/url"),
+                word("/daemon/probe_url")
+            ));
+        }
+        None => lines.push("daemon   not running".to_owned()),
+    }
+    match &seen.journal {
+        Some(journal) => lines.push(format!(
+            "journal  {} entries, {} calls running, {} unknown",
+            journal.entries, journal.running, journal.unknown
+        )),
+        None => lines.push("journal  none yet".to_owned()),
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,200 @@
+//! `semel volume`: open, end, list and free volumes by hand.
+
+use super::Context;
+use super::answer::Answer;
+use crate::engine::admin::{How, opened_json};
+use crate::engine::volume::{self, Source, Wanted};
+use crate::wire::{self, Absent, Link};
+use clap::{Subcommand, ValueEnum};
+use semel_core::ids::{Generation, JobId};
+use semel_core::volume::{Durability, Owner, Role, Volume};
+use semel_core::{Code, Refusal};
+use serde_json::json;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Open, end, list and free volumes by hand.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Open a volume of a new generation, and print its token
+    Open(Open),
+    /// End a volume: its token is over, whatever it asks
+    End(End),
+    /// List volumes
+    List {
+        /// Only of this job
+        #[arg(long)]
+        job: Option<JobId>,
+        /// Destroyed ones, too
+        #[arg(long)]
+        all: bool,
+    },
+    /// Show one volume
+    Show {
+        /// The generation
+        generation: Generation,
+    },
+    /// Free the files of an ended volume
+    Destroy {
+        /// The generation
+        generation: Generation,
+    },
+}
+
+#[derive(clap::Args, Debug)]
+struct Open {
+    /// The job
+    job: JobId,
+    /// What the volume is for
+    #[arg(long, value_enum, default_value_t = RoleName::Draft)]
+    role: RoleName,
+    /// What its calls survive
+    #[arg(long, value_enum, default_value_t = DurabilityName::Process)]
+    durability: DurabilityName,
+    /// Copy this directory into it, without what belongs to git
+    #[arg(long, value_name = "DIR")]
+    from: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+struct End {
+    /// The generation
+    generation: Generation,
+    /// It did not end by itself: keep it for salvage
+    #[arg(long)]
+    dirty: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RoleName {
+    Draft,
+    Cert,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DurabilityName {
+    Process,
+    Power,
+    PowerBestEffort,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
+    match args.command {
+        Command::Open(args) => open(args, context),
+        Command::End(args) => end(&args, context),
+        Command::List { job, all } => list(job, all.into(), context),
+        Command::Show { generation } => show(&generation, context),
+        Command::Destroy { generation } => destroy(&generation, context),
+    }
+}
+
+fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
+    let config = context.config()?;
+    let link = Link::new(Arc::new(config.clone()), Absent::Start);
+    let engine = wire::command(config)?;
+    let from = args.from.map(std::path::absolute).transpose();
+    let from = from.map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
+    let opened = volume::open(
+        &engine,
+        Wanted {
+            job: args.job,
+            role: match args.role {
+                RoleName::Draft => Role::Draft,
+                RoleName::Cert => Role::Cert,
+            },
+            owner: Owner::Operator,
+            durability: match args.durability {
+                DurabilityName::Process => Durability::Process,
+                DurabilityName::Power => Durability::Power,
+                DurabilityName::PowerBestEffort => Durability::PowerBestEffort,
+            },
+            source: from.map_or(Source::Empty, Source::Dir),
+        },
+    )?;
+    let url = link.url()?;
+    let text = format!(
+        "generation {}\nattempt    {}\ntoken      {}\n\nexport SEMEL_URL={}\nexport SEMEL_TOKEN={}",
+        opened.volume.generation, opened.volume.attempt, opened.token, url, opened.token,
+    );
+    Ok(Answer::new(text, opened_json(&opened, Some(&url))))
+}
+
+fn end(args: &End, context: &Context) -> Result<Answer, Refusal> {
+    let engine = wire::command(context.config()?)?;
+    let how = if args.dirty { How::Dirty } else { How::Clean };
+    let ended = volume::end_by_hand(&engine, &args.generation, how.end())?;
+    Ok(Answer::new(
+        line(&ended),
+        json!({"schema": "semel.volume/v1", "volume": ended}),
+    ))
+}
+
+/// Says which volumes are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    Present,
+    All,
+}
+
+impl From<bool> for Which {
+    fn from(all: bool) -> Self {
+        if all { Self::All } else { Self::Present }
+    }
+}
+
+fn list(job: Option<JobId>, which: Which, context: &Context) -> Result<Answer, Refusal> {
+    let volumes = volume::list(&wire::command(context.config()?)?, job)?;
+    let shown: Vec<&Volume> = volumes
+        .iter()
+        .filter(|volume| which == Which::All || volume.state != semel_core::volume::VolumeState::Destroyed)
+        .collect();
+    let text: Vec<String> = shown.iter().map(|volume| line(volume)).collect();
+    Ok(Answer::new(
+        text.join("\n"),
+        json!({"schema": "semel.volumes/v1", "volumes": shown}),
+    ))
+}
+
+fn show(generation: &Generation, context: &Context) -> Result<Answer, Refusal> {
+    let found = volume::find(&wire::command(context.config()?)?, generation)?;
+    let value = json!({"schema": "semel.volume/v1", "volume": found});
+    let text = serde_json::to_string_pretty(&found).unwrap_or_default();
+    Ok(Answer::new(text, value))
+}
+
+fn destroy(generation: &Generation, context: &Context) -> Result<Answer, Refusal> {
+    let (volume, kept) = volume::destroy(&wire::command(context.config()?)?, generation)?;
+    if !kept.is_empty() {
+        let why = "some entries could not be removed; the rest is gone";
+        return Err(Refusal::new(Code::IoFailed, why).names(kept));
+    }
+    Ok(Answer::new(
+        line(&volume),
+        json!({"schema": "semel.volume/v1", "volume": volume}),
+    ))
+}
+
+fn line(volume: &Volume) -> String {
+    let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let dirty = volume
+        .dirty
+        .as_deref()
+        .map(|why| format!(" ({why})"))
+        .unwrap_or_default();
+    format!(
+        "{} {} attempt {} {} {}{dirty} since {}",
+        volume.generation,
+        volume.job,
+        volume.attempt,
+        word(json!(volume.role)),
+        word(json!(volume.state)),
+        volume.ended_at.unwrap_or(volume.opened_at),
+    )
+}

@@ -1,0 +1,231 @@
+//! Every setting, from the command line and the operator's file; the one place that reads the environment.
+//!
+//! State root, keys, policy and job roots come from a flag or the file alone. HOME and XDG_* count only for a
+//! person's own command: inside a job's process tree they are an agent's to set, and are refused.
+
+use semel_core::certificate::KeyId;
+use semel_core::{Code, Refusal};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Is the operator's file.
+///
+/// # Shape
+/// TOML; an unknown key is an error. See `docs/configuration.md`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    /// The state root.
+    pub(crate) state: Option<PathBuf>,
+    /// Where the app listener listens: `127.0.0.1:PORT`.
+    pub(crate) listen: Option<String>,
+    /// Where the probe listener listens.
+    pub(crate) probe: Option<String>,
+    /// Settings of the fetch stage.
+    #[serde(default)]
+    pub(crate) fetch: Fetch,
+    /// Ids of signing keys that the gate takes no more.
+    #[serde(default)]
+    pub(crate) revoked_keys: Vec<KeyId>,
+    /// Where programs are looked for, in order; else the operator's PATH.
+    #[serde(default)]
+    pub(crate) path: Vec<PathBuf>,
+}
+
+/// Is what reaches the fetch stage, and it alone.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fetch {
+    /// Variables with their values.
+    #[serde(default)]
+    pub(crate) env: BTreeMap<String, String>,
+    /// Names of variables that are handed on from the operator's own environment.
+    #[serde(default)]
+    pub(crate) pass: Vec<String>,
+}
+
+/// Is the configuration of this process, merged and checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// The state root, absolute.
+    pub(crate) state: PathBuf,
+    /// Where the app listener listens.
+    pub(crate) listen: String,
+    /// Where the probe listener listens.
+    pub(crate) probe: String,
+    /// What reaches the fetch stage.
+    pub(crate) fetch_env: BTreeMap<OsString, OsString>,
+    /// Where programs are looked for.
+    pub(crate) path: Vec<PathBuf>,
+    /// Ids of signing keys that the gate takes no more.
+    pub(crate) revoked_keys: Vec<KeyId>,
+    /// Homes, which no sandbox may see.
+    pub(crate) homes: Vec<PathBuf>,
+}
+
+/// Variables that name a proxy, an index or a trust store: handed to the fetch stage of a person's own command.
+const FETCH_DEFAULTS: &[&str] = &[
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "PIP_CERT",
+    "PIP_INDEX_URL",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_DEFAULT_TIMEOUT",
+    "UV_INDEX_URL",
+    "UV_DEFAULT_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_NATIVE_TLS",
+    "npm_config_registry",
+    "npm_config_cafile",
+    "CARGO_HTTP_CAINFO",
+    "CARGO_HTTP_PROXY",
+];
+
+/// The operator's file where nothing else is said.
+const SYSTEM_FILE: &str = "/etc/semel/config.toml";
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this module is the one reader of the environment"
+)]
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Gives a variable of the contract: `WORKSPACE`, `VOLUME_GENERATION` or `JOB_ATTEMPT`, set but empty included.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this module is the one reader of the environment"
+)]
+pub(crate) fn contract(name: &'static str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+/// Gives the whole environment, for a person's own command that is run on a person's own disk.
+pub(crate) fn environment() -> BTreeMap<OsString, OsString> {
+    std::env::vars_os().collect()
+}
+
+/// Gives the daemon's URL and the token that a job's own process was given, for `semel call` inside of a job.
+pub(crate) fn job_access() -> (Option<String>, Option<String>) {
+    let text = |name: &str| variable(name)?.into_string().ok();
+    (text("SEMEL_URL"), text("SEMEL_TOKEN"))
+}
+
+fn bad(why: impl Into<String>) -> Refusal {
+    Refusal::new(Code::BadConfig, why)
+}
+
+impl Config {
+    /// Merges flags, the operator's file and, for a person's own command, the XDG defaults.
+    ///
+    /// # Errors
+    /// `bad_config` for a file that does not parse, with its line; for a state root that only the environment of a
+    /// job names; for a relative one.
+    pub(crate) fn load(state: Option<&Path>, file: Option<&Path>) -> Result<Self, Refusal> {
+        let in_job = variable("SEMEL_JOB").is_some();
+        let read = read_file(file, in_job)?;
+        let state = match (state, &read.state) {
+            (Some(flag), _) => flag.to_owned(),
+            (None, Some(set)) => set.clone(),
+            (None, None) if in_job => {
+                return Err(
+                    bad("inside a job no state root is taken from HOME or XDG_STATE_HOME").name("SEMEL_JOB"),
+                );
+            }
+            (None, None) => default_state()?,
+        };
+        if !state.is_absolute() {
+            return Err(bad("the state root must be an absolute path").name(state.display().to_string()));
+        }
+        Ok(Self {
+            state,
+            listen: read.listen.clone().unwrap_or_else(|| "127.0.0.1:0".to_owned()),
+            probe: read.probe.clone().unwrap_or_else(|| "127.0.0.1:0".to_owned()),
+            fetch_env: fetch_env(&read.fetch),
+            path: if read.path.is_empty() {
+                search_path()
+            } else {
+                read.path.clone()
+            },
+            revoked_keys: read.revoked_keys.clone(),
+            homes: homes(),
+        })
+    }
+}
+
+fn read_file(named: Option<&Path>, in_job: bool) -> Result<File, Refusal> {
+    let place = match named {
+        Some(place) => place.to_owned(),
+        None => match person_file(in_job).filter(|place| place.exists()) {
+            Some(place) => place,
+            None if Path::new(SYSTEM_FILE).exists() => SYSTEM_FILE.into(),
+            None => return Ok(File::default()),
+        },
+    };
+    #[expect(clippy::disallowed_methods, reason = "the operator's file is configuration")]
+    let text = std::fs::read_to_string(&place)
+        .map_err(|e| bad(format!("cannot read the configuration: {e}")).name(place.display().to_string()))?;
+    toml::from_str(&text).map_err(|e| bad(e.to_string()).name(place.display().to_string()))
+}
+
+fn person_file(in_job: bool) -> Option<PathBuf> {
+    if in_job {
+        return None;
+    }
+    let base = variable("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(home()?.join(".config")))?;
+    Some(base.join("semel/config.toml"))
+}
+
+fn home() -> Option<PathBuf> {
+    variable("HOME").map(PathBuf::from)
+}
+
+fn default_state() -> Result<PathBuf, Refusal> {
+    variable("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(home()?.join(".local/state")))
+        .map(|base| base.join("semel"))
+        .ok_or_else(|| bad("no state root: give --state, or set it in the configuration file"))
+}
+
+pub(crate) fn search_path() -> Vec<PathBuf> {
+    let path = variable("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    std::env::split_paths(&path)
+        .filter(|place| place.is_absolute())
+        .collect()
+}
+
+fn homes() -> Vec<PathBuf> {
+    let mut homes: Vec<PathBuf> = vec!["/root".into(), "/home".into()];
+    homes.extend(home().filter(|home| home.is_absolute() && home.parent().is_some()));
+    homes.sort();
+    homes.dedup();
+    homes
+}
+
+fn fetch_env(fetch: &Fetch) -> BTreeMap<OsString, OsString> {
+    let passed = fetch
+        .pass
+        .iter()
+        .map(String::as_str)
+        .chain(FETCH_DEFAULTS.iter().copied());
+    let mut env: BTreeMap<OsString, OsString> = passed
+        .filter_map(|name| Some((name.into(), variable(name)?)))
+        .collect();
+    env.extend(fetch.env.iter().map(|(name, value)| (name.into(), value.into())));
+    env
+}

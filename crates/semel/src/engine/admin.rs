@@ -1,0 +1,211 @@
+//! What only the operator may ask of the daemon: verbs of the journal for the commands, and its status.
+
+use super::gateway::Gateway;
+use super::volume::{self, Source, Wanted};
+use super::{recover, store};
+use semel_core::ids::{Generation, JobId};
+use semel_core::volume::{Durability, End, Owner, Role};
+use semel_core::{Code, Refusal};
+use semel_store::Verb;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Asks for a volume through the admin API.
+///
+/// # Shape
+/// `{"job":"…","role":"draft","durability":"process","from":"/abs/dir"}`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OpenVolume {
+    job: JobId,
+    #[serde(default = "draft")]
+    role: Role,
+    #[serde(default = "process")]
+    durability: Durability,
+    from: Option<PathBuf>,
+}
+
+/// Asks for the end of a volume through the admin API.
+///
+/// # Shape
+/// `{"end":"clean"}` or `{"end":"dirty"}`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EndVolume {
+    end: How,
+}
+
+/// Says how a person ends a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum How {
+    /// The attempt ended by itself.
+    Clean,
+    /// It did not.
+    Dirty,
+}
+
+impl How {
+    /// Gives the end that the journal records.
+    pub(crate) fn end(self) -> End {
+        match self {
+            Self::Clean => End::Clean,
+            Self::Dirty => End::Dirty {
+                reason: "ended_dirty".to_owned(),
+            },
+        }
+    }
+}
+
+const fn draft() -> Role {
+    Role::Draft
+}
+
+const fn process() -> Durability {
+    Durability::Process
+}
+
+/// Reads a request of the admin API.
+///
+/// # Errors
+/// `bad_input` where it does not parse.
+pub(crate) fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(body).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))
+}
+
+/// Gives the face of a volume that was opened.
+pub(crate) fn opened_json(opened: &volume::Opened, url: Option<&str>) -> Value {
+    json!({
+        "schema": "semel.volume.opened/v1",
+        "job": opened.volume.job,
+        "role": opened.volume.role,
+        "generation": opened.volume.generation,
+        "attempt": opened.volume.attempt,
+        "fencing_token": opened.volume.fencing_token,
+        "durability": opened.volume.durability,
+        "token": opened.token,
+        "url": url,
+        "tree": opened.disk.tree_path().display().to_string(),
+    })
+}
+
+impl Gateway {
+    /// Carries out a verb that a command sent.
+    ///
+    /// The end of a volume waits until no call works in it.
+    ///
+    /// # Errors
+    /// `bad_input`; those of the verb.
+    pub(crate) async fn verb(self: &Arc<Self>, body: &[u8]) -> Result<Value, Refusal> {
+        let verb: Verb = read(body)?;
+        let ends = match &verb {
+            Verb::EndVolume { generation, .. } => Some(generation.clone()),
+            _ => None,
+        };
+        self.closing(ends, move |gateway| {
+            verb.serve(&*gateway.engine.journal).map_err(store)
+        })
+        .await
+    }
+
+    /// Opens a volume for a person.
+    ///
+    /// # Errors
+    /// `bad_input`; those of opening.
+    pub(crate) async fn open_volume(self: &Arc<Self>, body: &[u8]) -> Result<Value, Refusal> {
+        let asked: OpenVolume = read(body)?;
+        let wanted = Wanted {
+            job: asked.job,
+            role: asked.role,
+            owner: Owner::Operator,
+            durability: asked.durability,
+            source: asked.from.map_or(Source::Empty, Source::Dir),
+        };
+        self.closing(None, move |gateway| {
+            volume::open(&gateway.engine, wanted).map(|opened| opened_json(&opened, None))
+        })
+        .await
+    }
+
+    /// Ends a volume for a person.
+    ///
+    /// # Errors
+    /// `bad_input`; those of ending.
+    pub(crate) async fn end_volume(
+        self: &Arc<Self>,
+        generation: &str,
+        body: &[u8],
+    ) -> Result<Value, Refusal> {
+        let generation = Generation::parse(generation)?;
+        let asked: EndVolume = read(body)?;
+        self.closing(Some(generation.clone()), move |gateway| {
+            let ended = volume::end_by_hand(&gateway.engine, &generation, asked.end.end())?;
+            Ok(json!({"schema": "semel.volume/v1", "volume": ended}))
+        })
+        .await
+    }
+
+    async fn closing(
+        self: &Arc<Self>,
+        ends: Option<Generation>,
+        work: impl FnOnce(&Arc<Gateway>) -> Result<Value, Refusal> + Send + 'static,
+    ) -> Result<Value, Refusal> {
+        let closed = match &ends {
+            Some(generation) => Some(self.close(generation).await),
+            None => None,
+        };
+        self.blocking(move |gateway| {
+            let answer = work(gateway);
+            if let (Ok(_), Some(generation)) = (&answer, &ends) {
+                gateway.forget(generation);
+            }
+            drop(closed);
+            answer
+        })
+        .await?
+    }
+
+    /// Says how the daemon is; ends the volumes whose owner died meanwhile.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub(crate) async fn status(self: &Arc<Self>, about: Arc<Value>) -> Result<Value, Refusal> {
+        self.blocking(move |gateway| {
+            let ended = recover::end_orphans(&gateway.engine)?;
+            for (generation, _) in &ended {
+                gateway.forget(generation);
+            }
+            let journal = gateway.engine.journal.status().map_err(store)?;
+            let phase = *gateway.phase().borrow();
+            Ok(json!({
+                "schema": "semel.daemon.status/v1",
+                "daemon": *about,
+                "phase": phase,
+                "poisoned": gateway.poisoned(),
+                "in_flight": gateway.in_flight(),
+                "counted": gateway.counters.read(),
+                "journal": journal,
+                "orphans_ended": ended.into_iter().map(|(generation, _)| generation).collect::<Vec<_>>(),
+            }))
+        })
+        .await?
+    }
+
+    /// Says whether any volume is held open by somebody who lives: a person, or a process with its lock.
+    pub(crate) fn held_open(&self) -> bool {
+        self.engine.journal.volumes(None).is_ok_and(|volumes| {
+            volumes.iter().any(|volume| match (volume.state, volume.owner) {
+                (semel_core::volume::VolumeState::Open, Owner::Operator) => true,
+                (semel_core::volume::VolumeState::Open, Owner::Process) => self
+                    .engine
+                    .volumes
+                    .look(&volume.job, &volume.generation)
+                    .is_ok_and(|disk| semel_host::volume::owner_alive(&disk).unwrap_or(true)),
+                (semel_core::volume::VolumeState::Opening, _) => true,
+                _ => false,
+            })
+        })
+    }
+}

@@ -1,0 +1,208 @@
+//! The agent stage: one command in the sandbox of its draft, with a token for the gateway.
+//!
+//! It is run once. Whether its draft may be sealed is decided by how its process tree ended, never by what it says.
+
+use super::certify::Say;
+use super::draft::Draft;
+use super::{Engine, host};
+use crate::{config, limits};
+use semel_core::job::{Agent, Confine, Job, Span};
+use semel_core::{Code, Refusal, RelPath};
+use semel_host::plain;
+use semel_host::process::{self, Cancel, Command, Confinement, End, Ended, Output, TreeEnded};
+use semel_host::sandbox::{Network, Require, Sandbox, TreeAccess, resolve_program, toolchain_roots};
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Where the programs of the system lie.
+const SYSTEM: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
+
+/// Is the agent's surroundings: its private places, and the programs that it finds.
+struct Surroundings {
+    home: PathBuf,
+    tmp: PathBuf,
+    program: PathBuf,
+    read_only: Vec<PathBuf>,
+    path: OsString,
+}
+
+/// Runs the agent of a job in its draft.
+///
+/// # Errors
+/// `timed_out` past its deadline; `dirty_volume`, reason `agent_failed`, for any other end than exit 0, and reason
+/// `process_tree_unproved` where something of it may live on; reason `cancelled` where a person ended it;
+/// `sandbox_unavailable`; `not_found` for a program that is not there.
+pub(crate) fn run(
+    engine: &Engine,
+    job: &Job,
+    beside: &Path,
+    draft: &Draft,
+    say: Say<'_>,
+    cancel: &Cancel,
+) -> Result<(), Refusal> {
+    let around = surroundings(engine, &job.agent, beside, draft)?;
+    let command = command(engine, job, draft, &around)?;
+    say(&format!("agent    {}", job.agent.command.join(" ")));
+    let ended = process::run(&command, cancel).map_err(host)?;
+    say(&format!(
+        "agent    {}, {:.1} s, confinement {}",
+        in_words(ended.end),
+        ended.took.as_secs_f64(),
+        ended.level.confinement
+    ));
+    for missing in &ended.level.missing {
+        say(&format!("agent    without {missing}"));
+    }
+    judge(&ended, job)
+}
+
+fn judge(ended: &Ended, job: &Job) -> Result<(), Refusal> {
+    let dirty = |reason: &str, why: String| Err(Refusal::new(Code::DirtyVolume, why).reason(reason));
+    match (ended.end, ended.tree_ended) {
+        (End::Cancelled, _) => dirty("cancelled", "the agent was ended before it was done".to_owned()),
+        (End::TimedOut, _) => {
+            let after = timeout(job).as_secs();
+            Err(Refusal::new(
+                Code::TimedOut,
+                format!("the agent did not end within {after} s; its draft is dirty"),
+            ))
+        }
+        (_, TreeEnded::Unproved) => dirty(
+            "process_tree_unproved",
+            "something of the agent may live on".to_owned(),
+        ),
+        (End::Exited(0), TreeEnded::Proved) => Ok(()),
+        (end, TreeEnded::Proved) => dirty("agent_failed", format!("the agent {}", in_words(end))),
+    }
+}
+
+fn in_words(end: End) -> String {
+    match end {
+        End::Exited(status) => format!("exited with {status}"),
+        End::Signalled(signal) => format!("was ended by signal {signal}"),
+        End::TimedOut => "passed its deadline".to_owned(),
+        End::Cancelled => "was cancelled".to_owned(),
+    }
+}
+
+fn timeout(job: &Job) -> std::time::Duration {
+    job.agent.timeout.map_or(limits::AGENT_TIMEOUT, Span::get)
+}
+
+fn surroundings(
+    engine: &Engine,
+    agent: &Agent,
+    beside: &Path,
+    draft: &Draft,
+) -> Result<Surroundings, Refusal> {
+    let work = draft.opened.disk.path().join("work");
+    let (home, tmp) = (work.join("home"), work.join("tmp"));
+    for place in [&work, &home, &tmp] {
+        plain::private_directory(place).map_err(host)?;
+    }
+    for (name, from) in &agent.files {
+        let name = RelPath::parse(name.as_bytes())?;
+        let to = home.join(OsStr::from_bytes(name.as_bytes()));
+        plain::copy_file(&beside.join(from), &to).map_err(host)?;
+    }
+    let mut read_only: BTreeSet<PathBuf> = draft.alternates.iter().cloned().collect();
+    let mut path: Vec<PathBuf> = Vec::new();
+    let mut find = |name: &str| -> Result<PathBuf, Refusal> {
+        let program = match name.strip_prefix("~/") {
+            Some(rest) => home.join(rest),
+            None => {
+                let program = resolve_program(OsStr::new(name), &engine.config.path).map_err(host)?;
+                read_only.extend(toolchain_roots(&program).map_err(host)?);
+                program
+            }
+        };
+        if let Some(dir) = program
+            .parent()
+            .filter(|dir| !path.iter().any(|known| known == dir))
+        {
+            path.push(dir.to_owned());
+        }
+        Ok(program)
+    };
+    let program = find(agent.command.first().map_or("", String::as_str))?;
+    for tool in &agent.tools {
+        find(tool)?;
+    }
+    path.extend(
+        SYSTEM
+            .iter()
+            .map(PathBuf::from)
+            .filter(|dir| !path.contains(dir))
+            .collect::<Vec<_>>(),
+    );
+    let path = std::env::join_paths(path).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
+    Ok(Surroundings {
+        home,
+        tmp,
+        program,
+        read_only: read_only.into_iter().collect(),
+        path,
+    })
+}
+
+fn command(engine: &Engine, job: &Job, draft: &Draft, around: &Surroundings) -> Result<Command, Refusal> {
+    let volume = &draft.opened.volume;
+    let in_home = |arg: &String| match arg.strip_prefix("~/") {
+        Some(rest) => around.home.join(rest).into_os_string(),
+        None => arg.into(),
+    };
+    let mut command = Command::new(&around.program, draft.opened.disk.tree_path())
+        .args(job.agent.command.iter().skip(1).map(in_home));
+    let given = config::environment();
+    let passed = job.agent.pass.iter().filter_map(|name| {
+        let name = OsString::from(name);
+        given.get(&name).map(|value| (name.clone(), value.clone()))
+    });
+    command.env.extend(passed);
+    command.env.extend(
+        job.agent
+            .env
+            .iter()
+            .map(|(name, value)| (name.into(), value.into())),
+    );
+    let ours: [(&str, OsString); 10] = [
+        ("PATH", around.path.clone()),
+        ("HOME", around.home.clone().into()),
+        ("TMPDIR", around.tmp.clone().into()),
+        ("LANG", "C.UTF-8".into()),
+        ("GIT_OPTIONAL_LOCKS", "0".into()),
+        ("SEMEL_URL", engine.gateway_url()?.into()),
+        ("SEMEL_TOKEN", draft.opened.token.clone().into()),
+        ("SEMEL_JOB", volume.job.as_str().into()),
+        ("SEMEL_ATTEMPT", volume.attempt.to_string().into()),
+        ("SEMEL_GENERATION", volume.generation.as_str().into()),
+    ];
+    command.env.extend(ours.map(|(name, value)| (name.into(), value)));
+    command.deadline = Some(timeout(job));
+    command.grace = limits::GRACE;
+    let meta = draft.opened.disk.path().join("work");
+    command.output = Output::Files {
+        stdout: meta.join("stdout"),
+        stderr: meta.join("stderr"),
+        cap_bytes: limits::OUTPUT,
+    };
+    let mut hide = vec![engine.config.state.clone()];
+    hide.extend(engine.config.homes.iter().filter(|home| home.is_dir()).cloned());
+    command.confinement = Confinement::Sandbox(Sandbox {
+        tree: draft.opened.disk.tree_path(),
+        tree_access: TreeAccess::Writable,
+        home: around.home.clone(),
+        tmp: around.tmp.clone(),
+        hide,
+        read_only: around.read_only.clone(),
+        writable: Vec::new(),
+        network: Network::Host,
+        require: match job.confinement {
+            Confine::Require => Require::Full,
+            Confine::BestEffort => Require::BestEffort,
+        },
+    });
+    Ok(command)
+}

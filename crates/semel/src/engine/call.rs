@@ -1,0 +1,273 @@
+//! A call through any door: from raw bytes to its answer, in the one order of checks.
+//!
+//! route → token → generation and fencing → empty body → key → arguments → fingerprint conflict → replay →
+//! in-flight → policy → path → preconditions → intent. The route is the door's; the rest is here and in `mutate`.
+
+use super::answer::{Answer, Failure, Replayed, Success};
+use super::gateway::Gateway;
+use super::key::{agree, from_header};
+use super::tool::{Kind, Tool, Understood, only_a_key, take_keys, understand};
+use crate::limits;
+use semel_core::call::{Event, Note, Source};
+use semel_core::canonical::{Limits, is_empty_request, parse_strict};
+use semel_core::ids::{ExecutionId, IdempotencyKey};
+use semel_core::volume::Volume;
+use semel_core::{Code, Refusal};
+use semel_host::clock;
+use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Is a call as it came through a door, with its token looked up.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// The tool.
+    pub(crate) tool: Tool,
+    /// The volume that the token is of.
+    pub(crate) lease: Volume,
+    /// The raw values of the key's header.
+    pub(crate) header_keys: Vec<Vec<u8>>,
+    /// The raw arguments.
+    pub(crate) body: Vec<u8>,
+    /// What the door found wrong with their form, such as another media type.
+    pub(crate) form: Result<(), Refusal>,
+    /// Where it came from.
+    pub(crate) source: Source,
+    /// How long it waits for the same call that runs already.
+    pub(crate) wait: Duration,
+}
+
+/// Is a call that is understood.
+pub(super) struct Asked {
+    pub(super) tool: Tool,
+    pub(super) lease: Volume,
+    pub(super) key: Option<IdempotencyKey>,
+    pub(super) understood: Understood,
+    pub(super) source: Source,
+    pub(super) wait: Duration,
+    pub(super) since: Instant,
+    gone: Arc<AtomicBool>,
+}
+
+impl Asked {
+    /// Says whether the caller went away; counts only before an intent.
+    pub(super) fn gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+}
+
+/// Tells a blocking step that nobody waits for it any more.
+struct Waiting(Arc<AtomicBool>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Refuses a call whose generation has ended, whatever it says; `get_receipt` alone still answers.
+///
+/// # Errors
+/// `replay_conflict`, reason `stale_generation`.
+pub(crate) fn generation_lives(tool: Tool, lease: &Volume) -> Result<(), Refusal> {
+    match tool.kind() {
+        Kind::Journal => Ok(()),
+        Kind::Mutation | Kind::Read => lease.live(),
+    }
+}
+
+impl Gateway {
+    /// Answers a call.
+    pub(crate) async fn call(self: &Arc<Self>, call: Call) -> Answer {
+        let gone = Arc::new(AtomicBool::new(false));
+        let _waiting = Waiting(gone.clone());
+        let since = Instant::now();
+        let (key, understood) = match understood(&call) {
+            Ok(both) => both,
+            Err(refusal) => return Err(self.refused_early(&call, refusal, since).await),
+        };
+        let asked = Arc::new(Asked {
+            tool: call.tool,
+            lease: call.lease,
+            key,
+            understood,
+            source: call.source,
+            wait: call.wait,
+            since,
+            gone,
+        });
+        match asked.tool.kind() {
+            Kind::Mutation => self.mutate(asked).await,
+            Kind::Read | Kind::Journal => self.read(asked).await,
+        }
+    }
+
+    /// Refuses a call of an ended generation, and notes it.
+    ///
+    /// # Errors
+    /// `replay_conflict`, reason `stale_generation`.
+    pub(crate) async fn admit_generation(
+        self: &Arc<Self>,
+        tool: Tool,
+        lease: &Volume,
+        source: &Source,
+        header_keys: &[Vec<u8>],
+    ) -> Result<(), Failure> {
+        let Err(refusal) = generation_lives(tool, lease) else {
+            return Ok(());
+        };
+        let mut note = note_of(tool, lease, source, refused(&refusal), Instant::now());
+        note.key = header_keys.first().and_then(|value| from_header(value).ok());
+        self.note_later(note).await;
+        Err(refusal.into())
+    }
+
+    /// Notes a refusal of a call that was not understood. One without arguments, such as a probe sends, leaves no
+    /// entry.
+    async fn refused_early(self: &Arc<Self>, call: &Call, refusal: Refusal, since: Instant) -> Failure {
+        if refusal.code == Code::EmptyBodyNotReplayable {
+            self.counters.empty.add();
+        } else {
+            self.counters.refused.add();
+            let mut note = note_of(call.tool, &call.lease, &call.source, refused(&refusal), since);
+            note.key = call.header_keys.first().and_then(|value| from_header(value).ok());
+            self.note_later(note).await;
+        }
+        refusal.into()
+    }
+
+    async fn note_later(self: &Arc<Self>, note: Note) {
+        let gateway = self.clone();
+        drop(tokio::task::spawn_blocking(move || gateway.note(note)).await);
+    }
+
+    /// Notes an event without an effect. That a note is lost refuses no call: nothing depends on it.
+    pub(super) fn note(&self, note: Note) {
+        if self.engine.journal.note(note).is_err() {
+            self.counters.unnoted.add();
+        }
+    }
+
+    /// Notes what became of a call that was understood.
+    pub(super) fn note_asked(&self, asked: &Asked, event: Event, execution_id: Option<ExecutionId>) {
+        match &event {
+            Event::Replayed => self.counters.replayed.add(),
+            Event::Read => self.counters.reads.add(),
+            Event::Refused {
+                code: Code::ReplayConflict,
+                ..
+            } => self.counters.conflicts.add(),
+            Event::Refused {
+                code: Code::CallInFlight,
+                ..
+            } => self.counters.in_flight_refused.add(),
+            Event::Refused { .. } => self.counters.refused.add(),
+        }
+        let mut note = note_of(asked.tool, &asked.lease, &asked.source, event, asked.since);
+        note.path = asked.understood.path.clone().ok();
+        note.key = asked.key.clone();
+        note.fingerprint = Some(asked.understood.fingerprint);
+        note.execution_id = execution_id;
+        self.note(note);
+    }
+
+    /// Notes a refusal before any intent, and makes the answer.
+    pub(super) fn refuse(
+        &self,
+        asked: &Asked,
+        refusal: Refusal,
+        execution_id: Option<ExecutionId>,
+    ) -> Answer {
+        self.note_asked(asked, refused(&refusal), execution_id.clone());
+        Err(Failure {
+            refusal,
+            execution_id,
+            replayed: Replayed::No,
+        })
+    }
+
+    /// Runs what blocks on a thread of its own; it is not ended when the caller goes away.
+    pub(super) async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Arc<Gateway>) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let gateway = self.clone();
+        tokio::task::spawn_blocking(move || work(&gateway))
+            .await
+            .map_err(|e| Refusal::new(Code::Internal, format!("a call panicked: {e}")))
+    }
+}
+
+/// Gives the event of a refusal.
+pub(super) fn refused(refusal: &Refusal) -> Event {
+    Event::Refused {
+        code: refusal.code,
+        reason: refusal.reason.clone(),
+    }
+}
+
+fn note_of(tool: Tool, lease: &Volume, source: &Source, event: Event, since: Instant) -> Note {
+    Note {
+        event,
+        tool: tool.name().to_owned(),
+        path: None,
+        job: Some(lease.job.clone()),
+        attempt: Some(lease.attempt),
+        generation: Some(lease.generation.clone()),
+        key: None,
+        fingerprint: None,
+        execution_id: None,
+        source: source.clone(),
+        took_us: u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX),
+        at: clock::now(),
+    }
+}
+
+fn empty() -> Refusal {
+    Refusal::new(Code::EmptyBodyNotReplayable, "the body holds no arguments")
+}
+
+/// Checks body, key and arguments, in this order.
+fn understood(call: &Call) -> Result<(Option<IdempotencyKey>, Understood), Refusal> {
+    if is_empty_request(&call.body) {
+        return Err(empty());
+    }
+    let limits = Limits {
+        bytes: limits::BODY,
+        ..Limits::DEFAULT
+    };
+    let mut parsed = parse_strict(&call.body, limits).map(|value| match value {
+        Value::Object(arguments) => Ok(arguments),
+        _ => Err(Refusal::new(Code::BadInput, "the arguments are not a JSON object").reason("wrong_type")),
+    });
+    if let Ok(Ok(arguments)) = &parsed
+        && only_a_key(call.tool, arguments)
+    {
+        return Err(empty());
+    }
+    let mut keys = Vec::new();
+    if call.tool.kind() == Kind::Mutation {
+        for value in &call.header_keys {
+            keys.push(from_header(value)?);
+        }
+    }
+    if let Ok(Ok(arguments)) = &mut parsed {
+        keys.extend(take_keys(call.tool, arguments)?);
+    }
+    let key = agree(keys)?;
+    if key.is_none() && call.tool.kind() == Kind::Mutation {
+        let why = format!("{} changes the volume and needs a key", call.tool.name());
+        return Err(Refusal::new(Code::MissingIdempotencyKey, why));
+    }
+    call.form.clone()?;
+    Ok((key, understand(call.tool, parsed??)?))
+}
+
+/// Makes the answer of a read.
+pub(super) fn read_answer(body: serde_json::Map<String, Value>) -> Success {
+    Success {
+        body,
+        replayed: Replayed::No,
+    }
+}

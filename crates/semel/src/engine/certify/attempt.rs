@@ -1,0 +1,381 @@
+//! One attempt: what it did, stage by stage, and the evidence that each stage left.
+//!
+//! Every stage verifies what the one before left, before it runs. The evidence is kept also where a stage refuses,
+//! since refusals are signed too.
+
+use super::super::proposal::{self, Proposal};
+use super::super::{Engine, host};
+use super::input::{self, Locks};
+use super::{Ask, Say, surface};
+use crate::config;
+use crate::limits;
+use semel_core::certificate::{Report, Weak};
+use semel_core::confinement::Level;
+use semel_core::install::InstallRecord;
+use semel_core::installer::{Installer, ProjectInstall, Toolchain};
+use semel_core::job::Confine;
+use semel_core::manifest::Manifest;
+use semel_core::report::Counts;
+use semel_core::{Code, Refusal, RelPath, Sha256};
+use semel_host::git::Git;
+use semel_host::installer::{
+    self, Hints, Isolation, Plan, ReportFrom, StageOutcome, TestPlan, TestRun, Tools, record, run_tests,
+    verify_again,
+};
+use semel_host::process::{Cancel, TreeEnded};
+use semel_host::sandbox::Require;
+use semel_host::{plain, volume as disk};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Is what an attempt has to show for itself.
+#[derive(Clone, Debug)]
+pub(super) struct Evidence {
+    /// Every lockfile, with its digest.
+    pub(super) locks: BTreeMap<RelPath, Sha256>,
+    /// The install records of all installers, in their one form.
+    pub(super) record: Option<Vec<u8>>,
+    /// Every tool that took part.
+    pub(super) toolchain: Vec<Toolchain>,
+    /// The weakest confinement of any command.
+    pub(super) level: Option<Level>,
+    /// The test report.
+    pub(super) report: Option<Report>,
+    /// What is bound less than fully.
+    pub(super) weak: BTreeSet<(String, String)>,
+    /// What changed against the base that can change what the tests say.
+    pub(super) surface: Vec<RelPath>,
+}
+
+impl Evidence {
+    /// Begins with what the manifest of the proposal already shows.
+    pub(super) fn of(_proposal: &Proposal) -> Self {
+        Self {
+            locks: BTreeMap::new(),
+            record: None,
+            toolchain: Vec::new(),
+            level: None,
+            report: None,
+            weak: BTreeSet::new(),
+            surface: Vec::new(),
+        }
+    }
+
+    /// Gives what was counted.
+    pub(super) fn counts(&self) -> Option<Counts> {
+        self.report.as_ref().map(|report| report.counts)
+    }
+
+    /// Gives the weak bindings as a certificate names them.
+    pub(super) fn weak(&self) -> Vec<Weak> {
+        self.weak
+            .iter()
+            .map(|(name, about)| Weak {
+                name: name.clone(),
+                about: about.clone(),
+            })
+            .collect()
+    }
+
+    fn confined(&mut self, level: Option<Level>) {
+        self.level = match (self.level.take(), level) {
+            (Some(one), Some(two)) => Some(one.and(two)),
+            (one, two) => one.or(two),
+        };
+    }
+
+    fn weaken(&mut self, name: &str, clauses: impl IntoIterator<Item = String>) {
+        self.weak
+            .extend(clauses.into_iter().map(|about| (name.to_owned(), about)));
+    }
+}
+
+/// Is what every stage of one attempt works with.
+struct Attempt<'a> {
+    engine: &'a Engine,
+    ask: &'a Ask,
+    disk: &'a disk::Volume,
+    work: PathBuf,
+    reports: PathBuf,
+    isolation: Isolation,
+    say: Say<'a>,
+    cancel: &'a Cancel,
+}
+
+/// Runs the stages of one attempt.
+///
+/// # Errors
+/// The refusal of the first stage that does not hold.
+pub(super) fn run(
+    engine: &Engine,
+    ask: &Ask,
+    proposal: &Proposal,
+    disk: &disk::Volume,
+    evidence: &mut Evidence,
+    say: Say<'_>,
+    cancel: &Cancel,
+) -> Result<(), Refusal> {
+    let attempt = Attempt {
+        engine,
+        ask,
+        disk,
+        work: disk.path().join("work"),
+        reports: engine
+            .config
+            .state
+            .join("reports")
+            .join(disk.generation().as_str()),
+        isolation: isolation(engine, ask.confine),
+        say,
+        cancel,
+    };
+    plain::private_directory(&attempt.work).map_err(host)?;
+    plain::private_directory(&attempt.reports).map_err(host)?;
+    let git = Git::find(&engine.config.path).map_err(host)?;
+    let (rules, _) = proposal::rules(&git, ask.base.as_ref(), cancel)?;
+    let manifest = input::take(proposal, &rules, disk.tree())?;
+    say(&format!(
+        "take     {} entries, tree {}",
+        manifest.entries.len(),
+        proposal.tree
+    ));
+    evidence.surface = surface::changed(&git, ask.base.as_ref(), &manifest, disk.tree(), cancel)?;
+    let locks = input::bind(&manifest, &ask.certify.install, disk.tree());
+    if let Ok(locks) = &locks {
+        evidence.locks.clone_from(&locks.digests);
+        evidence.weaken("lock", locks.weak.iter().cloned());
+    }
+    let locks = locks?;
+    say(&format!(
+        "bind     {}",
+        names(locks.digests.keys().map(ToString::to_string))
+    ));
+    let plans = attempt.install(&locks, evidence)?;
+    let records = attempt.record(&plans, &locks, evidence)?;
+    attempt.verify(&plans, &records, &manifest, proposal)?;
+    attempt.test(&plans, evidence)?;
+    attempt.verify(&plans, &records, &manifest, proposal)?;
+    say("verify   locks, installed bytes and source tree are what they were");
+    Ok(())
+}
+
+/// Gives what surrounds every command of a job.
+pub(in crate::engine) fn isolation(engine: &Engine, confine: Confine) -> Isolation {
+    let mut hide = vec![engine.config.state.clone()];
+    hide.extend(engine.config.homes.iter().filter(|home| home.is_dir()).cloned());
+    Isolation {
+        hide,
+        read_only: Vec::new(),
+        require: match confine {
+            Confine::Require => Require::Full,
+            Confine::BestEffort => Require::BestEffort,
+        },
+    }
+}
+
+fn names(names: impl IntoIterator<Item = String>) -> String {
+    names.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+impl Attempt<'_> {
+    fn tools(&self, installer: Installer) -> Result<Tools, Refusal> {
+        let mut env = config::environment();
+        let path = std::env::join_paths(&self.engine.config.path)
+            .map_err(|e| Refusal::new(Code::BadConfig, e.to_string()).name("path"))?;
+        env.insert("PATH".into(), path);
+        let hints = Hints {
+            env,
+            ..Hints::default()
+        };
+        installer::resolve(installer, &hints, &self.disk.tree_path(), self.cancel).map_err(host)
+    }
+
+    fn plan(&self, installer: Installer) -> Result<Plan, Refusal> {
+        Ok(Plan {
+            tree: self.disk.tree_path(),
+            directory: RelPath::root(),
+            home: self.work.join("install"),
+            tools: self.tools(installer)?,
+            project: if installer == Installer::Uv {
+                self.ask.certify.project
+            } else {
+                ProjectInstall::Skip
+            },
+            args: self
+                .ask
+                .certify
+                .install_args
+                .get(&installer)
+                .cloned()
+                .unwrap_or_default(),
+            requirements: Vec::new(),
+            network_env: self.engine.config.fetch_env.clone(),
+            deadline: self.deadline(),
+            grace: limits::GRACE,
+            isolation: self.isolation.clone(),
+        })
+    }
+
+    fn deadline(&self) -> std::time::Duration {
+        self.ask
+            .certify
+            .timeout
+            .map_or(limits::CERTIFY_TIMEOUT, semel_core::job::Span::get)
+    }
+
+    /// Fetches with the network, then installs without it, into a tree that holds no environment.
+    fn install(&self, locks: &Locks, evidence: &mut Evidence) -> Result<Vec<Plan>, Refusal> {
+        plain::private_directory(&self.work.join("install")).map_err(host)?;
+        let mut plans = Vec::new();
+        for installer in locks.parsed.keys() {
+            let plan = self.plan(*installer)?;
+            evidence.toolchain.extend(plan.tools.identities());
+            if plan.project == ProjectInstall::UnboundBackend {
+                let about = "the project's own build used a backend that no lock binds".to_owned();
+                evidence.weaken("build_backend_unbound", [about]);
+            }
+            for (name, stage) in [
+                ("fetch", installer::fetch as StageFn),
+                ("install", installer::install),
+            ] {
+                let outcome = stage(&plan, self.cancel).map_err(host)?;
+                (self.say)(&format!(
+                    "{name:<8} {installer}, {:.1} s",
+                    outcome.took.as_secs_f64()
+                ));
+                ended(outcome.tree_ended, name)?;
+                evidence.confined(outcome.level);
+            }
+            plans.push(plan);
+        }
+        Ok(plans)
+    }
+
+    /// Records every installed byte, bound to the locks and to this generation.
+    fn record(
+        &self,
+        plans: &[Plan],
+        locks: &Locks,
+        evidence: &mut Evidence,
+    ) -> Result<Vec<InstallRecord>, Refusal> {
+        let mut records = Vec::new();
+        for plan in plans {
+            let lock = locks
+                .parsed
+                .get(&plan.tools.installer())
+                .into_iter()
+                .collect::<Vec<_>>();
+            let made = record(plan, self.disk.generation(), &lock, self.cancel).map_err(host)?;
+            evidence.weaken("install", made.weak.iter().cloned());
+            (self.say)(&format!(
+                "record   {} packages, {} entries",
+                made.packages.len(),
+                made.entries.len()
+            ));
+            records.push(made);
+        }
+        let bytes = semel_core::canonical::canonical_of(&records)?;
+        plain::write_file(&self.reports.join("install-record.json"), &bytes).map_err(host)?;
+        evidence.record = Some(bytes);
+        Ok(records)
+    }
+
+    /// Looks again: locks, installed bytes, source tree.
+    fn verify(
+        &self,
+        plans: &[Plan],
+        records: &[InstallRecord],
+        manifest: &Manifest,
+        proposal: &Proposal,
+    ) -> Result<(), Refusal> {
+        for (plan, record) in plans.iter().zip(records) {
+            verify_again(plan, record, self.disk.generation()).map_err(host)?;
+        }
+        input::same_tree(manifest, proposal.tree, self.disk.tree())
+    }
+
+    /// Runs the tests where nothing but declared caches can be written, and reads what they left.
+    fn test(&self, plans: &[Plan], evidence: &mut Evidence) -> Result<(), Refusal> {
+        let certify = &self.ask.certify;
+        let plan = TestPlan {
+            tree: self.disk.tree_path(),
+            home: self.work.join("test"),
+            installed: plans,
+            command: certify.test.iter().map(Into::into).collect(),
+            report: certify
+                .report
+                .clone()
+                .map_or(ReportFrom::Command, ReportFrom::File),
+            env: certify
+                .env
+                .iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+            writable: certify.caches.clone(),
+            deadline: self.deadline(),
+            grace: limits::GRACE,
+            isolation: self.isolation.clone(),
+        };
+        let run = run_tests(&plan, self.cancel).map_err(host)?;
+        self.keep(&run)?;
+        evidence.confined(Some(run.level.clone()));
+        let format = if run
+            .report
+            .as_deref()
+            .is_some_and(|bytes| bytes.trim_ascii_start().starts_with(b"<"))
+        {
+            "junit"
+        } else {
+            "cargo-test"
+        };
+        if let (Some(sha256), Ok(counts)) = (run.report_sha256, &run.verdict) {
+            evidence.report = Some(Report {
+                format: format.to_owned(),
+                sha256,
+                counts: *counts,
+            });
+        }
+        ended(run.tree_ended, "test")?;
+        let counts = run.verdict?;
+        (self.say)(&format!(
+            "test     {} passed, {} skipped, {:.1} s",
+            counts.passed,
+            counts.skipped,
+            run.took.as_secs_f64()
+        ));
+        let least = certify.min_tests.unwrap_or(1);
+        if counts.passed < least {
+            let why = format!("{} tests passed, the job expects at least {least}", counts.passed);
+            return Err(Refusal::new(Code::EvidenceForeign, why).reason("too_few_tests"));
+        }
+        Ok(())
+    }
+
+    fn keep(&self, run: &TestRun) -> Result<(), Refusal> {
+        let write =
+            |name: &str, bytes: &[u8]| plain::write_file(&self.reports.join(name), bytes).map_err(host);
+        if let Some(report) = &run.report {
+            write("report", report)?;
+        }
+        write("stdout", &run.stdout)?;
+        write("stderr", &run.stderr)
+    }
+}
+
+type StageFn = fn(&Plan, &Cancel) -> semel_host::Result<StageOutcome>;
+
+/// Refuses where a process of a stage may still be there to write.
+fn ended(tree: TreeEnded, stage: &str) -> Result<(), Refusal> {
+    match tree {
+        TreeEnded::Proved => Ok(()),
+        TreeEnded::Unproved => {
+            let why = format!("it cannot be proved that every process of the {stage} stage has ended");
+            Err(Refusal::new(Code::DirtyVolume, why).reason("process_tree_unproved"))
+        }
+    }
+}
+
+/// Gives the place of the install record of a generation.
+pub(super) fn record_place(state: &Path, generation: &str) -> PathBuf {
+    state.join("reports").join(generation).join("install-record.json")
+}

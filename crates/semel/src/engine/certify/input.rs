@@ -1,0 +1,191 @@
+//! The input of an attempt: the sealed tree, unpacked, and what may not have come with it.
+
+use super::super::proposal::{self, BaseRules, Proposal};
+use super::super::{binding, host};
+use semel_core::git_tree::ObjectId;
+use semel_core::ignore::{EntryKind, Ignore};
+use semel_core::install::leftover::{self, What};
+use semel_core::installer::Installer;
+use semel_core::lockset::{self, Declared, Format, Lockfile};
+use semel_core::manifest::{Entry, Manifest};
+use semel_core::{Code, Refusal, RelPath, Sha256};
+use semel_host::files::read_file;
+use semel_host::git::tree_of;
+use semel_host::root::Root;
+use std::collections::BTreeMap;
+
+/// A manifest of dependencies, or a lockfile, is never larger.
+const LARGEST_TEXT: u64 = 256 << 20;
+
+/// Unpacks the proposal and checks that it is what it says it is.
+///
+/// # Errors
+/// `proposal_refused`; `tree_not_empty` for a leftover environment, looked for first; `tree_mismatch` for an entry that
+/// the proposal's own rules ignore and the base does not track, and for another git tree than was sealed.
+pub(super) fn take(proposal: &Proposal, rules: &BaseRules, root: &Root) -> Result<Manifest, Refusal> {
+    let manifest = proposal::unpack(&proposal.archive, &proposal.digest(), root)?;
+    if manifest.entries != proposal.manifest.entries {
+        let why = "the archive does not hold what its manifest lists";
+        return Err(Refusal::new(Code::ProposalRefused, why).reason("manifest_differs"));
+    }
+    refuse_leftovers(&manifest, rules, root)?;
+    refuse_ignored(&manifest, rules, root)?;
+    same_tree(&manifest, proposal.tree, root)?;
+    Ok(manifest)
+}
+
+/// Checks that the entries of the manifest are still exactly what was sealed.
+///
+/// # Errors
+/// `tree_mismatch`.
+pub(super) fn same_tree(manifest: &Manifest, sealed: ObjectId, root: &Root) -> Result<(), Refusal> {
+    let paths: Vec<RelPath> = manifest
+        .entries
+        .iter()
+        .map(|entry| entry.path().clone())
+        .collect();
+    let tree = tree_of(root.handle(), sealed.format(), &paths).map_err(host)?;
+    if tree == sealed {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Code::TreeMismatch,
+        format!("the source tree is {tree}, sealed was {sealed}"),
+    ))
+}
+
+fn text(root: &Root, path: &RelPath, most: u64) -> Result<Vec<u8>, Refusal> {
+    read_file(root, path, most)
+        .map(|content| content.bytes)
+        .map_err(host)
+}
+
+fn refuse_leftovers(manifest: &Manifest, rules: &BaseRules, root: &Root) -> Result<(), Refusal> {
+    for entry in manifest
+        .entries
+        .iter()
+        .filter(|entry| !rules.tracked.contains(entry.path()))
+    {
+        let content = match (entry, leftover::wants_text(entry.path())) {
+            (Entry::File { size, .. }, Some(most)) => {
+                let mut bytes = text(root, entry.path(), (*size).max(1))?;
+                bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+                Some(bytes)
+            }
+            (Entry::File { .. }, None) | (Entry::Symlink { .. }, _) => None,
+        };
+        let what = match entry {
+            Entry::File { .. } => What::File(content.as_deref()),
+            Entry::Symlink { .. } => What::Symlink,
+        };
+        if let Some(of) = leftover::recognise(entry.path(), what) {
+            return Err(
+                Refusal::new(Code::TreeNotEmpty, format!("{of} came with the proposal"))
+                    .name(entry.path().to_string()),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn refuse_ignored(manifest: &Manifest, rules: &BaseRules, root: &Root) -> Result<(), Refusal> {
+    let mut own = Ignore::new();
+    for entry in &manifest.entries {
+        if let Entry::File { path, size, .. } = entry
+            && let Some((parent, b".gitignore")) = path.split_last()
+        {
+            own.add(parent, &text(root, path, (*size).max(1))?);
+        }
+    }
+    let ignored: Vec<String> = manifest
+        .entries
+        .iter()
+        .map(Entry::path)
+        .filter(|path| !rules.tracked.contains(*path) && own.ignored(path, EntryKind::Other))
+        .take(20)
+        .map(ToString::to_string)
+        .collect();
+    if ignored.is_empty() {
+        return Ok(());
+    }
+    let why = "git would ignore these entries, so that no merge would hold them";
+    Err(Refusal::new(Code::TreeMismatch, why)
+        .reason("ignored_entry")
+        .names(ignored))
+}
+
+/// Is what binds the tree.
+#[derive(Debug)]
+pub(super) struct Locks {
+    /// Every lockfile that binds, with its digest.
+    pub(super) digests: BTreeMap<RelPath, Sha256>,
+    /// The parsed lockfile of each installer that the job uses.
+    pub(super) parsed: BTreeMap<Installer, Lockfile>,
+    /// What they cannot show, one clause each.
+    pub(super) weak: Vec<String>,
+}
+
+/// Digests every lockfile, and parses and closes those of the installers that the job uses.
+///
+/// # Errors
+/// `no_lockfile` where an installer has none, or nothing binds the tree; `lock_incomplete`.
+pub(super) fn bind(manifest: &Manifest, installers: &[Installer], root: &Root) -> Result<Locks, Refusal> {
+    let mut digests = BTreeMap::new();
+    let mut formats: BTreeMap<RelPath, Format> = BTreeMap::new();
+    let mut declared = Declared::default();
+    for entry in &manifest.entries {
+        let path = entry.path();
+        if let Some(format) = binding::binds(path) {
+            let Entry::File { sha256, .. } = entry else {
+                let why = "a lockfile is a plain file";
+                return Err(Refusal::new(Code::UnknownState, why).name(path.to_string()));
+            };
+            digests.insert(path.clone(), *sha256);
+            formats.insert(path.clone(), format);
+        }
+        if lockset::wants_manifest(path) && matches!(entry, Entry::File { .. }) {
+            declared
+                .texts
+                .insert(path.clone(), text(root, path, LARGEST_TEXT)?);
+        }
+    }
+    if digests.is_empty() {
+        return Err(
+            Refusal::new(Code::NoLockfile, "no lockfile binds this tree").names(lockset::binding_names())
+        );
+    }
+    let mut locks = Locks {
+        digests,
+        parsed: BTreeMap::new(),
+        weak: Vec::new(),
+    };
+    for installer in installers {
+        let lock = lock_of(*installer, &formats)?;
+        let parsed = lockset::parse(lock, &text(root, lock, LARGEST_TEXT)?)?;
+        locks.weak.extend(parsed.weak.iter().cloned());
+        locks.weak.extend(lockset::close_over(&parsed, &declared)?);
+        locks.parsed.insert(*installer, parsed);
+    }
+    Ok(locks)
+}
+
+/// Finds the lockfile that an installer reads.
+fn lock_of(installer: Installer, formats: &BTreeMap<RelPath, Format>) -> Result<&RelPath, Refusal> {
+    let mut own: Vec<&RelPath> = formats
+        .iter()
+        .filter(|(_, format)| format.installer() == installer.name())
+        .map(|(path, _)| path)
+        .collect();
+    // npm prefers a shrinkwrap; pip reads `requirements.txt` unless it is told otherwise.
+    own.sort_by_key(|path| match path.as_bytes() {
+        b"npm-shrinkwrap.json" | b"requirements.txt" => 0,
+        _ => 1,
+    });
+    own.first().copied().ok_or_else(|| {
+        Refusal::new(
+            Code::NoLockfile,
+            format!("the job installs with {installer}, and no lockfile of it is there"),
+        )
+        .name(installer.name())
+    })
+}

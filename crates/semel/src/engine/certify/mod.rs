@@ -1,0 +1,189 @@
+//! Certification: from a sealed proposal to a signed certificate, one fresh generation an attempt.
+//!
+//! take → open → bind → install → record → test → verify → sign. A retry reuses nothing but the proposal. What the
+//! verdict of one attempt rests on stands in `attempt`; who signs it, and what the journal says first, in `sign`.
+
+mod attempt;
+mod input;
+mod sign;
+mod surface;
+
+pub(crate) use sign::{Paths, heal, paths, recipe};
+
+use super::proposal::{self, Base, Proposal};
+use super::volume::{self, Source, Wanted};
+use super::{Engine, host, store};
+use semel_core::ids::{Generation, JobId};
+use semel_core::job::{Certify, Confine, RetryOn};
+use semel_core::report::Counts;
+use semel_core::volume::{Durability, End, Owner, Role};
+use semel_core::{Code, Refusal, Sha256};
+use semel_host::process::Cancel;
+use semel_host::volume::write_record;
+
+/// Says what is to be certified, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    /// The job.
+    pub(crate) job: JobId,
+    /// The proposal.
+    pub(crate) proposal: Sha256,
+    /// The recipe and its bounds.
+    pub(crate) certify: Certify,
+    /// Whether less than full confinement is taken.
+    pub(crate) confine: Confine,
+    /// From where the draft began, where that is known.
+    pub(crate) base: Option<Base>,
+}
+
+/// Is a certificate that was signed.
+#[derive(Clone, Debug)]
+pub(crate) struct Certified {
+    /// The generation that it is of.
+    pub(crate) generation: Generation,
+    /// The digest of the envelope.
+    pub(crate) certificate: Sha256,
+    /// The git tree that it certifies, as hexadecimal digits.
+    pub(crate) tree: String,
+    /// What was counted.
+    pub(crate) counts: Counts,
+    /// The digest of the recipe, for a policy to pin.
+    pub(crate) recipe: Sha256,
+}
+
+/// Tells a person what is going on.
+pub(crate) type Say<'a> = &'a dyn Fn(&str);
+
+/// Certifies a proposal, with as many attempts as the job allows.
+///
+/// # Errors
+/// The refusal of the last attempt, each of which is signed as such; `sandbox_unavailable`, `store_unavailable`.
+pub(crate) fn certify(
+    engine: &Engine,
+    ask: &Ask,
+    say: Say<'_>,
+    cancel: &Cancel,
+) -> Result<Certified, Refusal> {
+    let proposal = proposal::find(engine, &ask.proposal)?;
+    let mut left = ask.certify.attempts;
+    loop {
+        left = left.saturating_sub(1);
+        match once(engine, ask, &proposal, say, cancel) {
+            Err(refusal) if left > 0 && worth_another(&refusal, &ask.certify) && !cancel.is_cancelled() => {
+                say(&format!(
+                    "refused: {} ({refusal}); {left} attempts left, the next one in a new generation",
+                    refusal.code
+                ));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Says whether a new generation may cure a refusal.
+fn worth_another(refusal: &Refusal, certify: &Certify) -> bool {
+    match refusal.code {
+        Code::InstallFailed | Code::TimedOut => true,
+        Code::TestsFailed => certify.retry.contains(&RetryOn::TestsFailed),
+        _ => false,
+    }
+}
+
+/// The record, in `meta/`, of the proposal that an attempt is on.
+pub(super) const ASKED: &str = "proposal";
+
+fn once(
+    engine: &Engine,
+    ask: &Ask,
+    proposal: &Proposal,
+    say: Say<'_>,
+    cancel: &Cancel,
+) -> Result<Certified, Refusal> {
+    let opened = volume::open(
+        engine,
+        Wanted {
+            job: ask.job.clone(),
+            role: Role::Cert,
+            owner: Owner::Process,
+            durability: Durability::Process,
+            source: Source::Empty,
+        },
+    )?;
+    let generation = opened.volume.generation.clone();
+    say(&format!(
+        "certify  attempt {} in generation {generation}",
+        opened.volume.attempt
+    ));
+    write_record(&opened.disk, ASKED, ask.proposal.to_string().as_bytes()).map_err(host)?;
+    let mut evidence = attempt::Evidence::of(proposal);
+    let verdict = attempt::run(engine, ask, proposal, &opened.disk, &mut evidence, say, cancel);
+    if cancel.is_cancelled() {
+        let end = End::Dirty {
+            reason: "cancelled".to_owned(),
+        };
+        volume::end(engine, &generation, end)?;
+        return Err(Refusal::new(Code::DirtyVolume, "the certification was cancelled").reason("cancelled"));
+    }
+    let signed = sign::sign(engine, ask, proposal, &opened, &evidence, verdict.as_ref().err());
+    let end = match (&verdict, &signed) {
+        (Ok(()), Ok(_)) => End::Clean,
+        _ => End::Dirty {
+            reason: "certification_refused".to_owned(),
+        },
+    };
+    volume::end(engine, &generation, end)?;
+    verdict?;
+    let signed = signed?;
+    Ok(Certified {
+        generation,
+        certificate: signed.certificate,
+        tree: proposal.tree.to_string(),
+        counts: evidence.counts().unwrap_or_default(),
+        recipe: signed.recipe,
+    })
+}
+
+/// Lists the earlier attempts on a proposal, oldest first; one that died without a verdict counts as dirty.
+pub(super) fn earlier(
+    engine: &Engine,
+    ask: &Ask,
+    this: &Generation,
+) -> Result<Vec<semel_core::certificate::Earlier>, Refusal> {
+    use semel_core::certificate::{Earlier, EarlierVerdict};
+    let judged = engine.journal.judgements(ask.proposal).map_err(store)?;
+    let mut earlier: Vec<Earlier> = Vec::new();
+    for volume in engine.journal.volumes(Some(ask.job.clone())).map_err(store)? {
+        if volume.role != Role::Cert || volume.generation == *this {
+            continue;
+        }
+        let verdict = match judged.iter().find(|j| j.generation == volume.generation) {
+            Some(judgement) => Some(
+                judgement
+                    .refusal
+                    .as_ref()
+                    .map_or(EarlierVerdict::Pass, |r| EarlierVerdict::Refused(r.code)),
+            ),
+            None => {
+                died_on(engine, &volume, &ask.proposal).then_some(EarlierVerdict::Refused(Code::DirtyVolume))
+            }
+        };
+        if let Some(verdict) = verdict {
+            earlier.push(Earlier {
+                attempt: volume.attempt,
+                generation: volume.generation,
+                verdict,
+            });
+        }
+    }
+    earlier.sort_by_key(|e| e.attempt);
+    Ok(earlier)
+}
+
+/// Says whether an attempt without a verdict was on this proposal; files that are gone say nothing.
+fn died_on(engine: &Engine, volume: &semel_core::volume::Volume, proposal: &Sha256) -> bool {
+    let record = engine
+        .volumes
+        .look(&volume.job, &volume.generation)
+        .and_then(|disk| semel_host::volume::read_record(&disk, ASKED, 1024));
+    record.is_ok_and(|bytes| bytes.is_some_and(|bytes| bytes == proposal.to_string().as_bytes()))
+}

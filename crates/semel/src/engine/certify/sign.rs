@@ -1,0 +1,249 @@
+//! Signing: the journal hears of the verdict first, then the signature stands.
+//!
+//! The unsigned statement is kept in `meta/` before the verdict is recorded. The signature is deterministic, so that
+//! a process that was killed in between leaves no signed statement, and the next one makes the very same envelope.
+
+use super::super::proposal::Proposal;
+use super::super::{Engine, host, signing, store, volume};
+use super::attempt::{self, Evidence};
+use super::{Ask, earlier};
+use semel_core::certificate::{
+    self, Outcome, PREDICATE_VERSION, Predicate, Recipe, SigningKey, Statement, Subjects,
+};
+use semel_core::confinement::Level;
+use semel_core::git_tree::ObjectId;
+use semel_core::ids::Generation;
+use semel_core::installer::{ProjectInstall, Toolchain};
+use semel_core::job::Certify;
+use semel_core::record::Judgement;
+use semel_core::{Code, Refusal, Sha256};
+use semel_host::git::Git;
+use semel_host::volume::{read_record, write_record};
+use semel_host::{clock, plain};
+use std::path::{Path, PathBuf};
+
+/// Is what was signed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Signed {
+    /// The digest of the envelope.
+    pub(super) certificate: Sha256,
+    /// The digest of the recipe.
+    pub(super) recipe: Sha256,
+}
+
+/// Is where the forms of a certificate lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Paths {
+    /// The DSSE envelope.
+    pub(crate) envelope: PathBuf,
+    /// The Sigstore bundle.
+    pub(crate) bundle: PathBuf,
+    /// The SSH signature of the payload.
+    pub(crate) ssh: PathBuf,
+    /// The install record that it names.
+    pub(crate) record: PathBuf,
+}
+
+/// Gives the places of the certificate of a generation.
+pub(crate) fn paths(state: &Path, generation: &Generation) -> Paths {
+    let place = |extension: &str| {
+        state
+            .join("certificates")
+            .join(format!("{generation}.{extension}"))
+    };
+    Paths {
+        envelope: place("dsse.json"),
+        bundle: place("sigstore.json"),
+        ssh: place("sig"),
+        record: attempt::record_place(state, generation.as_str()),
+    }
+}
+
+const STATEMENT: &str = "statement.json";
+const LARGEST_STATEMENT: u64 = 16 << 20;
+
+/// Signs the verdict on an attempt; a refusal is signed as such.
+///
+/// # Errors
+/// `bad_config` without a usable key; `store_unavailable`; `evidence_foreign` for a pass with nothing behind it.
+///
+/// # Durability
+/// Statement, record of the verdict, and envelope are on the disk, in this order, when this returns.
+pub(super) fn sign(
+    engine: &Engine,
+    ask: &Ask,
+    proposal: &Proposal,
+    opened: &volume::Opened,
+    evidence: &Evidence,
+    refusal: Option<&Refusal>,
+) -> Result<Signed, Refusal> {
+    let key = signing::load_or_new(&engine.config)?;
+    let recipe = recipe(&ask.certify)?;
+    let statement = statement(engine, ask, proposal, opened, evidence, refusal, recipe)?;
+    let payload = statement.to_payload()?;
+    write_record(&opened.disk, STATEMENT, &payload).map_err(host)?;
+    let envelope = certificate::sign(&statement, &key)?;
+    let certificate = Sha256::of(&envelope);
+    engine
+        .journal
+        .judge(Judgement {
+            job: opened.volume.job.clone(),
+            attempt: opened.volume.attempt,
+            generation: opened.volume.generation.clone(),
+            proposal: proposal.digest(),
+            tree: proposal.tree.to_string(),
+            refusal: refusal.cloned(),
+            certificate,
+            at: statement.predicate.issued_at,
+        })
+        .map_err(store)?;
+    publish(
+        &engine.config.state,
+        &opened.volume.generation,
+        &statement,
+        &envelope,
+        &key,
+    )?;
+    Ok(Signed { certificate, recipe })
+}
+
+fn publish(
+    state: &Path,
+    generation: &Generation,
+    statement: &Statement,
+    envelope: &[u8],
+    key: &SigningKey,
+) -> Result<(), Refusal> {
+    let paths = paths(state, generation);
+    plain::private_directory(&state.join("certificates")).map_err(host)?;
+    plain::write_file(&paths.bundle, &certificate::to_sigstore_bundle(statement, key)?).map_err(host)?;
+    plain::write_file(
+        &paths.ssh,
+        certificate::to_ssh_signature(statement, key)?.as_bytes(),
+    )
+    .map_err(host)?;
+    // The envelope comes last: where it stands, its other forms do.
+    plain::write_file(&paths.envelope, envelope).map_err(host)
+}
+
+/// Makes the envelope that a killed process had recorded, but not written.
+///
+/// # Errors
+/// `not_found` where the generation has no verdict; `unknown_state` where statement or key are not those that were
+/// recorded.
+pub(crate) fn heal(engine: &Engine, generation: &Generation) -> Result<Judgement, Refusal> {
+    let judgement = engine
+        .journal
+        .judgement(generation.clone())
+        .map_err(store)?
+        .ok_or_else(|| {
+            Refusal::new(Code::NotFound, "the generation has no verdict").name(generation.as_str())
+        })?;
+    let paths = paths(&engine.config.state, generation);
+    if paths.envelope.is_file() {
+        return Ok(judgement);
+    }
+    let unknown = |why: &str| Refusal::new(Code::UnknownState, why).name(generation.as_str());
+    let disk = engine.volumes.look(&judgement.job, generation).map_err(host)?;
+    let payload = read_record(&disk, STATEMENT, LARGEST_STATEMENT)
+        .map_err(host)?
+        .ok_or_else(|| unknown("the statement of a recorded verdict is gone"))?;
+    let statement = Statement::from_payload(&payload)?;
+    let key = signing::load(&engine.config)?;
+    let envelope = certificate::sign(&statement, &key)?;
+    if Sha256::of(&envelope) != judgement.certificate {
+        return Err(unknown(
+            "statement and key do not make the certificate that was recorded",
+        ));
+    }
+    publish(&engine.config.state, generation, &statement, &envelope, &key)?;
+    Ok(judgement)
+}
+
+fn statement(
+    engine: &Engine,
+    ask: &Ask,
+    proposal: &Proposal,
+    opened: &volume::Opened,
+    evidence: &Evidence,
+    refusal: Option<&Refusal>,
+    recipe: Sha256,
+) -> Result<Statement, Refusal> {
+    let tree: ObjectId = proposal.tree;
+    Ok(Statement {
+        subjects: Subjects {
+            tree,
+            proposal: proposal.digest(),
+            locks: evidence.locks.clone(),
+            record: evidence.record.as_deref().map(Sha256::of),
+        },
+        predicate: Predicate {
+            version: PREDICATE_VERSION,
+            job: opened.volume.job.clone(),
+            attempt: opened.volume.attempt,
+            generation: opened.volume.generation.clone(),
+            earlier: earlier(engine, ask, &opened.volume.generation)?,
+            recipe,
+            toolchain: toolchain(engine, evidence)?,
+            confinement: evidence
+                .level
+                .clone()
+                .unwrap_or_else(|| Level::none("the attempt ended before any command ran")),
+            report: evidence.report.clone(),
+            test_surface: evidence.surface.clone(),
+            weak: evidence.weak(),
+            versions: [("semel".to_owned(), env!("CARGO_PKG_VERSION").to_owned())].into(),
+            verdict: refusal.map_or(Outcome::Pass, |refusal| Outcome::Refused(refusal.clone())),
+            issued_at: clock::now(),
+        },
+    })
+}
+
+fn toolchain(engine: &Engine, evidence: &Evidence) -> Result<Vec<Toolchain>, Refusal> {
+    let git = Git::find(&engine.config.path).map_err(host)?;
+    let mut tools = evidence.toolchain.clone();
+    tools.push(Toolchain {
+        name: "git".to_owned(),
+        version: git.version().to_owned(),
+        path: git.program().display().to_string(),
+        sha256: git.sha256(),
+    });
+    tools.sort_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
+    tools.dedup();
+    Ok(tools)
+}
+
+/// Gives the digest of how a job certifies: another test command is another recipe.
+pub(crate) fn recipe(certify: &Certify) -> Result<Sha256, Refusal> {
+    let install = certify.install.iter().map(|installer| {
+        let args = certify.install_args.get(installer).cloned().unwrap_or_default();
+        std::iter::once(installer.name().to_owned()).chain(args).collect()
+    });
+    let project = match certify.project {
+        ProjectInstall::Skip => "project=skip",
+        ProjectInstall::UnboundBackend => "build_backend=unbound",
+    };
+    let report = certify.report.iter().map(|path| format!("report={path}"));
+    Recipe {
+        installers: certify.install.iter().copied().collect(),
+        install: install.collect(),
+        test: certify.test.clone(),
+        flags: std::iter::once(project.to_owned()).chain(report).collect(),
+        environment: certify
+            .env
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect(),
+        inputs: certify
+            .caches
+            .iter()
+            .map(|path| format!("cache={path}"))
+            .collect(),
+        expected_tests: certify.min_tests.unwrap_or(1),
+        timeout_s: certify
+            .timeout
+            .map_or(crate::limits::CERTIFY_TIMEOUT, |span| span.get())
+            .as_secs(),
+    }
+    .digest()
+}

@@ -1,0 +1,137 @@
+//! The test surface: what changed against the base that can change what the tests say.
+//!
+//! A tree can lie about its own tests; this list shows a reviewer where to look. It judges nothing.
+
+use super::super::host;
+use super::super::proposal::Base;
+use semel_core::git_tree::{BlobHasher, Mode, ObjectId};
+use semel_core::manifest::{Entry, FileMode, Manifest};
+use semel_core::{Refusal, RelPath};
+use semel_host::files::read_file;
+use semel_host::git::{Git, Repository};
+use semel_host::process::Cancel;
+use semel_host::root::Root;
+use std::collections::BTreeMap;
+
+const LARGEST: u64 = 64 << 20;
+
+/// Lists the paths of the surface that were changed, added or removed.
+pub(super) fn changed(
+    git: &Git,
+    base: Option<&Base>,
+    manifest: &Manifest,
+    root: &Root,
+    cancel: &Cancel,
+) -> Result<Vec<RelPath>, Refusal> {
+    let Some(base) = base else {
+        let all = manifest
+            .entries
+            .iter()
+            .map(Entry::path)
+            .filter(|path| concerns_tests(path));
+        return Ok(all.cloned().collect());
+    };
+    let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
+    let commit = repository.parse_id(&base.commit).map_err(host)?;
+    let tree = repository.read_commit(&commit).map_err(host)?.tree;
+    let mut before: BTreeMap<RelPath, (Mode, ObjectId)> = BTreeMap::new();
+    for leaf in repository.list_tree(&tree).map_err(host)? {
+        if concerns_tests(&leaf.path) {
+            before.insert(leaf.path, (leaf.mode, leaf.id));
+        }
+    }
+    let mut changed = Vec::new();
+    for entry in manifest
+        .entries
+        .iter()
+        .filter(|entry| concerns_tests(entry.path()))
+    {
+        let now = identity(entry, root, &repository)?;
+        if before.remove(entry.path()) != Some(now) {
+            changed.push(entry.path().clone());
+        }
+    }
+    changed.extend(before.into_keys());
+    changed.sort();
+    Ok(changed)
+}
+
+fn identity(entry: &Entry, root: &Root, repository: &Repository) -> Result<(Mode, ObjectId), Refusal> {
+    let (mode, bytes) = match entry {
+        Entry::Symlink { target, .. } => (Mode::Symlink, target.clone().into_bytes()),
+        Entry::File { path, mode, .. } => {
+            let mode = match mode {
+                FileMode::Executable => Mode::Executable,
+                FileMode::Plain => Mode::File,
+            };
+            (mode, read_file(root, path, LARGEST).map_err(host)?.bytes)
+        }
+    };
+    let mut hasher = BlobHasher::new(repository.format(), bytes.len() as u64);
+    hasher.update(&bytes);
+    Ok((mode, hasher.finish()?))
+}
+
+/// Says whether a path can change what the tests say: tests, fixtures, configuration of runners and builds.
+fn concerns_tests(path: &RelPath) -> bool {
+    let Some((_, name)) = path.split_last() else {
+        return false;
+    };
+    let configuration: &[&[u8]] = &[
+        b"conftest.py",
+        b"pytest.ini",
+        b"tox.ini",
+        b"setup.cfg",
+        b"setup.py",
+        b"pyproject.toml",
+        b"noxfile.py",
+        b"sitecustomize.py",
+        b"usercustomize.py",
+        b"package.json",
+        b".npmrc",
+        b"Cargo.toml",
+        b"build.rs",
+        b"Makefile",
+        b"justfile",
+        b".coveragerc",
+    ];
+    let parts: Vec<&[u8]> = path.components().collect();
+    let in_dir = |dirs: &[&[u8]]| parts[..parts.len() - 1].iter().any(|part| dirs.contains(part));
+    configuration.contains(&name)
+        || in_dir(&[b"test", b"tests", b"__tests__", b"spec", b".cargo"])
+        || name.starts_with(b"test_")
+        || [
+            &b"_test."[..],
+            b".test.",
+            b".spec.",
+            b"jest.config.",
+            b"vitest.config.",
+            b"mocharc",
+        ]
+        .iter()
+        .any(|mark| name.windows(mark.len()).any(|window| window == *mark))
+        || name.ends_with(b".pth")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_change_the_tests_is_known_by_its_path() {
+        let path = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
+        for yes in [
+            "tests/a.txt",
+            "conftest.py",
+            "a/conftest.py",
+            "src/x_test.go",
+            "a.test.ts",
+            ".cargo/config.toml",
+        ] {
+            assert!(concerns_tests(&path(yes)), "{yes}");
+        }
+        for no in ["src/lib.rs", "README.md", "contest.py", "docs/testing.md"] {
+            assert!(!concerns_tests(&path(no)), "{no}");
+        }
+    }
+}

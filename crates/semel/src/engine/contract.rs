@@ -1,0 +1,108 @@
+//! `semel contract`: the volume contract on a disk that somebody else manages. It touches no store.
+
+use semel_core::attempt::{self, Passed, Strictness};
+use semel_core::lockset::Format;
+use semel_core::{Code, Refusal, RelPath};
+pub(crate) use semel_host::contract::Guard;
+use semel_host::contract::{Disk, Ours, open_for_wipe};
+use std::path::Path;
+
+/// Is who asks, as they gave it.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    /// The generation.
+    pub(crate) generation: Option<String>,
+    /// The attempt.
+    pub(crate) attempt: Option<String>,
+}
+
+pub(super) fn refusal(error: semel_host::Error) -> Refusal {
+    error.into_refusal()
+}
+
+/// Checks the disk, and writes its state where the check passes.
+///
+/// # Errors
+/// Those of [`attempt::check`]; a refusal leaves the state as it was.
+pub(crate) fn check(
+    workspace: &Path,
+    identity: Identity,
+    named: &[RelPath],
+    strictness: Strictness,
+) -> Result<Passed, Refusal> {
+    // The identity comes first in the order of the contract: also where there is no workspace.
+    attempt::identity("VOLUME_GENERATION", identity.generation.as_deref())?;
+    attempt::identity("JOB_ATTEMPT", identity.attempt.as_deref())?;
+    let disk = Disk::open(workspace).map_err(refusal)?;
+    let held = disk.hold().map_err(refusal)?;
+    let recognised = |name: &[u8]| Format::recognise(name).is_some();
+    let mut facts = disk
+        .facts((identity.generation, identity.attempt), named, &recognised)
+        .map_err(refusal)?;
+    if strictness == Strictness::Strict {
+        facts.leftover = disk.leftover().map_err(refusal)?;
+    }
+    let passed = attempt::check(&facts, strictness)?;
+    held.save(&passed.state).map_err(refusal)?;
+    Ok(passed)
+}
+
+/// Marks the disk dirty.
+///
+/// # Errors
+/// `bad_input` where there is no workspace; `io_failed`.
+pub(crate) fn dirty(workspace: &Path, why: &str) -> Result<(), Refusal> {
+    Disk::open(workspace)
+        .and_then(|disk| disk.mark_dirty(why))
+        .map_err(refusal)
+}
+
+/// Lifts the mark after a command that ended clean.
+///
+/// # Errors
+/// `io_failed`; the disk then stays dirty.
+pub(crate) fn clean(workspace: &Path) -> Result<(), Refusal> {
+    Disk::open(workspace)
+        .and_then(|disk| disk.unmark_dirty())
+        .map_err(refusal)
+}
+
+/// Says what a wipe does with a disk that was never ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Adopt {
+    /// It takes it.
+    Yes,
+    /// It refuses.
+    No,
+}
+
+/// Removes everything from the disk, and leaves the marks of its new generation.
+///
+/// A wipe that is cut short leaves the disk dirty.
+///
+/// # Errors
+/// `missing_identity`, `path_escapes_root` and `bad_input` as in [`open_for_wipe`]; `path_escapes_root`, reason
+/// `not_ours`, for a disk that carries neither a generation nor a state; `io_failed` for what cannot be removed.
+pub(crate) fn wipe(
+    workspace: Option<&Path>,
+    generation: Option<&str>,
+    guard: &Guard,
+    adopt: Adopt,
+) -> Result<String, Refusal> {
+    let Some(workspace) = workspace else {
+        let why = "a wipe needs WORKSPACE, absolute and of 8 characters or more";
+        return Err(Refusal::new(Code::MissingIdentity, why).name("WORKSPACE"));
+    };
+    let generation = attempt::identity("VOLUME_GENERATION", generation)?;
+    let disk = open_for_wipe(workspace, guard).map_err(refusal)?;
+    if adopt == Adopt::No && disk.is_ours().map_err(refusal)? == Ours::No {
+        let why = "the disk carries neither a generation nor a contract state; --adopt takes it all the same";
+        return Err(Refusal::new(Code::PathEscapesRoot, why)
+            .reason("not_ours")
+            .name(workspace.display().to_string()));
+    }
+    disk.mark_dirty("a wipe began").map_err(refusal)?;
+    disk.clear().map_err(refusal)?;
+    disk.leave_clean(generation.trim()).map_err(refusal)?;
+    Ok(generation.trim().to_owned())
+}

@@ -1,0 +1,102 @@
+//! The points at which a crash test ends the daemon, by name.
+//!
+//! In ordinary life nobody asks for one, and `reached` compares with `None`.
+
+use semel_core::{Code, Refusal};
+use semel_host::files::{Step, Steps};
+use std::time::Duration;
+
+/// Names a point of a mutating use case, right after what it is named for was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CrashPoint {
+    /// The call was understood and its key looked up.
+    Checked,
+    /// A step of the host was done.
+    Host(Step),
+    /// The intent is recorded.
+    Begun,
+    /// The effect happened; it has no receipt yet.
+    Acted,
+    /// The receipt is recorded; nobody was told.
+    Receipted,
+    /// Recovery looked at an open intent.
+    RecoveryObserved,
+    /// Recovery recorded the outcome of an open intent.
+    RecoverySettled,
+    /// Recovery tidied up after an open intent.
+    RecoveryTidied,
+}
+
+impl CrashPoint {
+    /// Lists every point, in the order in which they come.
+    pub(crate) fn all() -> Vec<CrashPoint> {
+        let live = [CrashPoint::Checked];
+        let host = Step::ALL.iter().copied();
+        let (before, after): (Vec<Step>, Vec<Step>) =
+            host.partition(|step| matches!(step, Step::Staged | Step::StagedSynced));
+        live.into_iter()
+            .chain(before.into_iter().map(CrashPoint::Host))
+            .chain([CrashPoint::Begun])
+            .chain(after.into_iter().map(CrashPoint::Host))
+            .chain([
+                CrashPoint::Acted,
+                CrashPoint::Receipted,
+                CrashPoint::RecoveryObserved,
+                CrashPoint::RecoverySettled,
+                CrashPoint::RecoveryTidied,
+            ])
+            .collect()
+    }
+
+    /// Gives the name by which a test asks for the point.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            CrashPoint::Checked => "checked",
+            CrashPoint::Host(step) => step.name(),
+            CrashPoint::Begun => "begun",
+            CrashPoint::Acted => "acted",
+            CrashPoint::Receipted => "receipted",
+            CrashPoint::RecoveryObserved => "recovery_observed",
+            CrashPoint::RecoverySettled => "recovery_settled",
+            CrashPoint::RecoveryTidied => "recovery_tidied",
+        }
+    }
+
+    /// Finds the point of a name.
+    ///
+    /// # Errors
+    /// `usage` for any other name.
+    pub(crate) fn parse(name: &str) -> Result<Self, Refusal> {
+        Self::all()
+            .into_iter()
+            .find(|point| point.name() == name)
+            .ok_or_else(|| Refusal::new(Code::Usage, "there is no such crash point").name(name))
+    }
+}
+
+/// Says what is done at which point.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hooks {
+    /// Where the process kills itself.
+    pub(crate) crash: Option<CrashPoint>,
+    /// Where a call pauses, and for how long.
+    pub(crate) pause: Option<(CrashPoint, Duration)>,
+}
+
+impl Hooks {
+    /// Hears that a point was reached.
+    pub(crate) fn reached(&self, point: CrashPoint) {
+        if let Some((_, long)) = self.pause.filter(|(at, _)| *at == point) {
+            std::thread::sleep(long);
+        }
+        if self.crash == Some(point) {
+            semel_host::daemon::crash();
+        }
+    }
+}
+
+impl Steps for Hooks {
+    fn reached(&self, step: Step) {
+        Hooks::reached(self, CrashPoint::Host(step));
+    }
+}

@@ -1,0 +1,75 @@
+//! Delivery: a new branch, or a patch, whose tree is exactly the certified one.
+
+use super::run::Asked;
+use super::{Engine, draft, host, proposal, volume};
+use semel_core::pipeline::{Run, Stage};
+use semel_core::{Code, Refusal, RelPath, Sha256};
+use semel_host::git::{Delivery, Git, Import, Repository, Sealed, deliver_branch, make_patch};
+use semel_host::process::Cancel;
+
+/// Delivers the certified tree as the job asks; delivering it again finds its own work.
+///
+/// # Errors
+/// `tree_mismatch`, `precondition_failed` where the branch is at another commit, `bad_input`, `git_failed`.
+pub(crate) fn deliver(
+    engine: &Engine,
+    asked: &Asked,
+    run: &Run,
+    proposal: &Sha256,
+    cancel: &Cancel,
+) -> Result<String, Refusal> {
+    let job = &asked.job;
+    if job.output.branch.is_none() && job.output.patch.is_none() {
+        return Ok("nothing".to_owned());
+    }
+    let proposal = proposal::find(engine, proposal)?;
+    let generation = run
+        .stages
+        .iter()
+        .rev()
+        .find_map(|stage| match stage {
+            Stage::AgentEnded { generation } => Some(generation),
+            Stage::Drafted { .. }
+            | Stage::Sealed { .. }
+            | Stage::Certified { .. }
+            | Stage::Delivered { .. } => None,
+        })
+        .ok_or_else(|| Refusal::new(Code::Internal, "a sealed run without a draft"))?;
+    let known = volume::find(engine, generation)?;
+    let disk = engine.volumes.look(&known.job, generation).map_err(host)?;
+    let chosen: Vec<RelPath> = proposal
+        .manifest
+        .entries
+        .iter()
+        .map(|entry| entry.path().clone())
+        .collect();
+    let sealed = Sealed {
+        dir: disk.tree().handle(),
+        chosen: &chosen,
+        certified: proposal.tree,
+    };
+    let git = Git::find(&engine.config.path).map_err(host)?;
+    let place = draft::repository(&job.repository, &asked.beside)?;
+    let repository = Repository::open(&git, &place, cancel).map_err(host)?;
+    let base = repository.parse_id(&run.new.base).map_err(host)?;
+    match (&job.output.branch, &job.output.patch) {
+        (Some(branch), _) => {
+            let import = Import {
+                base,
+                branch: branch.clone(),
+                message: format!("{}\n\nCertified-Tree: {}\n", job.job, proposal.tree),
+                at: run.new.at,
+            };
+            let (Delivery::Created(commit) | Delivery::AlreadyThere(commit)) =
+                deliver_branch(&repository, &sealed, &import).map_err(host)?;
+            Ok(format!("branch {branch} {commit}"))
+        }
+        (None, Some(patch)) => {
+            let place = asked.beside.join(patch);
+            let scratch = disk.path().join("work").join("objects");
+            let patch = make_patch(&repository, &sealed, &base, &scratch, &place).map_err(host)?;
+            Ok(format!("patch {} {}", place.display(), patch.sha256))
+        }
+        (None, None) => Ok("nothing".to_owned()),
+    }
+}

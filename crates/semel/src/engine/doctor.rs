@@ -1,0 +1,105 @@
+//! `semel doctor`: what this machine can keep of our promises, each found out by trying it.
+
+use super::host;
+use crate::config::Config;
+use semel_core::Refusal;
+use semel_core::confinement::{Confinement, Level};
+use semel_host::git::Git;
+use semel_host::{files, plain, sandbox};
+use serde::Serialize;
+use std::ffi::OsStr;
+
+/// Says how a finding is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Grade {
+    /// As it should be.
+    Ok,
+    /// Something is promised less.
+    Less,
+    /// Something cannot be done at all.
+    Missing,
+}
+
+/// Is one finding.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Finding {
+    /// What was looked at.
+    pub(crate) name: &'static str,
+    /// How it is to be taken.
+    pub(crate) grade: Grade,
+    /// What was found, and what follows.
+    pub(crate) found: String,
+}
+
+/// Looks at everything that the promises rest on.
+///
+/// # Errors
+/// `io_failed` where the state root cannot be made.
+pub(crate) fn look(config: &Config) -> Result<Vec<Finding>, Refusal> {
+    plain::private_directory(&config.state).map_err(host)?;
+    let mut findings = vec![confinement(), landlock()];
+    findings.push(match files::power_supported(&config.state) {
+        Ok(()) => finding("durability", Grade::Ok, "power and process"),
+        Err(error) => finding(
+            "durability",
+            Grade::Less,
+            format!("process; power is refused here ({error}), power-best-effort is not"),
+        ),
+    });
+    findings.push(match Git::find(&config.path) {
+        Ok(git) => finding(
+            "git",
+            Grade::Ok,
+            format!("{} at {}", git.version(), git.program().display()),
+        ),
+        Err(error) => finding(
+            "git",
+            Grade::Missing,
+            format!("{error}; run, certify --git, gate and restore need it"),
+        ),
+    });
+    let tools = ["python3", "uv", "node", "npm", "cargo"];
+    findings.extend(tools.map(|name| tool(name, config)));
+    Ok(findings)
+}
+
+fn finding(name: &'static str, grade: Grade, found: impl Into<String>) -> Finding {
+    Finding {
+        name,
+        grade,
+        found: found.into(),
+    }
+}
+
+fn confinement() -> Finding {
+    let level = sandbox::probe().unwrap_or_else(|error| Level::none(error.to_string()));
+    let grade = match level.confinement {
+        Confinement::Full => Grade::Ok,
+        Confinement::Partial => Grade::Less,
+        Confinement::None => Grade::Missing,
+    };
+    let mut found = level.confinement.to_string();
+    if !level.missing.is_empty() {
+        found.push_str(&format!(", without {}", level.missing.join("; ")));
+    }
+    finding("confinement", grade, found)
+}
+
+fn landlock() -> Finding {
+    match sandbox::landlock_abi() {
+        0 => finding(
+            "landlock",
+            Grade::Less,
+            "not in this kernel; the mount namespace stands alone",
+        ),
+        abi => finding("landlock", Grade::Ok, format!("ABI {abi}")),
+    }
+}
+
+fn tool(name: &'static str, config: &Config) -> Finding {
+    match sandbox::resolve_program(OsStr::new(name), &config.path) {
+        Ok(place) => finding(name, Grade::Ok, place.display().to_string()),
+        Err(_) => finding(name, Grade::Less, "not on the path; jobs that use it are refused"),
+    }
+}

@@ -1,0 +1,164 @@
+//! `semel gate`: does this certificate cover exactly the tree that is to be merged?
+//!
+//! Pure, offline and repeatable: the verdict is `semel_core::gate`'s. Here its inputs are read, each from where it
+//! may come, and a use is recorded where that was asked for. An exit code of anything else plays no part.
+
+use super::{Engine, binding, host, store};
+use semel_core::certificate::KeyId;
+use semel_core::gate::{self, Candidate, Consumed, Policy, Verdict};
+use semel_core::git_tree::{Mode, ObjectId};
+use semel_core::record::Consumption;
+use semel_core::{Code, Refusal, RelPath, Sha256};
+use semel_host::git::{Git, Repository};
+use semel_host::plain;
+use semel_host::process::Cancel;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Says where the policy comes from; never from the tree under test.
+#[derive(Clone, Debug)]
+pub(crate) enum PolicySource {
+    /// A file of the host.
+    File(PathBuf),
+    /// A blob of a base commit, which is given by its full id.
+    Base {
+        /// The id, as the caller gave it.
+        base: String,
+        /// The path of the policy in it.
+        path: RelPath,
+    },
+}
+
+/// Is what is to be judged.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    /// The signed envelope.
+    pub(crate) certificate: PathBuf,
+    /// The repository that holds the candidate.
+    pub(crate) repository: PathBuf,
+    /// The candidate commit, as the caller gave it.
+    pub(crate) commit: String,
+    /// Where the policy comes from.
+    pub(crate) policy: PolicySource,
+    /// The install record, where the caller has it.
+    pub(crate) record: Option<PathBuf>,
+    /// Ids of revoked keys.
+    pub(crate) revoked: Vec<KeyId>,
+}
+
+/// Is a verdict with what is needed to record its use.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    verdict: Verdict,
+    policy: Policy,
+    repository: String,
+}
+
+const LARGEST_CERTIFICATE: u64 = 16 << 20;
+const LARGEST_RECORD: u64 = 256 << 20;
+const LARGEST_POLICY: u64 = 1 << 20;
+
+/// Judges a candidate.
+///
+/// # Errors
+/// `bad_input` for an id that is no full object id, reason `policy_base_not_an_object_id` for that of the base; for
+/// a base that is the candidate itself; `not_found` for a missing file; `bad_config` for a bad policy; those of
+/// [`Repository`]. A certificate that does not hold is no error but a verdict.
+pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> {
+    // What the caller states is checked before anything is read.
+    let base = match &ask.policy {
+        PolicySource::Base { base, .. } => Some(gate::policy_base(base)?),
+        PolicySource::File(_) => None,
+    };
+    let cancel = Cancel::new().map_err(host)?;
+    let git = Git::find(programs).map_err(host)?;
+    let repository = Repository::open(&git, &ask.repository, &cancel).map_err(host)?;
+    let commit = repository.parse_id(&ask.commit).map_err(host)?;
+    let policy = policy(&repository, &ask.policy, base, &commit)?;
+    let candidate = candidate(&repository, commit)?;
+    let envelope = plain::read_file(&ask.certificate, LARGEST_CERTIFICATE).map_err(host)?;
+    let record = match &ask.record {
+        Some(place) => Some(Sha256::of(
+            &plain::read_file(place, LARGEST_RECORD).map_err(host)?,
+        )),
+        None => None,
+    };
+    let now = semel_host::clock::now();
+    let verdict = gate::verdict(&policy, &envelope, record, &candidate, now, &ask.revoked);
+    let repository = repository.common_dir().display().to_string();
+    Ok(Judged {
+        verdict,
+        policy,
+        repository,
+    })
+}
+
+fn policy(
+    repository: &Repository,
+    source: &PolicySource,
+    base: Option<ObjectId>,
+    candidate: &ObjectId,
+) -> Result<Policy, Refusal> {
+    let bytes = match (source, base) {
+        (PolicySource::Base { path, .. }, Some(base)) => {
+            if base == *candidate {
+                let why = "the policy would come from the very tree under test";
+                return Err(Refusal::new(Code::BadInput, why).reason("policy_base_is_candidate"));
+            }
+            let tree = repository.read_commit(&base).map_err(host)?.tree;
+            repository.read_blob(&tree, path).map_err(host)?.1
+        }
+        (PolicySource::File(place), _) => plain::read_file(place, LARGEST_POLICY).map_err(host)?,
+        (PolicySource::Base { .. }, None) => {
+            return Err(Refusal::new(Code::Internal, "a base without an id"));
+        }
+    };
+    let text =
+        String::from_utf8(bytes).map_err(|_| Refusal::new(Code::BadConfig, "the policy is not UTF-8"))?;
+    Policy::parse(&text)
+}
+
+fn candidate(repository: &Repository, commit: ObjectId) -> Result<Candidate, Refusal> {
+    let tree = repository.read_commit(&commit).map_err(host)?.tree;
+    let mut locks = BTreeMap::new();
+    for leaf in repository.list_tree(&tree).map_err(host)? {
+        if binding::binds(&leaf.path).is_some() && matches!(leaf.mode, Mode::File | Mode::Executable) {
+            let (_, bytes) = repository.read_blob(&tree, &leaf.path).map_err(host)?;
+            locks.insert(leaf.path, Sha256::of(&bytes));
+        }
+    }
+    Ok(Candidate { commit, tree, locks })
+}
+
+impl Judged {
+    /// Gives the verdict; no journal was asked.
+    pub(crate) fn verdict(self) -> Verdict {
+        self.verdict.with_consumption(&self.policy, None)
+    }
+
+    /// Records the use of the certificate for one merge, if the verdict passes.
+    ///
+    /// The same merge passes again; any other is refused.
+    ///
+    /// # Errors
+    /// `store_unavailable`, `daemon_unreachable`. A use for another target is no error but a verdict.
+    pub(crate) fn consume(self, engine: &Engine, target: &str) -> Result<Verdict, Refusal> {
+        let (true, Some(generation)) = (self.verdict.pass, self.verdict.generation.clone()) else {
+            return Ok(self.verdict());
+        };
+        let use_of = Consumption {
+            generation,
+            certificate: self.verdict.certificate,
+            repository: self.repository,
+            target: target.to_owned(),
+            tree: self.verdict.tree.to_string(),
+            at: semel_host::clock::now(),
+        };
+        let consumed: Result<Consumed, Refusal> = match engine.journal.consume(use_of) {
+            Ok(consumed) => Ok(consumed),
+            Err(error) if error.code() == Code::GateRefused => Err(error.into_refusal()),
+            Err(error) => return Err(store(error)),
+        };
+        Ok(self.verdict.with_consumption(&self.policy, Some(&consumed)))
+    }
+}

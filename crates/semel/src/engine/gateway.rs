@@ -1,0 +1,225 @@
+//! What the daemon holds while it serves calls: open roots, path locks, running executions, and its own health.
+
+use super::crash::Hooks;
+use super::locks::PathLocks;
+use super::{Engine, host, store};
+use crate::limits;
+use crate::telemetry::{Counters, Phase};
+use semel_core::digest::Sha256;
+use semel_core::ids::{ExecutionId, Generation};
+use semel_core::volume::Volume;
+use semel_core::{Code, Refusal};
+use semel_host::volume::Volume as Disk;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, OwnedSemaphorePermit, Semaphore, watch};
+
+/// Is the running gateway.
+pub(crate) struct Gateway {
+    /// Journal, volumes and configuration.
+    pub(crate) engine: Engine,
+    /// Crash points and pauses of the tests.
+    pub(crate) hooks: Hooks,
+    /// What was counted.
+    pub(crate) counters: Counters,
+    /// The locks on paths.
+    pub(super) locks: PathLocks,
+    /// Executions that run in this process; whoever waits for one hears when it ends.
+    flights: Mutex<HashMap<ExecutionId, watch::Sender<Flight>>>,
+    roots: RwLock<HashMap<Generation, Arc<Disk>>>,
+    gates: Mutex<HashMap<Generation, Arc<tokio::sync::RwLock<()>>>>,
+    permits: Arc<Semaphore>,
+    poisoned: OnceLock<String>,
+    phase: watch::Sender<Phase>,
+}
+
+/// Says whether an execution is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flight {
+    /// It is.
+    Running,
+    /// It ended, one way or another: the journal says which.
+    Ended,
+}
+
+/// Marks an execution as running until it is dropped.
+pub(crate) struct InFlight {
+    gateway: Arc<Gateway>,
+    execution_id: ExecutionId,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let ended = lock(&self.gateway.flights).remove(&self.execution_id);
+        if let Some(ended) = ended {
+            ended.send_replace(Flight::Ended);
+        }
+    }
+}
+
+/// Keeps the end of a generation out while a call works in it.
+pub(crate) type Pass = OwnedRwLockReadGuard<()>;
+
+impl Gateway {
+    /// Makes a gateway that is still starting.
+    pub(crate) fn new(engine: Engine, hooks: Hooks) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            hooks,
+            counters: Counters::default(),
+            locks: PathLocks::default(),
+            flights: Mutex::default(),
+            roots: RwLock::default(),
+            gates: Mutex::default(),
+            permits: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
+            poisoned: OnceLock::new(),
+            phase: watch::Sender::new(Phase::Starting),
+        })
+    }
+
+    /// Gives what the gateway is doing, and hears of changes.
+    pub(crate) fn phase(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
+    }
+
+    /// Begins to take calls, or to finish them.
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.send_if_modified(|now| {
+            let may = *now != Phase::Poisoned && *now != phase;
+            if may {
+                *now = phase;
+            }
+            may
+        });
+    }
+
+    /// Takes no more mutations: what is on disk has to be looked at anew by another life of the daemon.
+    pub(crate) fn poison(&self, why: &Refusal) {
+        drop(self.poisoned.set(why.to_string()));
+        self.phase.send_replace(Phase::Poisoned);
+    }
+
+    /// Gives the first failure, if the gateway is poisoned.
+    pub(crate) fn poisoned(&self) -> Option<&str> {
+        self.poisoned.get().map(String::as_str)
+    }
+
+    /// Says whether new effects may begin.
+    ///
+    /// # Errors
+    /// `store_unavailable` when poisoned; `draining` at shutdown.
+    pub(crate) fn open_for_effects(&self) -> Result<(), Refusal> {
+        match *self.phase.borrow() {
+            Phase::Ready => Ok(()),
+            Phase::Starting | Phase::Draining => {
+                Err(Refusal::new(Code::Draining, "the daemon is shutting down"))
+            }
+            Phase::Poisoned => Err(Refusal::new(
+                Code::StoreUnavailable,
+                "a failure left it open what is on the disk; the daemon ends and recovers",
+            )),
+        }
+    }
+
+    /// Takes one of the places for calls under way.
+    ///
+    /// # Errors
+    /// `too_many` when all are taken.
+    pub(crate) fn permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.permits.clone().try_acquire_owned().map_err(|_| {
+            let why = format!("{} calls are under way", limits::IN_FLIGHT);
+            Refusal::new(Code::TooMany, why)
+        })
+    }
+
+    /// Counts the calls under way.
+    pub(crate) fn in_flight(&self) -> usize {
+        limits::IN_FLIGHT.saturating_sub(self.permits.available_permits())
+    }
+
+    /// Finds the volume of a bearer token, living or ended.
+    ///
+    /// # Errors
+    /// `unauthorized` for no token, a malformed or an unknown one; `store_unavailable`.
+    pub(crate) fn lease(&self, token: Option<&str>) -> Result<Volume, Refusal> {
+        let unknown = |why: &str| Refusal::new(Code::Unauthorized, why);
+        let token = token.ok_or_else(|| unknown("no bearer token was sent"))?;
+        if !super::volume::token_shape(token) {
+            return Err(unknown("the bearer token is not one of ours"));
+        }
+        self.engine
+            .journal
+            .lease(Sha256::of(token.as_bytes()))
+            .map_err(store)?
+            .ok_or_else(|| unknown("the bearer token is not known"))
+    }
+
+    /// Gives the open volume of a lease; it is opened, and its identity compared, the first time.
+    ///
+    /// # Errors
+    /// Those of reopening: `dirty_volume`, `unknown_state`.
+    pub(crate) fn disk(&self, volume: &Volume) -> Result<Arc<Disk>, Refusal> {
+        let known = self.roots.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(disk) = known.get(&volume.generation) {
+            return Ok(disk.clone());
+        }
+        drop(known);
+        let identity = volume.identity.as_ref().ok_or_else(|| {
+            Refusal::new(Code::UnknownState, "the volume has no directory yet")
+                .name(volume.generation.as_str())
+        })?;
+        let disk = self
+            .engine
+            .volumes
+            .reopen(&volume.job, &volume.generation, identity)
+            .map_err(host)?;
+        let mut known = self.roots.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(known
+            .entry(volume.generation.clone())
+            .or_insert_with(|| Arc::new(disk))
+            .clone())
+    }
+
+    fn gate(&self, generation: &Generation) -> Arc<tokio::sync::RwLock<()>> {
+        lock(&self.gates).entry(generation.clone()).or_default().clone()
+    }
+
+    /// Enters a generation: while the pass is held, the generation does not end.
+    pub(crate) async fn pass(&self, generation: &Generation) -> Pass {
+        self.gate(generation).read_owned().await
+    }
+
+    /// Waits until no call works in a generation, and keeps new ones out while the answer is held.
+    pub(crate) async fn close(&self, generation: &Generation) -> OwnedRwLockWriteGuard<()> {
+        self.gate(generation).write_owned().await
+    }
+
+    /// Forgets the open handles of a generation that ended.
+    pub(crate) fn forget(&self, generation: &Generation) {
+        self.roots
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(generation);
+        lock(&self.gates).remove(generation);
+    }
+
+    /// Marks an execution as running.
+    pub(super) fn takes_off(self: &Arc<Self>, execution_id: &ExecutionId) -> InFlight {
+        lock(&self.flights).insert(execution_id.clone(), watch::Sender::new(Flight::Running));
+        InFlight {
+            gateway: self.clone(),
+            execution_id: execution_id.clone(),
+        }
+    }
+
+    /// Gives what tells when an execution ends; `None` where it does not run here.
+    pub(super) fn flight(&self, execution_id: &ExecutionId) -> Option<watch::Receiver<Flight>> {
+        lock(&self.flights)
+            .get(execution_id)
+            .map(watch::Sender::subscribe)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,57 @@
+//! The heartbeat: one file, written by the daemon once a second, read by the probe process; one way.
+
+use super::gateway::Gateway;
+use super::host;
+use crate::limits;
+use crate::telemetry::Heartbeat;
+use semel_core::ids::Incarnation;
+use semel_core::{Code, Refusal};
+use semel_host::clock;
+use semel_host::daemon::{Keep, StateRoot, in_our_pid_namespace, read_small};
+use std::path::Path;
+
+/// The name of the heartbeat beneath the state root.
+pub(crate) const HEARTBEAT_FILE: &str = "run/heartbeat.json";
+
+const HEARTBEAT_CAP: u64 = 64 << 10;
+
+/// Writes one heartbeat.
+///
+/// # Errors
+/// `io_failed`.
+pub(crate) fn beat(gateway: &Gateway, root: &StateRoot, incarnation: Incarnation) -> Result<(), Refusal> {
+    let heartbeat = Heartbeat {
+        at: clock::now().0,
+        incarnation: incarnation.0,
+        phase: *gateway.phase().borrow(),
+        in_flight: gateway.in_flight() as u64,
+        counted: gateway.counters.read(),
+    };
+    let bytes = serde_json::to_vec(&heartbeat).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
+    root.replace(HEARTBEAT_FILE, &bytes, Keep::Unsynced).map_err(host)
+}
+
+/// Reads the heartbeat, if the daemon is alive.
+///
+/// # Errors
+/// `daemon_unreachable` where there is none, or it is older than the bound.
+pub(crate) fn heartbeat(file: &Path) -> Result<Heartbeat, Refusal> {
+    let dead = |why: String| Refusal::new(Code::DaemonUnreachable, why);
+    let bytes = read_small(file, HEARTBEAT_CAP).map_err(|e| dead(e.to_string()))?;
+    let heartbeat: Heartbeat = serde_json::from_slice(&bytes).map_err(|e| dead(e.to_string()))?;
+    let age = clock::now().0.saturating_sub(heartbeat.at);
+    if u128::from(age) > limits::HEARTBEAT_STALE.as_millis() {
+        return Err(dead(format!("the last heartbeat is {age} ms old")));
+    }
+    Ok(heartbeat)
+}
+
+/// Makes an id for a request.
+pub(crate) fn request_id() -> Option<String> {
+    Some(clock::seed().ok()?.uuid_v7())
+}
+
+/// Says whether a peer lives outside of every sandbox.
+pub(crate) fn outside_of_sandboxes(pid: u32) -> bool {
+    in_our_pid_namespace(pid)
+}

@@ -1,0 +1,152 @@
+//! What people look at: status, log, verification, backup. Nothing here has an effect on a volume.
+
+use super::{Engine, host, serve, store};
+use crate::config::Config;
+use crate::wire::{self, Absent, Link};
+use semel_core::call::{CallState, Intent};
+use semel_core::record::Record;
+use semel_core::volume::{Volume, VolumeState};
+use semel_core::{Code, Refusal};
+use semel_host::clock;
+pub(crate) use semel_store::journal::{ChainReport, JournalStatus, LogFilter, LogLine, OnlyConflicts};
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Is what `semel status` shows.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// What the running daemon says of itself; `None` where none runs.
+    pub(crate) daemon: Option<Value>,
+    /// The journal; `None` where there is none yet.
+    pub(crate) journal: Option<JournalStatus>,
+    /// Volumes that are not ended.
+    pub(crate) open: Vec<Volume>,
+    /// Volumes that ended dirty and are still there.
+    pub(crate) quarantined: Vec<Volume>,
+    /// Calls that run.
+    pub(crate) running: Vec<Intent>,
+    /// Calls whose outcome cannot be told, with the evidence.
+    pub(crate) unknown: Vec<(Intent, String)>,
+    /// When it was seen, in milliseconds since the Unix epoch.
+    pub(crate) now: u64,
+}
+
+/// Looks at daemon and journal, whether or not a daemon runs; starts none.
+///
+/// # Errors
+/// `store_unavailable` where the journal cannot be read.
+pub(crate) fn status(config: Config) -> Result<Seen, Refusal> {
+    let shared = Arc::new(config.clone());
+    let daemon = serve::announced(&config.state).and_then(|_| {
+        Link::new(shared, Absent::Refuse)
+            .admin("GET", "/v1/admin/status", Vec::new())
+            .ok()
+    });
+    let mut seen = Seen {
+        daemon,
+        journal: None,
+        open: Vec::new(),
+        quarantined: Vec::new(),
+        running: Vec::new(),
+        unknown: Vec::new(),
+        now: clock::now().0,
+    };
+    let Some(engine) = existing(config)? else {
+        return Ok(seen);
+    };
+    let journal = &engine.journal;
+    let status = journal.status().map_err(store)?;
+    for volume in journal.volumes(None).map_err(store)? {
+        match volume.state {
+            VolumeState::Open | VolumeState::Opening => seen.open.push(volume),
+            VolumeState::Quarantined => seen.quarantined.push(volume),
+            VolumeState::Clean | VolumeState::Destroyed => {}
+        }
+    }
+    seen.running = journal.open_intents().map_err(store)?;
+    if status.unknown > 0 {
+        seen.unknown = unknown_calls(&engine)?;
+    }
+    seen.journal = Some(status);
+    Ok(seen)
+}
+
+/// Finds the calls whose outcome is unknown. They are few, and the journal is asked for each by its execution.
+fn unknown_calls(engine: &Engine) -> Result<Vec<(Intent, String)>, Refusal> {
+    let mut found = Vec::new();
+    for line in engine.journal.log(LogFilter::default()).map_err(store)? {
+        if let Record::CallUnknown { execution_id, .. } = line.entry.record
+            && let Some(CallState::Unknown { intent, why }) =
+                engine.journal.execution(execution_id).map_err(store)?
+        {
+            found.push((*intent, why));
+        }
+    }
+    Ok(found)
+}
+
+/// Opens the journal to read it; `None` where there is none yet.
+fn existing(config: Config) -> Result<Option<Engine>, Refusal> {
+    if !config.state.join("journal.db").exists() {
+        return Ok(None);
+    }
+    wire::reader(config).map(Some)
+}
+
+fn reading(config: Config) -> Result<Engine, Refusal> {
+    let state = config.state.display().to_string();
+    existing(config)?.ok_or_else(|| Refusal::new(Code::NotFound, "there is no journal yet").name(state))
+}
+
+/// Reads the log.
+///
+/// # Errors
+/// `not_found` where there is no journal; `store_unavailable`.
+pub(crate) fn log(config: Config, filter: LogFilter) -> Result<Vec<LogLine>, Refusal> {
+    reading(config)?.journal.log(filter).map_err(store)
+}
+
+/// Verifies the chain of the log.
+///
+/// # Errors
+/// As [`log`].
+pub(crate) fn verify(config: Config) -> Result<ChainReport, Refusal> {
+    reading(config)?.journal.verify().map_err(store)
+}
+
+/// Verifies the chain and the database's own structures.
+///
+/// # Errors
+/// As [`log`].
+pub(crate) fn check(config: Config) -> Result<ChainReport, Refusal> {
+    reading(config)?.journal.check().map_err(store)
+}
+
+/// Copies the journal to a new file.
+///
+/// # Errors
+/// `precondition_failed` where the file exists; as [`log`].
+pub(crate) fn backup(config: Config, to: &Path) -> Result<(), Refusal> {
+    let to = std::path::absolute(to).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
+    let text = to
+        .to_str()
+        .ok_or_else(|| Refusal::new(Code::BadInput, "the path is not UTF-8"))?;
+    reading(config)?.journal.backup(text.to_owned()).map_err(store)
+}
+
+/// Reads a file that a person named as input.
+///
+/// # Errors
+/// `not_found`, `too_large`, `io_failed`.
+pub(crate) fn read_input(path: &Path, cap: u64) -> Result<Vec<u8>, Refusal> {
+    semel_host::daemon::read_small(path, cap).map_err(host)
+}
+
+/// Makes a key for a call of a person who named none.
+///
+/// # Errors
+/// `io_failed` where the kernel gives no randomness.
+pub(crate) fn mint_key() -> Result<String, Refusal> {
+    Ok(format!("cli-{}", clock::seed().map_err(host)?.uuid_v7()))
+}

@@ -1,0 +1,79 @@
+//! The corridor: one use case a file, each in the same shape.
+//!
+//! parse → load what is known → decide (core) → intent (store) → act (host) → observe (host) → receipt (store) →
+//! answer. Doors call this; it calls no door.
+
+pub(crate) mod admin;
+pub(crate) mod agent;
+pub(crate) mod answer;
+mod binding;
+pub(crate) mod call;
+pub(crate) mod cancel;
+pub(crate) mod certify;
+pub(crate) mod command;
+pub(crate) mod contract;
+pub(crate) mod crash;
+pub(crate) mod deliver;
+pub(crate) mod doctor;
+pub(crate) mod draft;
+pub(crate) mod drill;
+pub(crate) mod gate;
+pub(crate) mod gateway;
+pub(crate) mod gc;
+pub(crate) mod health;
+pub(crate) mod interrupt;
+pub(crate) mod key;
+mod locks;
+pub(crate) mod look;
+mod mutate;
+pub(crate) mod proposal;
+mod read;
+pub(crate) mod recover;
+pub(crate) mod restore;
+pub(crate) mod run;
+pub(crate) mod serve;
+pub(crate) mod signing;
+pub(crate) mod tool;
+pub(crate) mod volume;
+
+use crate::config::Config;
+use semel_core::{Code, Refusal};
+use semel_host::volume::Volumes;
+use semel_store::Journal;
+use std::sync::Arc;
+
+/// Is what every use case works with: in the daemon with its own journal, in a command with the daemon's.
+#[derive(Clone)]
+pub(crate) struct Engine {
+    /// The one durable record.
+    pub(crate) journal: Arc<dyn Journal>,
+    /// The directories of all volumes.
+    pub(crate) volumes: Arc<Volumes>,
+    /// The configuration of this process.
+    pub(crate) config: Arc<Config>,
+}
+
+impl Engine {
+    /// Gives the URL at which the daemon serves tools.
+    ///
+    /// # Errors
+    /// `daemon_unreachable` where no daemon has said where it listens.
+    pub(crate) fn gateway_url(&self) -> Result<String, Refusal> {
+        const LARGEST: u64 = 64 << 10;
+        let unknown = || Refusal::new(Code::DaemonUnreachable, "no daemon has said where it listens");
+        let bytes = semel_host::plain::read_file(&self.config.state.join(serve::DAEMON_FILE), LARGEST)
+            .map_err(|_| unknown())?;
+        let about: serde_json::Value = serde_json::from_slice(&bytes).map_err(|_| unknown())?;
+        about["url"].as_str().map(str::to_owned).ok_or_else(unknown)
+    }
+}
+
+/// Turns an error of the store into what a caller is told.
+pub(crate) fn store(error: semel_store::Error) -> Refusal {
+    error.into_refusal()
+}
+
+/// Turns an error of the host into what a caller is told.
+pub(crate) fn host(error: semel_host::Error) -> Refusal {
+    error.into_refusal()
+}

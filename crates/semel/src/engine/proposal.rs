@@ -1,0 +1,293 @@
+//! Proposals: a draft's output, sealed as one deterministic archive that its digest names.
+
+use super::{Engine, host, volume};
+use crate::limits;
+use semel_core::git_tree::{ObjectFormat, ObjectId};
+use semel_core::ids::{Generation, UnixMs};
+use semel_core::ignore::{EntryKind, Ignore};
+use semel_core::manifest::{Manifest, WhyLeftOut};
+use semel_core::{Code, Refusal, RelPath, Sha256};
+use semel_host::files::FileKind;
+use semel_host::git::{Git, Repository, tree_of};
+use semel_host::process::Cancel;
+use semel_host::root::Root;
+use semel_host::tarball::{self, Choice};
+use semel_host::{leftover, plain, volume as disk};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Says from where a draft began; kept in its `meta/`, out of the agent's reach.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Base {
+    /// The repository; absolute.
+    pub(crate) repository: PathBuf,
+    /// The base commit, as hexadecimal digits.
+    pub(crate) commit: String,
+}
+
+/// The record of a [`Base`] in `meta/`.
+pub(crate) const BASE: &str = "base.json";
+const LIMITS: tarball::Limits = tarball::Limits {
+    entries: limits::PROPOSAL_ENTRIES,
+    archive_bytes: limits::PROPOSAL_BYTES,
+};
+const LARGEST_BASE: u64 = 64 << 10;
+const LARGEST_MANIFEST: u64 = 512 << 20;
+
+/// Is a proposal with its manifest.
+#[derive(Clone, Debug)]
+pub(crate) struct Proposal {
+    /// What it holds; `tree` is filled.
+    pub(crate) manifest: Manifest,
+    /// Its git tree.
+    pub(crate) tree: ObjectId,
+    /// Where the archive lies.
+    pub(crate) archive: PathBuf,
+}
+
+impl Proposal {
+    /// Gives its name: the digest of the archive.
+    pub(crate) const fn digest(&self) -> Sha256 {
+        self.manifest.archive_sha256
+    }
+}
+
+/// Is what a base commit says about the entries of a proposal.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BaseRules {
+    /// Its leaves: what is tracked is never ignored.
+    pub(crate) tracked: BTreeSet<RelPath>,
+    /// The directories above them.
+    pub(crate) above: BTreeSet<RelPath>,
+    /// Its ignore rules.
+    pub(crate) ignore: Ignore,
+}
+
+/// Gives the directory of the proposals.
+pub(crate) fn directory(engine: &Engine) -> PathBuf {
+    engine.config.state.join("proposals")
+}
+
+fn manifest_path(engine: &Engine, digest: &Sha256) -> PathBuf {
+    directory(engine).join("sha256").join(format!("{digest}.json"))
+}
+
+/// Reads from where a draft began; `None` where it began from no repository.
+pub(crate) fn base_of(disk: &disk::Volume) -> Result<Option<Base>, Refusal> {
+    let Some(bytes) = disk::read_record(disk, BASE, LARGEST_BASE).map_err(host)? else {
+        return Ok(None);
+    };
+    let unknown =
+        |e: serde_json::Error| Refusal::new(Code::UnknownState, e.to_string()).name("meta/base.json");
+    serde_json::from_slice(&bytes).map(Some).map_err(unknown)
+}
+
+/// Reads the rules of a base commit.
+pub(crate) fn rules(
+    git: &Git,
+    base: Option<&Base>,
+    cancel: &Cancel,
+) -> Result<(BaseRules, ObjectFormat), Refusal> {
+    let Some(base) = base else {
+        return Ok((BaseRules::default(), ObjectFormat::Sha1));
+    };
+    let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
+    let commit = repository.parse_id(&base.commit).map_err(host)?;
+    let tree = repository.read_commit(&commit).map_err(host)?.tree;
+    let leaves = repository.list_tree(&tree).map_err(host)?;
+    let ignore = repository.ignore_rules(&leaves).map_err(host)?;
+    let tracked: BTreeSet<RelPath> = leaves.into_iter().map(|leaf| leaf.path).collect();
+    let mut above = BTreeSet::new();
+    for path in &tracked {
+        let mut parent = path.split_last().map(|(parent, _)| parent);
+        while let Some(path) = parent.filter(|path| !path.is_root()) {
+            parent = path.split_last().map(|(parent, _)| parent);
+            above.insert(path);
+        }
+    }
+    Ok((
+        BaseRules {
+            tracked,
+            above,
+            ignore,
+        },
+        repository.format(),
+    ))
+}
+
+impl BaseRules {
+    /// Decides as `git add -A` would under these rules.
+    pub(crate) fn choose(&self, path: &RelPath, kind: FileKind) -> Choice {
+        let (known, kind) = match kind {
+            FileKind::Directory => (self.above.contains(path), EntryKind::Directory),
+            FileKind::File | FileKind::Symlink | FileKind::Special => {
+                (self.tracked.contains(path), EntryKind::Other)
+            }
+        };
+        if !known && self.ignore.ignored(path, kind) {
+            Choice::LeaveOut(WhyLeftOut::Ignored)
+        } else {
+            Choice::Take
+        }
+    }
+}
+
+/// Seals a draft that ended clean.
+///
+/// # Errors
+/// `dirty_volume` for a draft that did not end clean, `volume_busy` while it is open; `tree_not_empty` for a leftover
+/// environment; `proposal_refused` for what no
+/// archive holds; those of the repository that it began from.
+///
+/// # Durability
+/// Archive and manifest survive a power cut. Sealing again gives the same archive.
+pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) -> Result<Proposal, Refusal> {
+    let known = volume::find(engine, generation)?;
+    known.sealable()?;
+    let identity = known.identity.as_ref().ok_or_else(|| {
+        Refusal::new(Code::UnknownState, "the volume was never ready").name(generation.as_str())
+    })?;
+    let disk = engine
+        .volumes
+        .reopen(&known.job, generation, identity)
+        .map_err(host)?;
+    if disk.is_dirty().map_err(host)? {
+        let why = "the disk still says that the draft did not end cleanly";
+        return Err(Refusal::new(Code::DirtyVolume, why).name(generation.as_str()));
+    }
+    let base = base_of(&disk)?;
+    let git = Git::find(&engine.config.path).map_err(host)?;
+    let (rules, format) = rules(&git, base.as_ref(), cancel)?;
+    refuse_leftover(&rules, disk.tree())?;
+    let mut choose = |path: &RelPath, kind| Ok(rules.choose(path, kind));
+    let sealed = tarball::pack(disk.tree(), &mut choose, &directory(engine)).map_err(host)?;
+    let proposal = complete(sealed.manifest, sealed.path, disk.tree(), format)?;
+    let text = proposal.manifest.to_json()?;
+    plain::write_file(&manifest_path(engine, &proposal.digest()), &text).map_err(host)?;
+    Ok(proposal)
+}
+
+/// Refuses a leftover environment by its name, before anything in it is refused for a reason of its own.
+fn refuse_leftover(rules: &BaseRules, root: &Root) -> Result<(), Refusal> {
+    let skip = |path: &RelPath, kind: FileKind| {
+        rules.tracked.contains(path) || matches!(rules.choose(path, kind), Choice::LeaveOut(_))
+    };
+    match leftover::find(root.handle(), &skip).map_err(host)? {
+        None => Ok(()),
+        Some((path, of)) => Err(
+            Refusal::new(Code::TreeNotEmpty, format!("{of} was left in the draft")).name(path.to_string()),
+        ),
+    }
+}
+
+fn complete(
+    mut manifest: Manifest,
+    archive: PathBuf,
+    root: &Root,
+    format: ObjectFormat,
+) -> Result<Proposal, Refusal> {
+    let chosen: Vec<RelPath> = manifest
+        .entries
+        .iter()
+        .map(|entry| entry.path().clone())
+        .collect();
+    let tree = tree_of(root.handle(), format, &chosen).map_err(host)?;
+    manifest.tree = Some(tree.to_string());
+    Ok(Proposal {
+        manifest,
+        tree,
+        archive,
+    })
+}
+
+/// Finds a proposal by its digest.
+///
+/// # Errors
+/// `not_found`; `proposal_refused` where its manifest is malformed or of another archive.
+pub(crate) fn find(engine: &Engine, digest: &Sha256) -> Result<Proposal, Refusal> {
+    let archive = tarball::archive_path(&directory(engine), digest);
+    let text =
+        plain::read_file(&manifest_path(engine, digest), LARGEST_MANIFEST).map_err(|error| {
+            match error.code() {
+                Code::NotFound => {
+                    Refusal::new(Code::NotFound, "there is no such proposal").name(digest.to_string())
+                }
+                _ => error.into_refusal(),
+            }
+        })?;
+    let manifest = Manifest::from_json(&text)?;
+    let refused = |why: &str| Refusal::new(Code::ProposalRefused, why).name(digest.to_string());
+    if manifest.archive_sha256 != *digest {
+        return Err(refused("its manifest is of another archive"));
+    }
+    let tree = manifest
+        .tree
+        .as_deref()
+        .ok_or_else(|| refused("its manifest names no git tree"))?;
+    let tree = ObjectId::parse(tree)?;
+    Ok(Proposal {
+        manifest,
+        tree,
+        archive,
+    })
+}
+
+/// Unpacks a proposal into an empty root, and checks that it is the one that was named.
+///
+/// # Errors
+/// `proposal_refused` for a hostile or ambiguous archive, or another one than was named; nothing is left then.
+pub(crate) fn unpack(archive: &Path, digest: &Sha256, into: &Root) -> Result<Manifest, Refusal> {
+    let other = |found: Sha256| {
+        let why = format!("its bytes are those of {found}");
+        Refusal::new(Code::ProposalRefused, why)
+            .reason("other_archive")
+            .name(digest.to_string())
+    };
+    // Looked at before anything is unpacked, so that nothing is left of another archive.
+    let found = plain::digest_file(archive).map_err(host)?;
+    if found != *digest {
+        return Err(other(found));
+    }
+    let mut reader = plain::open_file(archive).map_err(host)?;
+    let manifest = tarball::unpack(&mut reader, LIMITS, into).map_err(host)?;
+    if manifest.archive_sha256 == *digest {
+        Ok(manifest)
+    } else {
+        Err(other(manifest.archive_sha256))
+    }
+}
+
+/// Unpacks a proposal into a new directory of a person.
+///
+/// # Errors
+/// As [`find`] and [`unpack`]; `precondition_failed` where the directory exists.
+pub(crate) fn unseal(engine: &Engine, digest: &Sha256, into: &Path) -> Result<Manifest, Refusal> {
+    let proposal = find(engine, digest)?;
+    plain::new_directory(into).map_err(host)?;
+    let root = Root::open(into).map_err(host)?;
+    unpack(&proposal.archive, digest, &root)
+}
+
+/// Lists the proposals that are kept, with the time at which each was sealed.
+///
+/// # Errors
+/// `io_failed`.
+pub(crate) fn list(engine: &Engine) -> Result<Vec<(Sha256, UnixMs)>, Refusal> {
+    let files = plain::list_files(&directory(engine).join("sha256")).map_err(host)?;
+    let archives = files.into_iter().filter_map(|file| {
+        let digest = Sha256::parse(file.name.strip_suffix(".tar")?).ok()?;
+        Some((digest, file.changed))
+    });
+    Ok(archives.collect())
+}
+
+/// Removes a proposal; its archive goes last, so that a removal that was cut short is found again.
+///
+/// # Errors
+/// `io_failed`.
+pub(crate) fn remove(engine: &Engine, digest: &Sha256) -> Result<(), Refusal> {
+    plain::remove_file(&manifest_path(engine, digest)).map_err(host)?;
+    plain::remove_file(&tarball::archive_path(&directory(engine), digest)).map_err(host)
+}

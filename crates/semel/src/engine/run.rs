@@ -1,0 +1,412 @@
+//! `semel run`: a job from its repository to a certificate, stage by stage.
+//!
+//! Each stage is recorded once it is proven; a run that was killed continues after the last one. A killed agent is
+//! never continued: its draft is quarantined, and the next attempt begins in a new generation. Certifications of a
+//! killed run died with it; the next attempt at the same proposal begins.
+
+use super::certify::{self, Ask, Say};
+use super::proposal::{self, Base};
+use super::{Engine, agent, deliver, draft, host, store, volume};
+use semel_core::ids::{Generation, RunId};
+use semel_core::job::Job;
+use semel_core::pipeline::{self, NewRun, Run, RunEnd, Stage, Step};
+use semel_core::volume::{End, Owner, Role, Volume, VolumeState};
+use semel_core::{Code, Refusal, Sha256};
+use semel_host::clock;
+use semel_host::hold::Hold;
+use semel_host::plain;
+use semel_host::process::Cancel;
+use std::path::{Path, PathBuf};
+
+/// Says what becomes of a job that is finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// Its certificate is shown again.
+    Show,
+    /// A new attempt begins.
+    NewAttempt,
+}
+
+/// Is a job as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// The job.
+    pub(crate) job: Job,
+    /// The digest of its file.
+    pub(crate) sha256: Sha256,
+    /// The directory that its paths are relative to.
+    pub(crate) beside: PathBuf,
+    /// What becomes of it when it is finished.
+    pub(crate) again: Again,
+}
+
+/// Reads a job file.
+///
+/// # Errors
+/// `not_found`, `bad_input`; `bad_config` where the file lies where an agent could write it.
+pub(crate) fn read(file: &Path, again: Again, state: &Path) -> Result<Asked, Refusal> {
+    const LARGEST: u64 = 1 << 20;
+    let real = file.canonicalize().map_err(|e| {
+        Refusal::new(Code::NotFound, format!("the job file: {e}")).name(file.display().to_string())
+    })?;
+    if real.starts_with(state) {
+        let why = "a job file inside the state root could have been written by an agent";
+        return Err(Refusal::new(Code::BadConfig, why).name(real.display().to_string()));
+    }
+    let bytes = plain::read_file(&real, LARGEST).map_err(host)?;
+    let text = std::str::from_utf8(&bytes).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
+    let beside = real.parent().unwrap_or(Path::new("/")).to_owned();
+    Ok(Asked {
+        job: Job::parse(text)?,
+        sha256: Sha256::of(&bytes),
+        beside,
+        again,
+    })
+}
+
+/// Is a job that is finished.
+#[derive(Clone, Debug)]
+pub(crate) struct Finished {
+    /// The run.
+    pub(crate) run: Run,
+    /// The generation that the certificate is of.
+    pub(crate) generation: Generation,
+    /// The digest of the certificate.
+    pub(crate) certificate: Sha256,
+    /// The recipe, for a policy to pin.
+    pub(crate) recipe: Sha256,
+}
+
+/// Gives the place by which a run of a job is known to live.
+pub(crate) fn hold_place(state: &Path, job: &semel_core::ids::JobId) -> PathBuf {
+    state.join("run").join(format!("{job}.lock"))
+}
+
+/// Runs a job to its end.
+///
+/// # Errors
+/// `volume_busy` while another process runs the job; `ownership_taken`; the refusal of the stage that did not hold.
+pub(crate) fn run(
+    engine: &Engine,
+    asked: &Asked,
+    say: Say<'_>,
+    cancel: &Cancel,
+) -> Result<Finished, Refusal> {
+    let job = &asked.job.job;
+    plain::private_directory(&engine.config.state.join("run")).map_err(host)?;
+    let _held = Hold::take(&hold_place(&engine.config.state, job))
+        .map_err(host)?
+        .ok_or_else(|| Refusal::new(Code::VolumeBusy, "another process runs this job").name(job.as_str()))?;
+    bury(engine, asked)?;
+    let mut run = begin(engine, asked, say)?;
+    let working = Working {
+        engine,
+        asked,
+        say,
+        cancel,
+    };
+    let result = loop {
+        if cancel.is_cancelled() {
+            break Err(Refusal::new(Code::DirtyVolume, "the run was cancelled").reason("cancelled"));
+        }
+        match working.step(&run) {
+            Ok(Some(next)) => run = next,
+            Ok(None) => break Ok(()),
+            Err(refusal) => break Err(refusal),
+        }
+    };
+    match result {
+        Ok(()) => finished(engine, asked, run),
+        Err(refusal) => {
+            close(engine, &run, &refusal, cancel)?;
+            Err(refusal)
+        }
+    }
+}
+
+/// Records how a run ended, unless it can go on later: a store or a system that failed ends nothing.
+fn close(engine: &Engine, run: &Run, refusal: &Refusal, cancel: &Cancel) -> Result<(), Refusal> {
+    let end = match refusal.code {
+        _ if cancel.is_cancelled() => RunEnd::Cancelled,
+        Code::StoreUnavailable
+        | Code::DaemonUnreachable
+        | Code::Draining
+        | Code::IoFailed
+        | Code::Internal => {
+            return Ok(());
+        }
+        _ => RunEnd::Refused {
+            refusal: refusal.clone(),
+        },
+    };
+    engine
+        .journal
+        .end_run(run.new.run.clone(), end, clock::now())
+        .map(drop)
+        .map_err(store)
+}
+
+/// Finds the run to go on with, or begins a new one.
+fn begin(engine: &Engine, asked: &Asked, say: Say<'_>) -> Result<Run, Refusal> {
+    let last = engine.journal.last_run(asked.job.job.clone()).map_err(store)?;
+    match last {
+        Some(run) if run.end.is_none() && run.new.job_sha256 == asked.sha256 => {
+            say(&format!(
+                "resume   run {} after {}",
+                run.new.run,
+                stage_name(run.stages.last())
+            ));
+            return Ok(run);
+        }
+        Some(run) if run.end.is_none() => {
+            say("the job file changed; the unfinished run of the old one is over");
+            let end = RunEnd::Cancelled;
+            engine
+                .journal
+                .end_run(run.new.run.clone(), end, clock::now())
+                .map_err(store)?;
+        }
+        Some(run) if over(&run, asked) => return Ok(run),
+        Some(_) | None => {}
+    }
+    let new = NewRun {
+        run: RunId::mint(clock::seed().map_err(host)?),
+        job: asked.job.job.clone(),
+        job_sha256: asked.sha256,
+        base: asked.job.base.clone(),
+        at: clock::now(),
+    };
+    engine.journal.start_run(new).map_err(store)
+}
+
+/// Says whether a finished run is the answer: certified, of this very job file, and no new attempt is asked for.
+fn over(run: &Run, asked: &Asked) -> bool {
+    run.end == Some(RunEnd::Certified) && run.new.job_sha256 == asked.sha256 && asked.again == Again::Show
+}
+
+fn stage_name(stage: Option<&Stage>) -> &'static str {
+    match stage {
+        None => "nothing",
+        Some(Stage::Drafted { .. }) => "the draft",
+        Some(Stage::AgentEnded { .. }) => "the agent",
+        Some(Stage::Sealed { .. }) => "the seal",
+        Some(Stage::Certified { .. }) => "the certification",
+        Some(Stage::Delivered { .. }) => "the delivery",
+    }
+}
+
+/// Ends the volumes that a killed run of this job left open: whoever held them is dead, since we hold the job.
+fn bury(engine: &Engine, asked: &Asked) -> Result<(), Refusal> {
+    let open = |volume: &Volume| matches!(volume.state, VolumeState::Open | VolumeState::Opening);
+    for left in engine
+        .journal
+        .volumes(Some(asked.job.job.clone()))
+        .map_err(store)?
+    {
+        if !open(&left) || left.owner != Owner::Process {
+            continue;
+        }
+        let judged = engine.journal.judgement(left.generation.clone()).map_err(store)?;
+        let passed = left.role == Role::Cert && judged.is_some_and(|judgement| judgement.refusal.is_none());
+        let end = if passed {
+            End::Clean
+        } else {
+            End::Dirty {
+                reason: "owner_died".to_owned(),
+            }
+        };
+        volume::end(engine, &left.generation, end)?;
+    }
+    Ok(())
+}
+
+struct Working<'a> {
+    engine: &'a Engine,
+    asked: &'a Asked,
+    say: Say<'a>,
+    cancel: &'a Cancel,
+}
+
+impl Working<'_> {
+    /// Does what comes next; `None` when nothing does.
+    fn step(&self, run: &Run) -> Result<Option<Run>, Refusal> {
+        match pipeline::next(run) {
+            Step::Draft => self.draft_and_agent(run).map(Some),
+            Step::Agent { generation } => self.after_the_agent(run, &generation).map(Some),
+            Step::Seal { generation } => self.seal(run, &generation).map(Some),
+            Step::Certify { proposal } => self.certify(run, proposal).map(Some),
+            Step::Deliver { proposal, .. } => self.deliver(run, proposal).map(Some),
+            Step::Finished => Ok(None),
+        }
+    }
+
+    fn stage(&self, run: &Run, stage: Stage) -> Result<Run, Refusal> {
+        self.engine
+            .journal
+            .stage_run(run.new.run.clone(), stage, clock::now())
+            .map_err(store)
+    }
+
+    fn base(&self) -> Result<Base, Refusal> {
+        let job = &self.asked.job;
+        let repository = draft::repository(&job.repository, &self.asked.beside)?;
+        Ok(Base {
+            repository,
+            commit: job.base.clone(),
+        })
+    }
+
+    fn draft_and_agent(&self, run: &Run) -> Result<Run, Refusal> {
+        let job = &self.asked.job;
+        let base = self.base()?;
+        let draft = draft::open(
+            self.engine,
+            &job.job,
+            &base,
+            job.durability,
+            Owner::Process,
+            self.cancel,
+        )?;
+        let volume = &draft.opened.volume;
+        let generation = volume.generation.clone();
+        (self.say)(&format!(
+            "draft    attempt {} in generation {generation}, base {}",
+            volume.attempt, base.commit
+        ));
+        let run = self.stage(
+            run,
+            Stage::Drafted {
+                generation: generation.clone(),
+            },
+        )?;
+        match agent::run(
+            self.engine,
+            job,
+            &self.asked.beside,
+            &draft,
+            self.say,
+            self.cancel,
+        ) {
+            Ok(()) => volume::end(self.engine, &generation, End::Clean)?,
+            Err(refusal) => {
+                let reason = match refusal.code {
+                    Code::TimedOut => "timed_out".to_owned(),
+                    _ => refusal
+                        .reason
+                        .clone()
+                        .unwrap_or_else(|| "agent_failed".to_owned()),
+                };
+                volume::end(self.engine, &generation, End::Dirty { reason })?;
+                return Err(refusal);
+            }
+        };
+        self.stage(&run, Stage::AgentEnded { generation })
+    }
+
+    /// Settles a draft whose run was killed: only the journal's word that it ended clean lets it go on.
+    fn after_the_agent(&self, run: &Run, generation: &Generation) -> Result<Run, Refusal> {
+        let draft = volume::find(self.engine, generation)?;
+        if draft.state == VolumeState::Clean {
+            return self.stage(
+                run,
+                Stage::AgentEnded {
+                    generation: generation.clone(),
+                },
+            );
+        }
+        let job = self.asked.job.job.clone();
+        let commits = self
+            .engine
+            .journal
+            .job_commits(job, draft.opened_at)
+            .map_err(store)?;
+        pipeline::may_restart_agent(commits)?;
+        (self.say)(&format!(
+            "the agent of generation {generation} was killed; its draft is kept, a new attempt begins"
+        ));
+        self.draft_and_agent(run)
+    }
+
+    fn seal(&self, run: &Run, generation: &Generation) -> Result<Run, Refusal> {
+        let proposal = proposal::seal(self.engine, generation, self.cancel)?;
+        let manifest = &proposal.manifest;
+        (self.say)(&format!(
+            "seal     {} entries, {} left out, proposal {}",
+            manifest.entries.len(),
+            manifest.left_out.len(),
+            proposal.digest()
+        ));
+        self.stage(
+            run,
+            Stage::Sealed {
+                proposal: proposal.digest(),
+                tree: proposal.tree.to_string(),
+            },
+        )
+    }
+
+    fn certify(&self, run: &Run, proposal: Sha256) -> Result<Run, Refusal> {
+        let job = &self.asked.job;
+        // A pass that was recorded just before a kill is the certificate of this run.
+        let passed = self
+            .engine
+            .journal
+            .judgements(proposal)
+            .map_err(store)?
+            .into_iter()
+            .rev()
+            .find(|judgement| {
+                judgement.refusal.is_none() && judgement.job == job.job && judgement.at >= run.new.at
+            });
+        if let Some(judgement) = passed {
+            let judgement = certify::heal(self.engine, &judgement.generation)?;
+            let stage = Stage::Certified {
+                generation: judgement.generation,
+                certificate: judgement.certificate,
+            };
+            return self.stage(run, stage);
+        }
+        let ask = Ask {
+            job: job.job.clone(),
+            proposal,
+            certify: job.certify.clone(),
+            confine: job.confinement,
+            base: Some(self.base()?),
+        };
+        let certified = certify::certify(self.engine, &ask, self.say, self.cancel)?;
+        (self.say)(&format!("sign     certificate {}", certified.certificate));
+        let (generation, certificate) = (certified.generation, certified.certificate);
+        self.stage(
+            run,
+            Stage::Certified {
+                generation,
+                certificate,
+            },
+        )
+    }
+
+    fn deliver(&self, run: &Run, proposal: Sha256) -> Result<Run, Refusal> {
+        let output = deliver::deliver(self.engine, self.asked, run, &proposal, self.cancel)?;
+        (self.say)(&format!("deliver  {output}"));
+        let run = self.stage(run, Stage::Delivered { output })?;
+        self.engine
+            .journal
+            .end_run(run.new.run.clone(), RunEnd::Certified, clock::now())
+            .map_err(store)
+    }
+}
+
+fn finished(engine: &Engine, asked: &Asked, run: Run) -> Result<Finished, Refusal> {
+    let (generation, certificate) = run
+        .certificate()
+        .map(|(generation, certificate)| (generation.clone(), certificate))
+        .ok_or_else(|| Refusal::new(Code::Internal, "a finished run without a certificate"))?;
+    certify::heal(engine, &generation)?;
+    let recipe = certify::recipe(&asked.job.certify)?;
+    Ok(Finished {
+        run,
+        generation,
+        certificate,
+        recipe,
+    })
+}

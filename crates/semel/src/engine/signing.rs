@@ -1,0 +1,64 @@
+//! The signing key: made once, kept where no sandbox can read it.
+
+use super::host;
+use crate::config::Config;
+use semel_core::certificate::{PublicKey, SigningKey};
+use semel_core::{Code, Refusal};
+use semel_host::{clock, key, plain};
+use std::path::{Path, PathBuf};
+
+/// Gives the place of the signing key.
+pub(crate) fn place(config: &Config) -> PathBuf {
+    config.state.join("keys").join("signing.pem")
+}
+
+/// Makes a new signing key.
+///
+/// # Errors
+/// `precondition_failed` where there is one: a key is never overwritten; `io_failed`.
+pub(crate) fn new(config: &Config) -> Result<PublicKey, Refusal> {
+    let place = place(config);
+    plain::private_directory(place.parent().unwrap_or(&config.state)).map_err(host)?;
+    let signing = SigningKey::from_seed(&clock::random::<32>().map_err(host)?);
+    key::create_secret(&place, signing.to_pem().as_bytes()).map_err(host)?;
+    Ok(signing.public())
+}
+
+/// Loads the signing key.
+///
+/// # Errors
+/// `bad_config` where there is none, or where others than its owner could read it.
+pub(crate) fn load(config: &Config) -> Result<SigningKey, Refusal> {
+    read(&place(config))
+}
+
+fn read(place: &Path) -> Result<SigningKey, Refusal> {
+    let bytes = key::read_secret(place).map_err(|error| match error.code() {
+        Code::NotFound => Refusal::new(
+            Code::BadConfig,
+            "there is no signing key; make one with semel key new",
+        )
+        .name(place.display().to_string()),
+        _ => error.into_refusal(),
+    })?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| {
+        Refusal::new(Code::BadConfig, "the signing key is not PEM").name(place.display().to_string())
+    })?;
+    SigningKey::from_pem(text)
+}
+
+/// Loads the signing key, and makes one where there is none yet.
+///
+/// # Errors
+/// As [`load`] and [`new`].
+pub(crate) fn load_or_new(config: &Config) -> Result<SigningKey, Refusal> {
+    if place(config).symlink_metadata().is_err() {
+        match new(config) {
+            // Two commands may begin at once; the one that came second takes the first one's key.
+            Ok(_) => {}
+            Err(refusal) if refusal.code == Code::PreconditionFailed => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    load(config)
+}

@@ -1,0 +1,281 @@
+//! The life of a volume: opened, ended, listed, freed.
+//!
+//! The store is told first, so that a volume is dirty before its directory stands; the disk follows. It does *not*
+//! wait for calls in a volume that ends; the daemon does, before it lets the verb through.
+
+use super::{Engine, host, store};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use semel_core::digest::Sha256;
+use semel_core::ids::{Generation, JobId, Principal};
+use semel_core::volume::{Durability, End, NewVolume, Owner, Role, Volume, VolumeState};
+use semel_core::{Code, Refusal};
+use semel_host::volume::{OwnerLock, Volume as Disk, claim_owner, owner_alive};
+use semel_host::{clock, files};
+use std::path::PathBuf;
+
+/// Says what a new volume holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Nothing.
+    Empty,
+    /// A copy of a directory, without what belongs to git.
+    Dir(PathBuf),
+}
+
+/// Says what is asked of a new volume.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// The job.
+    pub(crate) job: JobId,
+    /// What it is for.
+    pub(crate) role: Role,
+    /// Who keeps it open.
+    pub(crate) owner: Owner,
+    /// What its calls survive.
+    pub(crate) durability: Durability,
+    /// What it holds.
+    pub(crate) source: Source,
+}
+
+/// Is a volume that was opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// What the journal knows of it.
+    pub(crate) volume: Volume,
+    /// Its bearer token; nobody keeps it but the caller.
+    pub(crate) token: String,
+    /// Its directory.
+    pub(crate) disk: Disk,
+    /// The ownership, where a process keeps it open: whoever drops it is dead.
+    #[expect(dead_code, reason = "it is held, not looked at")]
+    pub(crate) owner: Option<OwnerLock>,
+}
+
+const PREFIX: &str = "sml1_";
+const SECRET_CHARS: usize = 43;
+const CHECK_CHARS: usize = 6;
+
+/// Makes a bearer token.
+///
+/// # Shape
+/// `sml1_`, 256 random bits in base64url, and 6 characters of a checksum, so that a scanner of secrets knows it.
+///
+/// # Errors
+/// `io_failed` where the kernel gives no randomness.
+pub(crate) fn mint_token() -> Result<String, Refusal> {
+    let secret = BASE64_URL_SAFE_NO_PAD.encode(clock::random::<32>().map_err(host)?);
+    Ok(format!("{PREFIX}{secret}{}", checksum(&secret)))
+}
+
+fn checksum(secret: &str) -> String {
+    let digest = Sha256::of(format!("{PREFIX}{secret}").as_bytes());
+    let mut text = BASE64_URL_SAFE_NO_PAD.encode(&digest.as_bytes()[..5]);
+    text.truncate(CHECK_CHARS);
+    text
+}
+
+/// Says whether a text has the shape of a bearer token, checksum included.
+pub(crate) fn token_shape(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix(PREFIX) else {
+        return false;
+    };
+    rest.is_ascii()
+        && rest.len() == SECRET_CHARS + CHECK_CHARS
+        && checksum(&rest[..SECRET_CHARS]) == rest[SECRET_CHARS..]
+}
+
+/// Opens a volume of a new generation.
+///
+/// # Errors
+/// `volume_busy` where the job has an open volume of this role; `durability_unavailable` where the filesystem
+/// cannot keep what is asked; `io_failed`, `store_unavailable`. A volume that could not be made is ended dirty.
+pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
+    if wanted.durability == Durability::Power {
+        files::power_supported(&engine.config.state).map_err(host)?;
+    }
+    let token = mint_token()?;
+    let generation = Generation::mint(clock::seed().map_err(host)?);
+    let recorded = engine
+        .journal
+        .open_volume(NewVolume {
+            principal: Principal::parse(format!("job:{}", wanted.job))?,
+            job: wanted.job.clone(),
+            role: wanted.role,
+            owner: wanted.owner,
+            generation,
+            token_sha256: Sha256::of(token.as_bytes()),
+            durability: wanted.durability,
+            at: clock::now(),
+        })
+        .map_err(store)?;
+    match make(engine, &recorded, &wanted) {
+        Ok((volume, disk, owner)) => Ok(Opened {
+            volume,
+            token,
+            disk,
+            owner,
+        }),
+        Err(refusal) => {
+            let reason = "ended_dirty".to_owned();
+            let end = End::Dirty { reason };
+            // The first refusal is the one to tell; an end that fails here is made up for by the next recovery.
+            drop(
+                engine
+                    .journal
+                    .end_volume(recorded.generation, recorded.fencing_token, end, clock::now()),
+            );
+            Err(refusal)
+        }
+    }
+}
+
+fn make(
+    engine: &Engine,
+    recorded: &Volume,
+    wanted: &Wanted,
+) -> Result<(Volume, Disk, Option<OwnerLock>), Refusal> {
+    let nonce = clock::random::<16>().map_err(host)?;
+    let (disk, identity) = engine
+        .volumes
+        .create(&recorded.job, &recorded.generation, nonce)
+        .map_err(host)?;
+    if let Source::Dir(from) = &wanted.source {
+        semel_host::copy::copy_tree(from, disk.tree().handle()).map_err(host)?;
+        if wanted.durability != Durability::Process {
+            semel_host::copy::sync(disk.staging()).map_err(host)?;
+        }
+    }
+    // Owned before it is ready: recovery never meets a volume that is open and seems to have no owner.
+    let owner = match wanted.owner {
+        Owner::Process => Some(claim_owner(&disk).map_err(host)?),
+        Owner::Operator => None,
+    };
+    let volume = engine
+        .journal
+        .volume_ready(
+            recorded.generation.clone(),
+            recorded.fencing_token,
+            identity,
+            clock::now(),
+        )
+        .map_err(store)?;
+    Ok((volume, disk, owner))
+}
+
+/// Finds a volume.
+///
+/// # Errors
+/// `not_found`.
+pub(crate) fn find(engine: &Engine, generation: &Generation) -> Result<Volume, Refusal> {
+    engine
+        .journal
+        .volume(generation.clone())
+        .map_err(store)?
+        .ok_or_else(|| Refusal::new(Code::NotFound, "there is no such generation").name(generation.as_str()))
+}
+
+/// Lists volumes, oldest first.
+///
+/// # Errors
+/// `store_unavailable`.
+pub(crate) fn list(engine: &Engine, job: Option<JobId>) -> Result<Vec<Volume>, Refusal> {
+    engine.journal.volumes(job).map_err(store)
+}
+
+/// Ends an attempt: its token is a tombstone from here on.
+///
+/// The caller proves that the attempt's process tree is gone before it asks for a clean end.
+///
+/// # Errors
+/// `not_found`; `replay_conflict`, reason `stale_generation`, where it ended otherwise; `outcome_unknown` for a clean
+/// end while a call runs or is unknown.
+///
+/// # Durability
+/// The end is recorded before the mark on the disk goes: what lies between is dirty.
+pub(crate) fn end(engine: &Engine, generation: &Generation, end: End) -> Result<Volume, Refusal> {
+    let known = find(engine, generation)?;
+    let ended = engine
+        .journal
+        .end_volume(generation.clone(), known.fencing_token, end.clone(), clock::now())
+        .map_err(store)?;
+    mark(engine, &ended, &end)?;
+    Ok(ended)
+}
+
+/// Makes the disk say what the journal says of an ended volume; a volume without a directory needs no mark.
+pub(super) fn mark(engine: &Engine, ended: &Volume, end: &End) -> Result<(), Refusal> {
+    let disk = match engine.volumes.look(&ended.job, &ended.generation) {
+        Ok(disk) => disk,
+        Err(error) if error.code() == Code::UnknownState => return Ok(()),
+        Err(error) => return Err(host(error)),
+    };
+    match end {
+        End::Clean => disk.mark_clean().map_err(host),
+        End::Dirty { reason } => disk.quarantine(reason).map_err(host),
+    }
+}
+
+/// Ends a volume for a person, who may not end under a living process.
+///
+/// # Errors
+/// As [`end`]; `volume_busy` while a process owns it.
+pub(crate) fn end_by_hand(engine: &Engine, generation: &Generation, how: End) -> Result<Volume, Refusal> {
+    let known = find(engine, generation)?;
+    if known.owner == Owner::Process && known.state == VolumeState::Open {
+        let disk = engine.volumes.look(&known.job, generation).map_err(host)?;
+        if owner_alive(&disk).map_err(host)? {
+            let why = "a process owns the volume; end it with semel cancel";
+            return Err(Refusal::new(Code::VolumeBusy, why).name(generation.as_str()));
+        }
+    }
+    end(engine, generation, how)
+}
+
+/// Frees the files of an ended volume; the record of it stays.
+///
+/// # Errors
+/// `volume_busy` while it is open; `not_found`; `io_failed`. What could not be removed is named in the answer.
+pub(crate) fn destroy(engine: &Engine, generation: &Generation) -> Result<(Volume, Vec<String>), Refusal> {
+    let known = find(engine, generation)?;
+    if matches!(known.state, VolumeState::Open | VolumeState::Opening) {
+        let why = "the volume is still open; end it first";
+        return Err(Refusal::new(Code::VolumeBusy, why).name(generation.as_str()));
+    }
+    match engine.volumes.put_aside(&known.job, generation) {
+        Ok(_) => {}
+        // It was put aside before, by a destruction that was cut off, or never had a directory.
+        Err(error) if error.code() == Code::NotFound => {}
+        Err(error) => return Err(host(error)),
+    }
+    let reaped = engine
+        .volumes
+        .reap(&semel_host::volume::Aside {
+            job: known.job.clone(),
+            generation: generation.clone(),
+        })
+        .map_err(host)?;
+    let kept: Vec<String> = reaped.kept.iter().map(|kept| kept.path.to_string()).collect();
+    if !kept.is_empty() {
+        return Ok((known, kept));
+    }
+    let destroyed = engine
+        .journal
+        .volume_destroyed(generation.clone(), clock::now())
+        .map_err(store)?;
+    Ok((destroyed, kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_known_by_its_shape() {
+        let token = mint_token().unwrap();
+        assert_eq!(token.len(), PREFIX.len() + SECRET_CHARS + CHECK_CHARS);
+        assert!(token_shape(&token));
+        let mut other = token.clone();
+        other.replace_range(10..11, if &token[10..11] == "A" { "B" } else { "A" });
+        assert!(!token_shape(&other) && !token_shape(&token[1..]) && !token_shape("sml1_"));
+    }
+}

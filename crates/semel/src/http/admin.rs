@@ -1,0 +1,88 @@
+//! `/v1/admin/`: what only the operator may ask, over the daemon's own socket, from outside of every sandbox.
+
+use super::problem::Problem;
+use super::tools::json;
+use super::{App, Peer, bearer, body};
+use crate::engine::health::outside_of_sandboxes;
+use crate::telemetry::Phase;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::Response;
+use axum::middleware::Next;
+use semel_core::digest::Sha256;
+use semel_core::{Code, Refusal};
+use serde_json::json as value;
+use subtle::ConstantTimeEq as _;
+
+const BODY: usize = 16 << 20;
+
+/// Lets only the operator through: its token, the Unix socket, and no sandbox around the peer. It is never the
+/// peer's uid, and never a job's token.
+pub(super) async fn authority(
+    State(app): State<App>,
+    request: Request,
+    next: Next,
+) -> Result<Response<Body>, Problem> {
+    let refused = |why: &str| {
+        app.gateway.counters.unauthorized.add();
+        Refusal::new(Code::Unauthorized, why)
+    };
+    let pid = match request.extensions().get::<Peer>() {
+        Some(Peer::Unix { pid: Some(pid) }) => *pid,
+        Some(Peer::Unix { pid: None } | Peer::Tcp) | None => {
+            return Err(refused("administration is taken over the daemon's own socket alone").into());
+        }
+    };
+    let token = bearer(request.headers()).unwrap_or_default();
+    let given = Sha256::of(token.as_bytes());
+    if !bool::from(given.as_bytes().ct_eq(app.operator.as_bytes())) {
+        return Err(refused("administration needs the operator's token").into());
+    }
+    if !outside_of_sandboxes(pid) {
+        return Err(refused("the peer is inside a job's process tree").into());
+    }
+    Ok(next.run(request).await)
+}
+
+/// Carries out a verb of the journal for a command.
+pub(super) async fn journal(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
+    let body = body(request.into_body(), BODY).await?;
+    Ok(json(app.gateway.verb(&body).await?))
+}
+
+/// Says how the daemon is.
+pub(super) async fn status(State(app): State<App>) -> Result<Response<Body>, Problem> {
+    Ok(json(app.gateway.status(app.about.clone()).await?))
+}
+
+/// Ends the daemon once what is under way is done.
+pub(super) async fn shutdown(State(app): State<App>) -> Result<Response<Body>, Problem> {
+    app.gateway.enter(Phase::Draining);
+    Ok(json(value!({"schema": "semel.shutdown/v1", "draining": true})))
+}
+
+/// Opens a volume for a person.
+pub(super) async fn open_volume(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
+    let body = body(request.into_body(), BODY).await?;
+    let mut opened = app.gateway.open_volume(&body).await?;
+    opened["url"] = app.about["url"].clone();
+    Ok(json(opened))
+}
+
+/// Ends a volume for a person.
+pub(super) async fn end_volume(
+    State(app): State<App>,
+    Path(generation): Path<String>,
+    request: Request,
+) -> Result<Response<Body>, Problem> {
+    let body = body(request.into_body(), BODY).await?;
+    Ok(json(app.gateway.end_volume(&generation, &body).await?))
+}
+
+/// Refuses to decide what nobody asked to be decided: no call of this build waits for a person.
+pub(super) async fn approve(Path(id): Path<String>) -> Problem {
+    let shown: String = id.chars().take(80).flat_map(char::escape_debug).collect();
+    Refusal::new(Code::NotFound, "no call waits for this approval")
+        .name(shown)
+        .into()
+}

@@ -1,0 +1,294 @@
+//! The OpenAPI document of the app listener, made from the tables of tools, routes and refusals.
+
+use crate::engine::tool::{Kind, Tool};
+use semel_core::Code;
+use serde_json::{Map, Value, json};
+
+/// Gives the whole document, OpenAPI 3.1.
+pub(crate) fn document() -> Value {
+    let mut paths = Map::new();
+    for tool in Tool::ALL {
+        paths.insert(
+            format!("/v1/tools/{}", tool.name()),
+            json!({"post": tool_operation(*tool)}),
+        );
+    }
+    paths.insert(
+        "/v1/receipts/{key}".to_owned(),
+        json!({"get": receipt_operation()}),
+    );
+    paths.insert(
+        "/v1/openapi.json".to_owned(),
+        json!({"get": {
+            "operationId": "openapi",
+            "summary": "Gives this document.",
+            "security": [],
+            "responses": {"200": {"description": "This document.", "content": {"application/json": {"schema": {"type": "object"}}}}},
+        }}),
+    );
+    for (method, path, id, summary, answers) in ADMIN {
+        let parameters: Vec<Value> = path
+            .split('/')
+            .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+            .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
+            .collect();
+        let mut operation = json!({
+            "operationId": id,
+            "summary": summary,
+            "tags": ["admin"],
+            "security": [{"operator": []}],
+            "parameters": parameters,
+            "responses": responses(&["200"], answers),
+        });
+        if *method == "post" && *id != "admin_shutdown" && *id != "admin_approve" {
+            operation["requestBody"] =
+                json!({"required": true, "content": {"application/json": {"schema": {"type": "object"}}}});
+        }
+        paths.insert((*path).to_owned(), json!({(*method): operation}));
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Semel",
+            "version": env!("CARGO_PKG_VERSION"),
+            "summary": "Tool calls whose retries are safe.",
+            "license": {"name": "Apache-2.0 OR MIT", "identifier": "Apache-2.0 OR MIT"},
+        },
+        "servers": [{"url": "http://127.0.0.1"}],
+        "security": [{"job": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "job": {"type": "http", "scheme": "bearer", "description": "The token of an open volume; it ends with its generation."},
+                "operator": {"type": "http", "scheme": "bearer", "description": "The operator's token, over the Unix socket alone."},
+            },
+            "schemas": {"Problem": problem(), "Effect": effect(), "Receipt": {"type": "object"}},
+        },
+    })
+}
+
+type Admin = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static [Code],
+);
+
+const ADMIN: &[Admin] = &[
+    (
+        "post",
+        "/v1/admin/journal",
+        "admin_journal",
+        "Carries out one verb of the journal for a command.",
+        &[Code::BadInput, Code::Unauthorized],
+    ),
+    (
+        "get",
+        "/v1/admin/status",
+        "admin_status",
+        "Says how the daemon is.",
+        &[Code::Unauthorized],
+    ),
+    (
+        "post",
+        "/v1/admin/shutdown",
+        "admin_shutdown",
+        "Ends the daemon once what is under way is done.",
+        &[Code::Unauthorized],
+    ),
+    (
+        "post",
+        "/v1/admin/volumes",
+        "admin_open_volume",
+        "Opens a volume for a person.",
+        &[Code::BadInput, Code::Unauthorized, Code::VolumeBusy],
+    ),
+    (
+        "post",
+        "/v1/admin/volumes/{generation}/end",
+        "admin_end_volume",
+        "Ends a volume for a person.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::VolumeBusy,
+        ],
+    ),
+    (
+        "post",
+        "/v1/admin/approvals/{id}",
+        "admin_approve",
+        "Decides a call that waits for a person.",
+        &[Code::Unauthorized, Code::NotFound],
+    ),
+];
+
+const EVERY_CALL: &[Code] = &[
+    Code::Unauthorized,
+    Code::ReplayConflict,
+    Code::TooLarge,
+    Code::EmptyBodyNotReplayable,
+    Code::BadInput,
+    Code::PathEscapesRoot,
+    Code::NotFound,
+    Code::MethodNotAllowed,
+    Code::IoFailed,
+    Code::TooMany,
+    Code::StoreUnavailable,
+    Code::Internal,
+];
+
+const MUTATIONS: &[Code] = &[
+    Code::MissingIdempotencyKey,
+    Code::InvalidIdempotencyKey,
+    Code::IdempotencyKeyMismatch,
+    Code::CallInFlight,
+    Code::PreconditionFailed,
+    Code::OutcomeUnknown,
+    Code::Draining,
+    Code::DirtyVolume,
+];
+
+fn tool_operation(tool: Tool) -> Value {
+    let mut codes = EVERY_CALL.to_vec();
+    let mut parameters = vec![header(
+        "X-Request-Id",
+        "An id of this request; answered as it came.",
+        false,
+    )];
+    let answer = match tool.kind() {
+        Kind::Mutation => {
+            codes.extend_from_slice(MUTATIONS);
+            parameters.push(header(
+                "Idempotency-Key",
+                "1 to 255 visible ASCII characters, quoted or bare; one new value for each intended effect. May come as the argument idempotency_key instead.",
+                false,
+            ));
+            parameters.push(header(
+                "Prefer",
+                "wait=N: wait at most N seconds for the same call that runs already; wait=0 answers call_in_flight at once.",
+                false,
+            ));
+            json!({"$ref": "#/components/schemas/Effect"})
+        }
+        Kind::Read => json!({"type": "object"}),
+        Kind::Journal => json!({"$ref": "#/components/schemas/Receipt"}),
+    };
+    let mut schema = tool.schema();
+    if tool.kind() != Kind::Journal {
+        schema["properties"]["idempotency_key"] =
+            json!({"type": "string", "description": "The idempotency key, where it is not sent as a header"});
+    }
+    let mut responses = responses(&[], &codes);
+    responses["200"] = json!({
+        "description": "What the call did, or did before.",
+        "headers": {
+            "Idempotency-Replayed": {"description": "true where the answer comes from a receipt.", "schema": {"const": "true"}},
+            "X-Request-Id": {"schema": {"type": "string"}},
+        },
+        "content": {"application/json": {"schema": answer}},
+    });
+    json!({
+        "operationId": tool.name(),
+        "summary": tool.summary(),
+        "tags": ["tools"],
+        "parameters": parameters,
+        "requestBody": {"required": true, "content": {"application/json": {"schema": schema}}},
+        "responses": responses,
+    })
+}
+
+fn receipt_operation() -> Value {
+    let mut responses = responses(
+        &[],
+        &[Code::Unauthorized, Code::NotFound, Code::InvalidIdempotencyKey],
+    );
+    responses["200"] = json!({
+        "description": "What is known of the key.",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Receipt"}}},
+    });
+    json!({
+        "operationId": "receipt",
+        "summary": "Says what came of a key; an ended token may still ask.",
+        "tags": ["tools"],
+        "parameters": [{"name": "key", "in": "path", "required": true, "schema": {"type": "string"}}],
+        "responses": responses,
+    })
+}
+
+fn header(name: &str, meaning: &str, required: impl Into<Value>) -> Value {
+    json!({"name": name, "in": "header", "required": required.into(), "description": meaning, "schema": {"type": "string"}})
+}
+
+/// Gives the responses of some refusals, one entry a status.
+fn responses(plain: &[&str], codes: &[Code]) -> Value {
+    let mut all = Map::new();
+    for status in plain {
+        all.insert(
+            (*status).to_owned(),
+            json!({"description": "Done.", "content": {"application/json": {"schema": {"type": "object"}}}}),
+        );
+    }
+    for code in codes {
+        let named: Vec<&str> = codes
+            .iter()
+            .filter(|c| c.http() == code.http())
+            .map(|c| c.wire())
+            .collect();
+        all.insert(
+            code.http().to_string(),
+            json!({
+                "description": format!("Refused: {}.", named.join(", ")),
+                "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            }),
+        );
+    }
+    Value::Object(all)
+}
+
+fn problem() -> Value {
+    let codes: Vec<&str> = Code::ALL.iter().map(|code| code.wire()).collect();
+    json!({
+        "type": "object",
+        "description": "Problem details (RFC 9457).",
+        "required": ["type", "title", "status", "detail", "code", "why", "names", "retry", "next", "exit", "replayed"],
+        "properties": {
+            "type": {"type": "string", "format": "uri"},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "detail": {"type": "string"},
+            "instance": {"type": "string", "format": "uri"},
+            "code": {"enum": codes},
+            "reason": {"type": "string"},
+            "why": {"type": "string"},
+            "names": {"type": "array", "items": {"type": "string"}},
+            "retry": {"enum": ["never", "new_generation", "operator", "same_key", "later", "later_same_key", "new_call"]},
+            "next": {"type": "string"},
+            "exit": {"type": "integer"},
+            "execution_id": {"type": "string"},
+            "replayed": {"type": "boolean"},
+        },
+    })
+}
+
+fn effect() -> Value {
+    let digest = json!({"type": ["string", "null"], "pattern": "^[0-9a-f]{64}$"});
+    json!({
+        "type": "object",
+        "required": ["path", "sha256_before", "sha256_after", "size_bytes", "execution_id", "idempotency_key", "replayed", "generation"],
+        "properties": {
+            "path": {"type": "string", "description": "The path that was acted on, after links inside the root were followed"},
+            "path_b64": {"type": "string"},
+            "sha256_before": digest,
+            "sha256_after": digest,
+            "size_bytes": {"type": ["integer", "null"]},
+            "hard_link_broken": {"type": "integer"},
+            "execution_id": {"type": "string"},
+            "idempotency_key": {"type": "string"},
+            "replayed": {"type": "boolean"},
+            "generation": {"type": "string"},
+        },
+    })
+}

@@ -1,0 +1,94 @@
+//! The HTTP face of a refusal: RFC 9457 problem details.
+
+use crate::engine::answer::{Failure, Replayed};
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use semel_core::{Code, Refusal};
+use serde_json::{Value, json};
+
+/// Is a refusal on its way out.
+#[derive(Debug)]
+pub(crate) struct Problem(Failure);
+
+/// How long a caller is told to wait before it sends the same again, in seconds.
+const RETRY_AFTER: u32 = 1;
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        Self(refusal.into())
+    }
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        Self(failure)
+    }
+}
+
+/// Gives the JSON of a problem.
+///
+/// # Shape
+/// `type`, `title`, `status`, `detail`, `instance` of RFC 9457, and `code`, `reason`, `names`, `retry`, `next`,
+/// `exit`, `execution_id`, `replayed`.
+pub(crate) fn json_of(failure: &Failure) -> Value {
+    let Failure {
+        refusal,
+        execution_id,
+        replayed,
+    } = failure;
+    let code = refusal.code;
+    let mut body = json!({
+        "type": format!("https://semel.dev/errors/{code}"),
+        "title": code.meaning(),
+        "status": code.http(),
+        "detail": refusal.to_string(),
+        "code": code,
+        "why": refusal.why,
+        "names": refusal.names,
+        "retry": code.retry(),
+        "next": code.next(),
+        "exit": code.exit(),
+        "replayed": *replayed == Replayed::Yes,
+    });
+    if let Some(reason) = &refusal.reason {
+        body["reason"] = json!(reason);
+    }
+    if let Some(execution_id) = execution_id {
+        body["execution_id"] = json!(execution_id);
+        body["instance"] = json!(format!("urn:uuid:{execution_id}"));
+    }
+    body
+}
+
+impl Problem {
+    /// Makes the response.
+    pub(super) fn response(self) -> Response<Body> {
+        let code = self.0.refusal.code;
+        let status = StatusCode::from_u16(code.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = Response::new(Body::from(json_of(&self.0).to_string()));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if retry_after(code) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER));
+        }
+        if code == Code::Unauthorized {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.0.replayed == Replayed::Yes {
+            headers.insert("idempotency-replayed", HeaderValue::from_static("true"));
+        }
+        response
+    }
+}
+
+const fn retry_after(code: Code) -> bool {
+    matches!(
+        code,
+        Code::CallInFlight | Code::TooMany | Code::Draining | Code::StoreUnavailable | Code::VolumeBusy
+    )
+}

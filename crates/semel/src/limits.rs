@@ -1,0 +1,52 @@
+//! Every bound in one table; `docs/limits.md` is made from it.
+
+use std::time::Duration;
+
+/// Is one bound.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// Its value, with its unit.
+    pub(crate) value: &'static str,
+    /// What happens beyond it.
+    pub(crate) beyond: &'static str,
+}
+
+macro_rules! limits {
+    ($($name:ident: $ty:ty = $value:expr, $shown:literal, $beyond:literal;)*) => {
+        $(
+            #[doc = $beyond]
+            pub(crate) const $name: $ty = $value;
+        )*
+        /// Lists every bound, in the order of the table.
+        pub(crate) const ALL: &[Limit] = &[
+            $(Limit { name: stringify!($name), value: $shown, beyond: $beyond }),*
+        ];
+    };
+}
+
+limits! {
+    BODY: usize = 8 << 20, "8 MiB", "a request body: `too_large`";
+    READ: usize = 8 << 20, "8 MiB", "a file read in one call: `too_large`";
+    LISTED: usize = 10_000, "10,000 entries", "a directory listed in one call: `too_large`";
+    IN_FLIGHT_WAIT: Duration = Duration::from_secs(10), "10 s", "a duplicate waits so long for the first one's receipt, then `call_in_flight`";
+    IN_FLIGHT_WAIT_MOST: Duration = Duration::from_secs(60), "60 s", "the longest wait that `Prefer: wait=N` can ask for";
+    IN_FLIGHT: usize = 128, "128 calls", "calls at once in the daemon: `too_many` with Retry-After";
+    CONNECTIONS: usize = 512, "512 connections", "connections at once on the app listener: the next one waits to be accepted";
+    HEADER_TIMEOUT: Duration = Duration::from_secs(10), "10 s", "a client that does not finish its request head is disconnected";
+    DRAIN: Duration = Duration::from_secs(25), "25 s", "calls under way at shutdown get so long; then the process ends and recovery settles them";
+    HEARTBEAT: Duration = Duration::from_secs(1), "1 s", "between two heartbeats of the daemon";
+    HEARTBEAT_STALE: Duration = Duration::from_secs(5), "5 s", "a heartbeat older than that is no sign of life: `/livez` and `/readyz` answer 503";
+    PROBE_CONNECTIONS: usize = 32, "32 connections", "connections at once on the probe listener: the next one waits to be accepted";
+    TRANSIENT_IDLE: Duration = Duration::from_secs(10), "10 s", "a transient daemon without work ends";
+    DAEMON_START: Duration = Duration::from_secs(20), "20 s", "a command waits so long for a daemon: `daemon_unreachable`";
+    LOCK_WAIT: Duration = Duration::from_secs(60), "60 s", "a restoration waits so long for index.lock: `lock_timeout`";
+    GRACE: Duration = Duration::from_secs(5), "5 s", "between SIGTERM and SIGKILL of a process tree";
+    AGENT_TIMEOUT: Duration = Duration::from_secs(1800), "30 min", "an agent command without `timeout` in its job: `timed_out`";
+    CERTIFY_TIMEOUT: Duration = Duration::from_secs(900), "15 min", "each of fetch, install and test without `timeout` in its job: `timed_out`";
+    OUTPUT: u64 = 16 << 20, "16 MiB", "of each output stream of a stage that is kept; the rest is dropped and said so";
+    PROPOSAL_ENTRIES: usize = 200_000, "200,000 entries", "a proposal: `proposal_refused`";
+    PROPOSAL_BYTES: u64 = 4 << 30, "4 GiB", "a proposal: `proposal_refused`";
+    QUARANTINE_AGE: Duration = Duration::from_secs(14 * 86_400), "14 days", "a quarantined volume older than that is freed by `semel gc`";
+}

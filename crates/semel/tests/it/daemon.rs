@@ -1,0 +1,193 @@
+//! The life of the daemon: started on demand, drained, adopted, never two.
+
+use crate::harness::{Daemon, Home};
+use serde_json::json;
+use std::time::Duration;
+
+#[test]
+fn a_command_starts_a_transient_daemon_and_a_person_can_call_through_it() {
+    let home = Home::new();
+    let opened = home.json(&["volume", "open", "job"]);
+    let (token, generation) = (
+        opened["token"].as_str().unwrap(),
+        opened["generation"].as_str().unwrap(),
+    );
+    assert!(opened["url"].as_str().unwrap().starts_with("http://127.0.0.1:"));
+    std::fs::write(home.path().join("token"), token).unwrap();
+    let file = home.path().join("token");
+    let file = file.to_str().unwrap();
+    let call = |args: &[&str]| home.run(&[&["call", "--token-file", file], args].concat());
+    let written = call(&["write_file", r#"{"path":"a","content":"1"}"#, "--key", "k"]);
+    assert!(
+        written.status.success(),
+        "{}",
+        String::from_utf8_lossy(&written.stderr)
+    );
+    let minted = call(&["write_file", r#"{"path":"b","content":"1"}"#]);
+    assert!(String::from_utf8_lossy(&minted.stderr).starts_with("key: cli-"));
+    let conflict = call(&["write_file", r#"{"path":"a","content":"2"}"#, "--key", "k"]);
+    assert_eq!(conflict.status.code(), Some(12));
+    let text = String::from_utf8_lossy(&conflict.stderr).into_owned();
+    assert!(
+        text.starts_with("error: replay_conflict (body_mismatch)"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 3);
+    let status = home.json(&["status"]);
+    assert_eq!(status["daemon"]["daemon"]["transient"], true);
+    assert_eq!(status["open"][0]["generation"], generation);
+    let ended = home.json(&["volume", "end", generation]);
+    assert_eq!(ended["volume"]["state"], "clean");
+    let late = call(&["read_file", r#"{"path":"a"}"#]);
+    assert_eq!(late.status.code(), Some(12));
+    let listed = home.json(&["volume", "list"]);
+    assert_eq!(listed["volumes"].as_array().unwrap().len(), 1);
+    let destroyed = home.json(&["volume", "destroy", generation]);
+    assert_eq!(destroyed["volume"]["state"], "destroyed");
+    let again = home.json(&["volume", "destroy", generation]);
+    assert_eq!(again["volume"]["state"], "destroyed");
+    let backup = home.path().join("copy.db");
+    home.json(&["backup", backup.to_str().unwrap()]);
+    assert!(backup.exists());
+    let twice = home.run(&["backup", backup.to_str().unwrap()]);
+    assert_eq!(twice.status.code(), Some(15));
+    home.admin("POST", "/v1/admin/shutdown", &json!(null));
+    let since = std::time::Instant::now();
+    while home.state().join("daemon.json").exists() {
+        assert!(since.elapsed() < Duration::from_secs(30), "the daemon ends");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let verified = home.json(&["log", "verify"]);
+    assert_eq!(verified["report"]["faults"], json!([]));
+    let conflicts = home.json(&["log", "--conflicts"]);
+    assert_eq!(conflicts["lines"].as_array().unwrap().len(), 2, "{conflicts}");
+}
+
+/// A peer in a PID namespace of its own, as a sandbox makes one, is not the operator, whatever token it found.
+#[test]
+fn a_peer_inside_of_a_sandbox_is_refused() {
+    let home = Home::new();
+    let _daemon = home.serve(&[]);
+    assert!(home.run(&["volume", "list"]).status.success());
+    let mut command = std::process::Command::new("unshare");
+    command
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .env("HOME", home.path());
+    let semel = env!("CARGO_BIN_EXE_semel");
+    command
+        .args(["--fork", "--pid", semel, "volume", "list", "--state"])
+        .arg(home.state());
+    match command.output() {
+        Ok(out) if String::from_utf8_lossy(&out.stderr).starts_with("unshare:") => {
+            eprintln!("SKIPPED: no PID namespace can be made here");
+        }
+        Err(e) => eprintln!("SKIPPED: unshare cannot be run: {e}"),
+        Ok(out) => {
+            let text = String::from_utf8_lossy(&out.stderr).into_owned();
+            assert_eq!(out.status.code(), Some(77), "{text}");
+            assert!(text.contains("inside a job's process tree"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_daemon_is_found_again_at_its_place() {
+    let home = Home::new();
+    let daemon = home.serve(&[]);
+    let url = daemon.url.clone();
+    daemon.kill();
+    assert_eq!(home.serve(&[]).url, url);
+}
+
+#[test]
+fn one_process_writes() {
+    let home = Home::new();
+    let daemon = home.serve(&[]);
+    let second = home.run(&["serve"]);
+    assert_eq!(second.status.code(), Some(75));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("owned_elsewhere"));
+    drop(daemon);
+    drop(home.serve(&[]));
+}
+
+#[test]
+fn sigterm_lets_calls_finish_and_the_next_life_adopts_the_volume() {
+    let home = Home::new();
+    let mut daemon = home.serve(&["--pause-at", "begun:600"]);
+    let volume = home.open("job", "process");
+    let url = daemon.url.clone();
+    let arguments = json!({"path": "a", "content": "1"});
+    let first = std::thread::scope(|scope| {
+        let call =
+            scope.spawn(|| crate::harness::Conn::tcp(&url).call(&volume, "write_file", "k", &arguments));
+        std::thread::sleep(Duration::from_millis(250));
+        daemon.terminate();
+        call.join().unwrap()
+    });
+    assert_eq!((first.status, &first.body["replayed"]), (200, &json!(false)));
+    let status = daemon.ended(Duration::from_secs(20)).expect("it ends");
+    assert_eq!(status.code(), Some(0));
+    assert!(!home.state().join("semel.sock").exists() && !home.state().join("daemon.json").exists());
+    let next = home.serve(&[]);
+    let again = next.conn().call(&volume, "write_file", "k", &arguments);
+    assert_eq!(
+        (again.status, &again.body["replayed"]),
+        (200, &json!(true)),
+        "{}",
+        again.body
+    );
+    let more = next
+        .conn()
+        .call(&volume, "write_file", "k2", &json!({"path": "b", "content": "1"}));
+    assert_eq!(more.body["generation"], json!(volume.generation));
+}
+
+#[test]
+fn a_half_sent_request_holds_nobody_up() {
+    use std::io::Write as _;
+    let home = Home::new();
+    let mut daemon = home.serve(&[]);
+    let mut slow = std::net::TcpStream::connect(daemon.url.strip_prefix("http://").unwrap()).unwrap();
+    slow.write_all(b"POST /v1/tools/write_file HTTP/1.1\r\nhost:")
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    daemon.terminate();
+    assert!(
+        daemon.ended(Duration::from_secs(15)).is_some(),
+        "a half-sent head is timed out"
+    );
+}
+
+#[test]
+fn a_state_root_that_others_may_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let home = Home::new();
+    std::fs::create_dir(home.state()).unwrap();
+    std::fs::set_permissions(home.state(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(Daemon::start(&home, &[]).is_none());
+    let refused = home.run(&["serve"]);
+    assert_eq!(refused.status.code(), Some(78));
+}
+
+/// A path of more than 108 bytes is no obstacle to the socket.
+#[test]
+fn a_long_state_root_works() {
+    let home = Home::new();
+    let long = home.path().join("a".repeat(100)).join("b".repeat(100));
+    let mut command = crate::harness::bare(&["volume", "open", "job", "--json", "--state"]);
+    let out = command.arg(&long).env("HOME", home.path()).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let opened: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let generation = opened["generation"].as_str().unwrap();
+    let mut command = crate::harness::bare(&["volume", "end", generation, "--dirty", "--state"]);
+    assert!(
+        command
+            .arg(&long)
+            .env("HOME", home.path())
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+}

@@ -1,0 +1,335 @@
+//! The real binary on a state root of its own, and a plain HTTP client.
+
+use serde_json::{Value, json};
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A state root that goes with the test.
+pub(crate) struct Home {
+    dir: tempfile::TempDir,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    /// The binary with this state root and nothing of the tester's environment.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = bare(args);
+        command.env("HOME", self.dir.path());
+        let state = self.state();
+        command.arg("--state").arg(state);
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs a command that must succeed, and gives its JSON.
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        let out = self.run(&[args, &["--json"]].concat());
+        assert!(
+            out.status.success(),
+            "{args:?}: {}\n{}",
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr)
+        );
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+
+    pub(crate) fn serve(&self, args: &[&str]) -> Daemon {
+        Daemon::start(self, args).expect("the daemon starts")
+    }
+
+    /// Asks the daemon as its operator.
+    pub(crate) fn admin(&self, method: &str, path: &str, body: &Value) -> Reply {
+        let token = std::fs::read_to_string(self.state().join("operator.token")).unwrap();
+        let auth = format!("Bearer {}", token.trim());
+        let stream = UnixStream::connect(self.state().join("semel.sock")).unwrap();
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        Conn::over(stream).send(method, path, &[("authorization", &auth)], body.as_bytes())
+    }
+
+    pub(crate) fn open(&self, job: &str, durability: &str) -> Volume {
+        self.open_with(&json!({"job": job, "durability": durability}))
+    }
+
+    pub(crate) fn open_with(&self, wanted: &Value) -> Volume {
+        let reply = self.admin("POST", "/v1/admin/volumes", wanted);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        Volume {
+            token: reply.body["token"].as_str().unwrap().to_owned(),
+            generation: reply.body["generation"].as_str().unwrap().to_owned(),
+            tree: reply.body["tree"].as_str().unwrap().into(),
+        }
+    }
+
+    pub(crate) fn entries(&self) -> u64 {
+        let reply = self.admin("GET", "/v1/admin/status", &Value::Null);
+        reply.body["journal"]["entries"].as_u64().unwrap()
+    }
+}
+
+pub(crate) fn bare(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    command
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .args(args);
+    command
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Volume {
+    pub(crate) token: String,
+    pub(crate) generation: String,
+    pub(crate) tree: PathBuf,
+}
+
+impl Volume {
+    fn beside(&self, name: &str) -> usize {
+        std::fs::read_dir(self.tree.parent().unwrap().join(name))
+            .unwrap()
+            .count()
+    }
+
+    pub(crate) fn staged(&self) -> usize {
+        self.beside("staging")
+    }
+
+    pub(crate) fn trashed(&self) -> usize {
+        self.beside("trash")
+    }
+}
+
+/// A running daemon; killed when dropped.
+pub(crate) struct Daemon {
+    pub(crate) child: Child,
+    pub(crate) url: String,
+    pub(crate) probe_url: String,
+}
+
+impl Daemon {
+    /// Starts it; `None` where it ended before it listened.
+    pub(crate) fn start(home: &Home, args: &[&str]) -> Option<Self> {
+        let mut command = home.command(&[&["serve", "--json", "--quiet"], args].concat());
+        Self::started(command.stderr(Stdio::piped()))
+    }
+
+    /// Starts a command that becomes a daemon; `None` where it ended before it listened.
+    pub(crate) fn started(command: &mut Command) -> Option<Self> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().ok()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let Ok(about) = serde_json::from_str::<Value>(&line) else {
+            child.wait().unwrap();
+            return None;
+        };
+        let url = |name: &str| about[name].as_str().map(str::to_owned);
+        match (url("url"), url("probe_url")) {
+            (Some(url), Some(probe_url)) => Some(Self {
+                child,
+                url,
+                probe_url,
+            }),
+            _ => {
+                child.wait().unwrap();
+                None
+            }
+        }
+    }
+
+    pub(crate) fn conn(&self) -> Conn<TcpStream> {
+        Conn::tcp(&self.url)
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) fn ended(&mut self, within: Duration) -> Option<std::process::ExitStatus> {
+        let since = Instant::now();
+        while since.elapsed() < within {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
+    }
+
+    pub(crate) fn terminate(&self) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        // SAFETY: plain system call on our own child.
+        #[expect(unsafe_code, reason = "std has no way to send SIGTERM")]
+        unsafe {
+            libc::kill(pid, libc::SIGTERM);
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Value,
+}
+
+impl Reply {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    pub(crate) fn code(&self) -> &str {
+        self.body["code"].as_str().unwrap_or("")
+    }
+
+    pub(crate) fn reason(&self) -> &str {
+        self.body["reason"].as_str().unwrap_or("")
+    }
+}
+
+/// A connection that stays open.
+pub(crate) struct Conn<S: Read + Write> {
+    stream: BufReader<S>,
+}
+
+impl Conn<TcpStream> {
+    pub(crate) fn tcp(url: &str) -> Self {
+        let stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self::over(stream)
+    }
+}
+
+impl<S: Read + Write> Conn<S> {
+    pub(crate) fn over(stream: S) -> Self {
+        Self {
+            stream: BufReader::new(stream),
+        }
+    }
+
+    pub(crate) fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+        self.try_send(method, path, headers, body).expect("an answer")
+    }
+
+    /// Sends; `None` where the other end is gone before it answered.
+    pub(crate) fn try_send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Option<Reply> {
+        let mut head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: semel\r\ncontent-length: {}\r\n",
+            body.len()
+        );
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str("\r\n");
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(body);
+        self.stream.get_mut().write_all(&bytes).ok()?;
+        self.receive(method)
+    }
+
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> Option<Reply> {
+        self.stream.get_mut().write_all(bytes).ok()?;
+        self.receive("GET")
+    }
+
+    fn receive(&mut self, method: &str) -> Option<Reply> {
+        let mut head = String::new();
+        loop {
+            let mut line = String::new();
+            if self.stream.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            if line == "\r\n" {
+                break;
+            }
+            head.push_str(&line);
+        }
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        let mut reply = Reply {
+            status,
+            head,
+            body: Value::Null,
+        };
+        let length: usize = reply
+            .header("content-length")
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(0);
+        if method != "HEAD" && length > 0 {
+            let mut body = vec![0; length];
+            self.stream.read_exact(&mut body).ok()?;
+            reply.body = serde_json::from_slice(&body)
+                .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
+        }
+        Some(reply)
+    }
+
+    pub(crate) fn call(&mut self, volume: &Volume, tool: &str, key: &str, arguments: &Value) -> Reply {
+        self.try_call(volume, tool, key, arguments).expect("an answer")
+    }
+
+    pub(crate) fn try_call(
+        &mut self,
+        volume: &Volume,
+        tool: &str,
+        key: &str,
+        arguments: &Value,
+    ) -> Option<Reply> {
+        let auth = format!("Bearer {}", volume.token);
+        let mut headers = vec![
+            ("authorization", auth.as_str()),
+            ("content-type", "application/json"),
+        ];
+        if !key.is_empty() {
+            headers.push(("idempotency-key", key));
+        }
+        self.try_send(
+            "POST",
+            &format!("/v1/tools/{tool}"),
+            &headers,
+            arguments.to_string().as_bytes(),
+        )
+    }
+}

@@ -1,0 +1,104 @@
+//! What people and machines read is compared with what is committed.
+
+use crate::harness::bare;
+use std::path::Path;
+
+fn printed(args: &[&str]) -> String {
+    let out = bare(args).output().unwrap();
+    assert!(
+        out.status.success(),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Compares a file of the repository with what the binary prints; says how to renew it.
+fn same(file: &str, args: &[&str], made: &str) {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let committed = std::fs::read_to_string(&place).unwrap_or_default();
+    if committed == made {
+        return;
+    }
+    let at = committed.lines().zip(made.lines()).position(|(a, b)| a != b);
+    let at = at.unwrap_or_else(|| committed.lines().count().min(made.lines().count()));
+    panic!(
+        "{file} is out of date, first at line {}:\n- {}\n+ {}\nrenew it: semel {} > crates/semel/{file}",
+        at + 1,
+        committed.lines().nth(at).unwrap_or("(end)"),
+        made.lines().nth(at).unwrap_or("(end)"),
+        args.join(" "),
+    );
+}
+
+#[test]
+fn the_documents_are_those_of_the_binary() {
+    for (file, args) in [
+        ("openapi.json", &["generate", "openapi"][..]),
+        ("../../docs/limits.md", &["generate", "limits"]),
+        ("../../docs/errors/README.md", &["generate", "errors"]),
+    ] {
+        same(file, args, &printed(args));
+    }
+}
+
+#[test]
+fn the_help_is_what_was_agreed() {
+    let help = printed(&["--help"]);
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| !line.starts_with("Commands:"))
+        .skip(1)
+        .take_while(|line| line.starts_with("  "))
+        .filter(|line| !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(commands.len() >= 20, "{commands:?}");
+    same("tests/it/snapshots/help.txt", &["--help"], &help);
+    for command in commands {
+        let args = [command, "--help"];
+        same(
+            &format!("tests/it/snapshots/help-{command}.txt"),
+            &args,
+            &printed(&args),
+        );
+    }
+}
+
+#[test]
+fn the_openapi_document_names_what_it_should() {
+    let document: serde_json::Value = serde_json::from_str(&printed(&["generate", "openapi"])).unwrap();
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths = document["paths"].as_object().unwrap();
+    for line in printed(&["generate", "routes"]).lines() {
+        let (method, path) = line.split_once(' ').unwrap();
+        let method = method.to_lowercase();
+        let found = if path == "/v1/tools/{tool}" {
+            paths
+                .iter()
+                .any(|(path, item)| path.starts_with("/v1/tools/") && item.get(&method).is_some())
+        } else {
+            paths.get(path).is_some_and(|item| item.get(&method).is_some())
+        };
+        assert!(found, "{line} is documented");
+    }
+}
+
+#[test]
+fn usage_errors_exit_64_and_help_is_no_error() {
+    for args in [
+        &["nonsense"][..],
+        &["volume", "open"],
+        &["serve", "--no-such"],
+        &[],
+    ] {
+        let out = bare(args).output().unwrap();
+        assert_eq!(out.status.code(), Some(64), "{args:?}");
+    }
+    assert!(bare(&["--version"]).output().unwrap().status.success());
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(printed(&["generate", "completions", shell]).contains("semel"));
+    }
+    assert!(printed(&["generate", "man", "serve"]).contains(".TH"));
+}

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Makes ready what the tests and examples need: Python tools in .tools inside the clone, and, where it runs as root
+# and apt-get is there, missing packages of the system. What cannot be had is printed; it changes nothing else.
+#
+# Usage: scripts/setup.sh
+# Exit 0: what is required is there. Exit 1: something required is missing. Optional things are only printed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# One line a program: its name, the package of the system that brings it, and whether nothing works without it.
+programs='
+git      git             required
+cc       gcc             required
+python3  python3         required
+curl     curl            optional
+node     nodejs          optional
+npm      npm             optional
+openssl  openssl         optional
+mkfs.ext4 e2fsprogs      optional
+strace   strace          optional
+ssh-keygen openssh-client optional
+'
+PATH="$PATH:/usr/sbin:/sbin"
+
+missing_packages() {
+    while read -r program package _; do
+        [ -z "$program" ] || has "$program" || printf '%s\n' "$package"
+    done <<<"$programs"
+    if has python3 && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        printf 'python3-venv\n'
+    fi
+}
+
+install_packages() {
+    local packages
+    packages=$(missing_packages | sort -u)
+    [ -n "$packages" ] || return 0
+    if [ "$(id -u)" = 0 ] && has apt-get; then
+        say "installing with apt-get:" $packages
+        local options=(-qq -o DPkg::Lock::Timeout=120)
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get "${options[@]}" update >/dev/null 2>&1 || say "apt-get update failed; trying with the lists that are there"
+        local package
+        for package in $packages; do
+            apt-get "${options[@]}" install -y --no-install-recommends "$package" >/dev/null 2>&1 \
+                || say "apt-get could not install $package"
+        done
+    else
+        say "not root, or no apt-get: these packages are left to you:" $packages
+    fi
+}
+
+check_programs() {
+    local lacking=0
+    while read -r program package need; do
+        [ -n "$program" ] || continue
+        has "$program" && continue
+        if [ "$need" = required ]; then
+            say "MISSING $program (package $package): required"
+            lacking=1
+        else
+            say "missing $program (package $package): the tests that need it are skipped, and counted"
+        fi
+    done <<<"$programs"
+    if ! has cargo || ! has rustc; then
+        say "MISSING cargo or rustc: install a Rust toolchain, $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or newer"
+        lacking=1
+    fi
+    if has python3 && ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        say "MISSING python3 3.11 or newer: this one is $(python3 --version 2>&1)"
+        lacking=1
+    fi
+    return "$lacking"
+}
+
+python_tools() {
+    local want stamp=.tools/stamp
+    # The interpreter is part of it: a venv dies with the python that it was made of.
+    want="$(sha256sum scripts/tools.txt | cut -d' ' -f1) $(python3 -c 'import sys; print(sys.base_prefix, sys.version.split()[0])') $PWD"
+    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && .tools/bin/uv --version >/dev/null 2>&1; then
+        return 0
+    fi
+    say "making .tools (uv, pytest, securesystemslib, cryptography)"
+    rm -rf .tools
+    python3 -m venv .tools
+    .tools/bin/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r scripts/tools.txt
+    .tools/bin/uv --version >/dev/null
+    printf '%s\n' "$want" >"$stamp"
+}
+
+install_packages
+check_programs
+python_tools
