@@ -1,6 +1,6 @@
 //! The writer itself, asked for what no verb does: to fail after it wrote, and to hint wrongly.
 
-use super::super::writer::{Class, Hint};
+use super::super::queue::{Class, Hint};
 use super::{Fresh, fresh};
 use crate::conformance::sample;
 use crate::{Error, Journal};
