@@ -455,9 +455,7 @@ impl Mutation<'_> {
                 };
                 let prepared = files::prepare_write(&self.disk, &write, &gateway.hooks)?;
                 let evidence = &prepared.evidence;
-                if evidence.hard_link_broken {
-                    facts.hard_link_broken = Some(1);
-                }
+                facts.hard_link_broken = evidence.hard_link_broken;
                 let effect = Effect::Install {
                     staged: evidence.staged.clone(),
                     sha256: *sha256,
