@@ -279,6 +279,11 @@ pub(crate) fn connected(config: Config, absent: Absent) -> Result<Engine, Refusa
     })
 }
 
+/// Says whether there is a journal that a command could look at.
+pub(crate) fn has_journal(config: &Config) -> bool {
+    SqliteJournal::exists(&config.state)
+}
+
 /// Makes the engine of a command that only looks: it reads the journal's file, whether or not a daemon runs.
 ///
 /// # Errors
