@@ -125,7 +125,11 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     daemon::withdraw(&made.root);
     runtime.shutdown_timeout(Duration::from_secs(1));
     drop(companion);
-    match daemon::poisoned(&gateway) {
+    ended(&gateway)
+}
+
+fn ended(gateway: &crate::engine::gateway::Gateway) -> Result<Answer, Refusal> {
+    match daemon::poisoned(gateway) {
         Some(refusal) => Err(refusal),
         None => Ok(Answer::new("", json!({"schema": "semel.serve.ended/v1"}))),
     }
