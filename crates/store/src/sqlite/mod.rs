@@ -110,6 +110,12 @@ impl SqliteJournal {
         })
     }
 
+    /// Says whether a directory has a journal at all.
+    #[must_use]
+    pub fn exists(dir: &Path) -> bool {
+        dir.join(schema::FILE).exists()
+    }
+
     /// Opens the journal of a directory to read it alone, whether or not another process writes it.
     ///
     /// # Errors
