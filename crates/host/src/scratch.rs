@@ -38,7 +38,9 @@ impl Scratch {
     /// `io_failed` where the temporary directory takes none.
     pub fn create(prefix: &str, keep: Keep) -> Result<Self> {
         let above = std::env::temp_dir();
-        let above = above.canonicalize().map_err(|e| Error::io("resolve", &above, e))?;
+        let above = above
+            .canonicalize()
+            .map_err(|e| Error::io("resolve", &above, e))?;
         let path = above.join(format!("{prefix}-{}", to_hex(&clock::random::<6>()?)));
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|e| Error::io("create", &path, e))?;
@@ -102,7 +104,11 @@ impl Scratch {
     /// `path_escapes_root`; `io_failed`, also where something is there.
     pub fn create_new(&self, below: impl AsRef<Path>, bytes: &[u8]) -> Result<PathBuf> {
         let path = self.parented(below)?;
-        let opened = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&path);
+        let opened = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(&path);
         let mut file = opened.map_err(|e| Error::io("create", &path, e))?;
         file.write_all(bytes).map_err(|e| Error::io("write", &path, e))?;
         Ok(path)
@@ -221,8 +227,17 @@ impl Drop for Scratch {
 }
 
 fn remove_tree(path: &Path) -> Result<()> {
-    let none = || Error::io("remove", path, std::io::Error::from(std::io::ErrorKind::InvalidInput));
-    let (parent, name) = (path.parent().ok_or_else(none)?, path.file_name().ok_or_else(none)?);
+    let none = || {
+        Error::io(
+            "remove",
+            path,
+            std::io::Error::from(std::io::ErrorKind::InvalidInput),
+        )
+    };
+    let (parent, name) = (
+        path.parent().ok_or_else(none)?,
+        path.file_name().ok_or_else(none)?,
+    );
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = rustix::fs::open(parent, flags, Mode::empty()).map_err(|e| Error::io("open", parent, e))?;
     let reaped = reaper::remove_tree(std::os::fd::AsFd::as_fd(&parent), name.as_bytes())?;

@@ -54,13 +54,19 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         }
     };
     let wanted = Wanted {
-        incidents: args.incident.map_or_else(|| Incident::ALL.to_vec(), |name| vec![name.into()]),
+        incidents: args
+            .incident
+            .map_or_else(|| Incident::ALL.to_vec(), |name| vec![name.into()]),
         keep: if args.keep { Keep::Yes } else { Keep::No },
         length: if args.long { Length::Long } else { Length::Short },
         path: config::search_path(),
     };
     let report = drill::run(wanted, &mut begin)?;
-    let skips = if args.allow_skips { Skips::Allowed } else { Skips::Fail };
+    let skips = if args.allow_skips {
+        Skips::Allowed
+    } else {
+        Skips::Fail
+    };
     let refusal = judge(&report, skips);
     let verdict = if refusal.is_some() { "failed" } else { "held" };
     let answer = Answer::new(report.text(), report.json(verdict));
@@ -90,6 +96,8 @@ fn judge(report: &Report, skips: Skips) -> Option<Refusal> {
     if failed + not_shown + skipped_counts == 0 {
         return None;
     }
-    let why = format!("{failed} guards failed, {not_shown} could not be shown, {skipped} incidents were skipped, {held} held");
+    let why = format!(
+        "{failed} guards failed, {not_shown} could not be shown, {skipped} incidents were skipped, {held} held"
+    );
     Some(Refusal::new(Code::DrillFailed, why).names(report.wanting()))
 }

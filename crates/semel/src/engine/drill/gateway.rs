@@ -53,7 +53,10 @@ impl<'a> Daemon<'a> {
         let (out, err) = (place("serve.out")?, place("serve.err")?);
         stage.scratch.directory("probe-replay").map_err(hands)?;
         let local = "127.0.0.1:0";
-        let mut command = stage.semel(stage.scratch.path(), ["serve", "--listen", local, "--probe", local])?;
+        let mut command = stage.semel(
+            stage.scratch.path(),
+            ["serve", "--listen", local, "--probe", local],
+        )?;
         command.deadline = None;
         command.output = Output::Files {
             stdout: out.clone(),
@@ -67,14 +70,18 @@ impl<'a> Daemon<'a> {
                 Ok(about) => Ok(Some(about)),
                 Err(_) if running.ended() => {
                     let said = stage.scratch.read(&err).map_err(hands)?.unwrap_or_default();
-                    Err(format!("semel serve ended: {}", String::from_utf8_lossy(&said).trim()))
+                    Err(format!(
+                        "semel serve ended: {}",
+                        String::from_utf8_lossy(&said).trim()
+                    ))
                 }
                 Err(_) => Ok(None),
             }
         })?;
         let host = |name: &str| {
             let url = about[name].as_str().and_then(|url| url.strip_prefix("http://"));
-            url.map(str::to_owned).ok_or_else(|| format!("semel serve names no {name}"))
+            url.map(str::to_owned)
+                .ok_or_else(|| format!("semel serve names no {name}"))
         };
         let (app, probe) = (host("url")?, host("probe_url")?);
         Ok(Self {
@@ -91,9 +98,14 @@ impl<'a> Daemon<'a> {
     }
 
     fn json(&self, args: &[&str]) -> Told<Value> {
-        let said = self.stage.run(&self.stage.semel(self.stage.scratch.path(), args.iter().copied())?)?;
+        let said = self.stage.run(
+            &self
+                .stage
+                .semel(self.stage.scratch.path(), args.iter().copied())?,
+        )?;
         let said = said.ok(&format!("semel {}", args.join(" ")))?;
-        said.json().ok_or_else(|| format!("semel {} gave no JSON", args.join(" ")))
+        said.json()
+            .ok_or_else(|| format!("semel {} gave no JSON", args.join(" ")))
     }
 
     /// Opens a volume of a job with these files.
@@ -123,9 +135,17 @@ impl<'a> Daemon<'a> {
     /// Makes the request of a call.
     pub(super) fn request(&self, token: &str, key: Option<&str>, tool: &str, body: &str) -> Vec<u8> {
         let bearer = format!("Bearer {token}");
-        let mut head = vec![("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
+        let mut head = vec![
+            ("Authorization", bearer.as_str()),
+            ("Content-Type", "application/json"),
+        ];
         head.extend(key.map(|key| ("Idempotency-Key", key)));
-        request(&self.app, ("POST", &format!("/v1/tools/{tool}")), &head, body.as_bytes())
+        request(
+            &self.app,
+            ("POST", &format!("/v1/tools/{tool}")),
+            &head,
+            body.as_bytes(),
+        )
     }
 
     /// Sends a call over a connection of its own.
@@ -141,7 +161,9 @@ impl<'a> Daemon<'a> {
         const MOST: usize = 100_000;
         let log = self.json(&["log", "--limit", &MOST.to_string()])?;
         let kinds = records(&log)?.filter_map(|record| record["kind"].as_str());
-        let effects = kinds.filter(|kind| ["call_intended", "call_receipted"].contains(kind)).count();
+        let effects = kinds
+            .filter(|kind| ["call_intended", "call_receipted"].contains(kind))
+            .count();
         match (effects, log["lines"].as_array().map_or(0, Vec::len)) {
             (0, _) => Err("the log shows no call at all".to_owned()),
             (_, MOST..) => Err("the log is too long to be counted".to_owned()),
@@ -154,7 +176,9 @@ impl<'a> Daemon<'a> {
         let log = self.json(&["log", "--job", job, "--key", key])?;
         let events = records(&log)?.map(Event::of).collect();
         let verified = match self.json(&["log", "verify"]) {
-            Ok(report) if report["report"]["faults"].as_array().is_some_and(Vec::is_empty) => "no fault".to_owned(),
+            Ok(report) if report["report"]["faults"].as_array().is_some_and(Vec::is_empty) => {
+                "no fault".to_owned()
+            }
             Ok(report) => format!("faults: {report}"),
             Err(why) => why,
         };
@@ -163,15 +187,26 @@ impl<'a> Daemon<'a> {
 
     /// Lists every route of this build, from its own OpenAPI document, with places filled in.
     pub(super) fn routes(&self) -> Told<Vec<String>> {
-        let answer = send(&self.app, &request(&self.app, ("GET", "/v1/openapi.json"), &[], b""))?;
+        let answer = send(
+            &self.app,
+            &request(&self.app, ("GET", "/v1/openapi.json"), &[], b""),
+        )?;
         let document = answer.json();
-        let paths = document["paths"].as_object().ok_or("the OpenAPI document has no paths")?;
+        let paths = document["paths"]
+            .as_object()
+            .ok_or("the OpenAPI document has no paths")?;
         let mut routes: Vec<String> = Vec::new();
         for path in paths.keys() {
             if path.contains("{tool}") {
-                routes.extend(["delete_file", "write_file", "read_file"].map(|tool| path.replace("{tool}", tool)));
+                routes.extend(
+                    ["delete_file", "write_file", "read_file"].map(|tool| path.replace("{tool}", tool)),
+                );
             } else {
-                routes.push(path.replace("{key}", "delete-once").replace("{generation}", "g-0").replace("{id}", "1"));
+                routes.push(
+                    path.replace("{key}", "delete-once")
+                        .replace("{generation}", "g-0")
+                        .replace("{id}", "1"),
+                );
             }
         }
         routes.sort();

@@ -80,11 +80,16 @@ pub(super) fn send(host: &str, raw: &[u8]) -> Told<Answer> {
         move |e: std::io::Error| format!("{what} {host}: {e}")
     };
     let mut stream = TcpStream::connect(host).map_err(fail("cannot connect to"))?;
-    let bounds = stream.set_read_timeout(Some(WITHIN)).and_then(|()| stream.set_write_timeout(Some(WITHIN)));
+    let bounds = stream
+        .set_read_timeout(Some(WITHIN))
+        .and_then(|()| stream.set_write_timeout(Some(WITHIN)));
     bounds.map_err(fail("cannot bound"))?;
     stream.write_all(raw).map_err(fail("cannot send to"))?;
     let mut got = Vec::new();
-    (&stream).take(MOST).read_to_end(&mut got).map_err(fail("no answer from"))?;
+    (&stream)
+        .take(MOST)
+        .read_to_end(&mut got)
+        .map_err(fail("no answer from"))?;
     parse(&got).ok_or_else(|| format!("what {host} answered is not HTTP"))
 }
 
@@ -119,12 +124,20 @@ mod tests {
     #[test]
     fn answers_are_read_and_named() {
         let plain = parse(b"HTTP/1.1 404 Not Found\r\nA: b\r\n\r\nnot_found\n").unwrap();
-        assert_eq!((plain.status, plain.text().as_str(), plain.named().as_str()), (404, "not_found", "404"));
+        assert_eq!(
+            (plain.status, plain.text().as_str(), plain.named().as_str()),
+            (404, "not_found", "404")
+        );
         let chunked = b"HTTP/1.1 409 Conflict\r\nTransfer-Encoding: chunked\r\n\r\n\
             1a\r\n{\"code\":\"replay_conflict\",\r\n1d\r\n\"reason\":\"stale_generation\"   }\r\n0\r\n\r\n";
         let problem = parse(chunked).unwrap();
         assert_eq!(problem.named(), "409 replay_conflict (stale_generation)");
-        assert_eq!(parse(b"HTTP/1.1 200 OK\r\n\r\n{\"replayed\":true}").unwrap().named(), "200 replayed");
+        assert_eq!(
+            parse(b"HTTP/1.1 200 OK\r\n\r\n{\"replayed\":true}")
+                .unwrap()
+                .named(),
+            "200 replayed"
+        );
         assert_eq!(parse(b"SSH-2.0\r\n\r\n"), None);
     }
 

@@ -26,7 +26,10 @@ const INTACT: &str = "both files of B intact";
 /// Why it cannot be played here.
 pub(super) fn play(stage: &Stage, tools: &mut Vec<String>) -> Told<Vec<Row>> {
     let python = Python::find(stage)?;
-    tools.push(format!("{} for the naive worker, over HTTP on loopback", python.describe()));
+    tools.push(format!(
+        "{} for the naive worker, over HTTP on loopback",
+        python.describe()
+    ));
     let naive = Worker::start(stage, &python)?;
     let daemon = Daemon::start(stage)?;
     let world = World { stage, naive, daemon };
@@ -69,7 +72,12 @@ struct Kept {
 
 impl<'a> Worker<'a> {
     fn start(stage: &'a Stage, python: &Python) -> Told<Self> {
-        let place = |name: &str| stage.scratch.place(format!("probe-replay/naive/{name}")).map_err(hands);
+        let place = |name: &str| {
+            stage
+                .scratch
+                .place(format!("probe-replay/naive/{name}"))
+                .map_err(hands)
+        };
         let (port, root, log) = (place("port")?, place("vol")?, place("worker.log")?);
         stage.scratch.directory(&root).map_err(hands)?;
         let text = include_str!("naive_worker.py");
@@ -91,7 +99,11 @@ impl<'a> Worker<'a> {
     }
 
     fn put(&self, name: &str, text: &str) -> Told<()> {
-        self.stage.scratch.write(self.root.join(name), text).map(drop).map_err(hands)
+        self.stage
+            .scratch
+            .write(self.root.join(name), text)
+            .map(drop)
+            .map_err(hands)
     }
 
     /// Puts another checkout where the old one was, as a recycled volume has it: a directory of its own, same path.
@@ -116,7 +128,10 @@ impl<'a> Worker<'a> {
         let raw = self.raw("/tool", &naive_delete(FILE));
         let answer = send(&self.host, &raw)?;
         if answer.status != 200 || self.there(FILE)? {
-            return Err(format!("the naive delete gave {} and left the file", answer.status));
+            return Err(format!(
+                "the naive delete gave {} and left the file",
+                answer.status
+            ));
         }
         Ok(Kept {
             raw,
@@ -139,8 +154,16 @@ impl<'a> Worker<'a> {
     }
 
     fn log_lines(&self) -> Told<Vec<String>> {
-        let bytes = self.stage.scratch.read(&self.log).map_err(hands)?.unwrap_or_default();
-        Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
+        let bytes = self
+            .stage
+            .scratch
+            .read(&self.log)
+            .map_err(hands)?
+            .unwrap_or_default();
+        Ok(String::from_utf8_lossy(&bytes)
+            .lines()
+            .map(str::to_owned)
+            .collect())
     }
 
     /// Judges by what is left of job B's file.
@@ -165,10 +188,16 @@ impl World<'_> {
     /// Opens job A's volume and carries out its one delete; gives the request as it went over the wire.
     fn delete_for_a(&self) -> Told<(Opened, Vec<u8>, Answer)> {
         let a = self.daemon.open("job-a", &[(FILE, OF_A)])?;
-        let raw = self.daemon.request(&a.token, Some(KEY), "delete_file", &delete(FILE));
+        let raw = self
+            .daemon
+            .request(&a.token, Some(KEY), "delete_file", &delete(FILE));
         let answer = send(&self.daemon.app, &raw)?;
         if answer.named() != "200 first" {
-            return Err(format!("the delete in A gave {} {}", answer.named(), answer.text()));
+            return Err(format!(
+                "the delete in A gave {} {}",
+                answer.named(),
+                answer.text()
+            ));
         }
         Ok((a, raw, answer))
     }
@@ -182,7 +211,14 @@ impl World<'_> {
     /// Reads both files of B from the disk, not through the gateway.
     fn intact(&self, b: &Opened) -> Told<&'static str> {
         for (name, text) in OF_B {
-            if self.stage.scratch.read(b.tree.join(name)).map_err(hands)?.as_deref() != Some(text.as_bytes()) {
+            if self
+                .stage
+                .scratch
+                .read(b.tree.join(name))
+                .map_err(hands)?
+                .as_deref()
+                != Some(text.as_bytes())
+            {
                 return Ok("B is damaged");
             }
         }
@@ -196,7 +232,8 @@ impl World<'_> {
             self.naive.recycle(&OF_B)?;
             let (ready, fallback) = self.naive.probe()?;
             let logged = self.naive.log_lines()?.len() - before;
-            let fallback = fallback.map_or_else(|| "nothing".to_owned(), |a| format!("{} {}", a.status, a.text()));
+            let fallback =
+                fallback.map_or_else(|| "nothing".to_owned(), |a| format!("{} {}", a.status, a.text()));
             self.naive.judge(format!(
                 "A was answered {}; the probe got {ready}, posted {{}} to /internal/replay-last and got {fallback}; \
                  the log shows {logged} delete",
@@ -206,9 +243,16 @@ impl World<'_> {
         let guarded = || {
             let (a, _, first) = self.delete_for_a()?;
             let b = self.recycle(&a)?;
-            let ready = send(&self.daemon.probe, &request(&self.daemon.probe, ("GET", "/readyz"), &[], b""))?;
+            let ready = send(
+                &self.daemon.probe,
+                &request(&self.daemon.probe, ("GET", "/readyz"), &[], b""),
+            )?;
             let post = |host: &str| {
-                send(host, &request(host, ("POST", "/internal/replay-last"), &[], b"{}")).map(|a| a.status)
+                send(
+                    host,
+                    &request(host, ("POST", "/internal/replay-last"), &[], b"{}"),
+                )
+                .map(|a| a.status)
             };
             let (probe, app) = (post(&self.daemon.probe)?, post(&self.daemon.app)?);
             let got = format!(
@@ -220,7 +264,10 @@ impl World<'_> {
             self.daemon.finish(&b)?;
             let tool = request(&self.daemon.probe, ("GET", "/v1/tools/read_file"), &[], b"");
             let tool = send(&self.daemon.probe, &tool)?.status;
-            Ok(Guarded::new(got, format!("the probe listener answers GET /v1/tools/read_file with {tool}")))
+            Ok(Guarded::new(
+                got,
+                format!("the probe listener answers GET /v1/tools/read_file with {tool}"),
+            ))
         };
         step(
             "the incident itself",
@@ -240,7 +287,11 @@ impl World<'_> {
             self.naive.delete_for_a()?;
             self.naive.recycle(&OF_B)?;
             let answer = self.naive.post("/internal/replay-last", "{}")?;
-            self.naive.judge(format!("POST {{}} was answered {} {}", answer.status, answer.text()))
+            self.naive.judge(format!(
+                "POST {{}} was answered {} {}",
+                answer.status,
+                answer.text()
+            ))
         };
         let guarded = || {
             let (a, _, _) = self.delete_for_a()?;
@@ -250,13 +301,21 @@ impl World<'_> {
                 got.push(self.daemon.call(&b, Some(KEY), "delete_file", body)?.named());
             }
             let same = got.iter().all(|name| name == EMPTY);
-            let of_b = if same { format!("{} x {EMPTY}", got.len()) } else { got.join(", ") };
+            let of_b = if same {
+                format!("{} x {EMPTY}", got.len())
+            } else {
+                got.join(", ")
+            };
             let of_a = self.daemon.call(&a, Some(KEY), "delete_file", "{}")?.named();
             let none = send(
                 &self.daemon.app,
                 &request(&self.daemon.app, ("POST", "/v1/tools/delete_file"), &[], b"{}"),
             )?;
-            let got = format!("B's token {of_b}; A's token {of_a}; no token {}; {}", none.named(), self.intact(&b)?);
+            let got = format!(
+                "B's token {of_b}; A's token {of_a}; no token {}; {}",
+                none.named(),
+                self.intact(&b)?
+            );
             self.daemon.finish(&b)?;
             Ok(Guarded::new(got, ""))
         };
@@ -275,7 +334,12 @@ impl World<'_> {
             let kept = self.naive.delete_for_a()?;
             self.naive.recycle(&OF_B)?;
             let answer = send(&self.naive.host, &kept.raw)?;
-            self.naive.judge(format!("the same {} bytes were answered {} {}", kept.raw.len(), answer.status, answer.text()))
+            self.naive.judge(format!(
+                "the same {} bytes were answered {} {}",
+                kept.raw.len(),
+                answer.status,
+                answer.text()
+            ))
         };
         let guarded = || {
             let (a, raw, _) = self.delete_for_a()?;
@@ -283,7 +347,10 @@ impl World<'_> {
             let again = send(&self.daemon.app, &raw)?;
             let got = format!("{}, {}", again.named(), self.intact(&b)?);
             self.daemon.finish(&b)?;
-            Ok(Guarded::new(got, format!("the same {} bytes, with A's token", raw.len())))
+            Ok(Guarded::new(
+                got,
+                format!("the same {} bytes, with A's token", raw.len()),
+            ))
         };
         step(
             "the cached request",
@@ -304,7 +371,9 @@ impl World<'_> {
             Ok(if self.naive.there(FILE)? {
                 Naive::Unharmed(format!("{told}; the new file is there"))
             } else {
-                Naive::Damage(format!("{told}; the file that its owner had made again meanwhile is gone"))
+                Naive::Damage(format!(
+                    "{told}; the file that its owner had made again meanwhile is gone"
+                ))
             })
         };
         let guarded = || {
@@ -316,8 +385,18 @@ impl World<'_> {
             }
             let again = self.daemon.call(&a, Some(KEY), "delete_file", &delete(FILE))?;
             let execution = |answer: &Answer| answer.json().get("execution_id").cloned();
-            let one = if execution(&first).is_some() && execution(&first) == execution(&again) { "same" } else { "another" };
-            let new = match self.stage.scratch.read(a.tree.join(FILE)).map_err(hands)?.as_deref() {
+            let one = if execution(&first).is_some() && execution(&first) == execution(&again) {
+                "same"
+            } else {
+                "another"
+            };
+            let new = match self
+                .stage
+                .scratch
+                .read(a.tree.join(FILE))
+                .map_err(hands)?
+                .as_deref()
+            {
                 Some(bytes) if bytes == mine.as_bytes() => "there",
                 _ => "gone",
             };
@@ -336,7 +415,9 @@ impl World<'_> {
             "while A lives: delete, its owner makes the file again, the same call with the same key; and once more after \
              A's generation ended",
             naive,
-            format!("200 first, 200 replayed, same execution_id, the new file is there; after its end {STALE}"),
+            format!(
+                "200 first, 200 replayed, same execution_id, the new file is there; after its end {STALE}"
+            ),
             guarded,
         )
     }
@@ -354,7 +435,9 @@ impl World<'_> {
             })
         };
         let guarded = || {
-            let a = self.daemon.open("job-a", &[(FILE, OF_A), (OTHER, "-- another file\n")])?;
+            let a = self
+                .daemon
+                .open("job-a", &[(FILE, OF_A), (OTHER, "-- another file\n")])?;
             let write = |text: &str| serde_json::json!({"path": "notes", "content": text}).to_string();
             let calls = [
                 ("delete-one", "delete_file", delete(FILE)),
@@ -372,7 +455,13 @@ impl World<'_> {
             let notes = read("notes")?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
             self.daemon.finish(&a)?;
             let notes = notes.unwrap_or_else(|| "nothing".to_owned());
-            Ok(Guarded::new(format!("{}; the other file is {other}, notes hold {notes}", got.join(", ")), ""))
+            Ok(Guarded::new(
+                format!(
+                    "{}; the other file is {other}, notes hold {notes}",
+                    got.join(", ")
+                ),
+                "",
+            ))
         };
         let conflict = |reason: &str| format!("409 replay_conflict ({reason})");
         step(
@@ -394,14 +483,23 @@ impl World<'_> {
             self.naive.recycle(&OF_B)?;
             let head = [("Content-Type", "application/json")];
             let body = naive_delete(FILE);
-            let answer = send(&self.naive.host, &request(&self.naive.host, ("POST", "/tool"), &head, body.as_bytes()))?;
-            self.naive.judge(format!("a delete without a key was answered {}", answer.status))
+            let answer = send(
+                &self.naive.host,
+                &request(&self.naive.host, ("POST", "/tool"), &head, body.as_bytes()),
+            )?;
+            self.naive
+                .judge(format!("a delete without a key was answered {}", answer.status))
         };
         let guarded = || {
             let b = self.daemon.open("job-b", &OF_B)?;
             let deleted = self.daemon.call(&b, None, "delete_file", &delete(FILE))?;
             let read = self.daemon.call(&b, None, "read_file", &delete(FILE))?;
-            let got = format!("delete {}, read {}, {}", deleted.named(), read.status, self.intact(&b)?);
+            let got = format!(
+                "delete {}, read {}, {}",
+                deleted.named(),
+                read.status,
+                self.intact(&b)?
+            );
             self.daemon.finish(&b)?;
             Ok(Guarded::new(got, ""))
         };
@@ -425,8 +523,13 @@ impl World<'_> {
                 self.naive.probe()?;
                 gone += usize::from(!self.naive.there(FILE)?);
             }
-            let told = format!("of {TICKS} ticks, before each of which B's file was there, {gone} deleted it");
-            Ok(if gone > 0 { Naive::Damage(told) } else { Naive::Unharmed(told) })
+            let told =
+                format!("of {TICKS} ticks, before each of which B's file was there, {gone} deleted it");
+            Ok(if gone > 0 {
+                Naive::Damage(told)
+            } else {
+                Naive::Unharmed(told)
+            })
         };
         let guarded = || {
             let (a, _, _) = self.delete_for_a()?;
@@ -455,7 +558,10 @@ impl World<'_> {
             };
             let got = format!("{odd}, {} new effects, {}", after - before, self.intact(&b)?);
             self.daemon.finish(&b)?;
-            Ok(Guarded::new(got, format!("{sent} requests over every route of this build")))
+            Ok(Guarded::new(
+                got,
+                format!("{sent} requests over every route of this build"),
+            ))
         };
         step(
             "requests such as probes send",
@@ -468,12 +574,19 @@ impl World<'_> {
     }
 
     fn no_replay_route(&self) -> Row {
-        let paths = ["/internal/replay-last", "/replay", "/v1/replay", "/v1/tools/replay_last", "/v1/tools/"];
+        let paths = [
+            "/internal/replay-last",
+            "/replay",
+            "/v1/replay",
+            "/v1/tools/replay_last",
+            "/v1/tools/",
+        ];
         let naive = || {
             self.naive.delete_for_a()?;
             self.naive.recycle(&OF_B)?;
             let answer = self.naive.post("/internal/replay-last", "{}")?;
-            self.naive.judge(format!("the route is there and answered {}", answer.status))
+            self.naive
+                .judge(format!("the route is there and answered {}", answer.status))
         };
         let guarded = || {
             let (a, _, _) = self.delete_for_a()?;
@@ -491,7 +604,10 @@ impl World<'_> {
         };
         step(
             "no route replays the last call",
-            format!("POST to {} with B's token, a key and a whole body", paths.join(", ")),
+            format!(
+                "POST to {} with B's token, a key and a whole body",
+                paths.join(", ")
+            ),
             naive,
             format!("{}, {INTACT}", ["404"; 5].join(" ")),
             guarded,
@@ -515,16 +631,30 @@ impl World<'_> {
             let b = self.daemon.open("job-b", &OF_B)?;
             let a = self.daemon.open("job-a", &[(FILE, OF_A)])?;
             // What an agent with a shell could plant.
-            self.stage.scratch.link(&b.tree, a.tree.join("way-out")).map_err(hands)?;
+            self.stage
+                .scratch
+                .link(&b.tree, a.tree.join("way-out"))
+                .map_err(hands)?;
             let absolute = b.tree.join(FILE).display().to_string();
             let up = format!("../../../../job-b/{}/vol/tree/{FILE}", b.generation);
             let mut got = Vec::new();
-            for (number, path) in [up, absolute, format!("way-out/{FILE}"), ".".to_owned()].iter().enumerate() {
+            for (number, path) in [up, absolute, format!("way-out/{FILE}"), ".".to_owned()]
+                .iter()
+                .enumerate()
+            {
                 let key = format!("outside-{number}");
-                got.push(self.daemon.call(&a, Some(&key), "delete_file", &delete(path))?.coded());
+                got.push(
+                    self.daemon
+                        .call(&a, Some(&key), "delete_file", &delete(path))?
+                        .coded(),
+                );
             }
             let same = got.iter().all(|name| name == ESCAPES);
-            let got = if same { format!("{} x {ESCAPES}", got.len()) } else { got.join(", ") };
+            let got = if same {
+                format!("{} x {ESCAPES}", got.len())
+            } else {
+                got.join(", ")
+            };
             let got = format!("{got}, {}", self.intact(&b)?);
             self.daemon.finish(&a)?;
             self.daemon.finish(&b)?;
@@ -544,10 +674,19 @@ impl World<'_> {
             let before = self.naive.log_lines()?.len();
             self.naive.delete_for_a()?;
             self.naive.recycle(&OF_B)?;
-            let deletes = 1 + usize::from(matches!(self.naive.probe()?, (_, Some(answer)) if answer.status == 200));
+            let deletes =
+                1 + usize::from(matches!(self.naive.probe()?, (_, Some(answer)) if answer.status == 200));
             let lines = self.naive.log_lines()?.split_off(before);
-            let told = format!("{deletes} deletes were carried out; the log has {}: {}", lines.len(), lines.join(" | "));
-            Ok(if deletes > lines.len() { Naive::Damage(told) } else { Naive::Unharmed(told) })
+            let told = format!(
+                "{deletes} deletes were carried out; the log has {}: {}",
+                lines.len(),
+                lines.join(" | ")
+            );
+            Ok(if deletes > lines.len() {
+                Naive::Damage(told)
+            } else {
+                Naive::Unharmed(told)
+            })
         };
         let guarded = || {
             let job = format!("job-log-{}", self.stage.unique());
@@ -557,8 +696,15 @@ impl World<'_> {
             self.daemon.finish(&a)?;
             self.daemon.call(&a, Some(KEY), "delete_file", &delete(FILE))?;
             let seen = self.daemon.log(&job, KEY)?;
-            let execution = first.json()["execution_id"].as_str().ok_or("the delete has no execution_id")?.to_owned();
-            let linked = seen.events.iter().filter(|event| event.execution == execution).count();
+            let execution = first.json()["execution_id"]
+                .as_str()
+                .ok_or("the delete has no execution_id")?
+                .to_owned();
+            let linked = seen
+                .events
+                .iter()
+                .filter(|event| event.execution == execution)
+                .count();
             let names: Vec<&str> = seen.events.iter().map(|event| event.name.as_str()).collect();
             Ok(Guarded::new(
                 format!(

@@ -75,17 +75,26 @@ impl Python {
     }
 
     fn rank(&self) -> (usize, usize) {
-        (usize::from(self.pip.is_some()), usize::from(self.runner == Runner::Pytest))
+        (
+            usize::from(self.pip.is_some()),
+            usize::from(self.runner == Runner::Pytest),
+        )
     }
 
     fn ask(stage: &Stage, program: PathBuf) -> Told<Self> {
-        let command = stage.command(&program, stage.scratch.path())?.args(["-I", "-c", QUESTION]);
+        let command = stage
+            .command(&program, stage.scratch.path())?
+            .args(["-I", "-c", QUESTION]);
         let said = stage.run(&command)?.ok("python3 does not answer")?;
         let json = said.json().ok_or("python3 does not answer in JSON")?;
         let text = |name: &str| json[name].as_str().unwrap_or_default().to_owned();
         let (outside, inside) = (text("pip"), text("inside"));
         // `pip --python` came with 22.3.
-        let can_point = outside.split('.').next().and_then(|n| n.parse().ok()).is_some_and(|n: u32| n >= 23);
+        let can_point = outside
+            .split('.')
+            .next()
+            .and_then(|n| n.parse().ok())
+            .is_some_and(|n: u32| n >= 23);
         let (pip, pip_version) = match (json["venv"] == Value::Bool(true), can_point, inside.is_empty()) {
             (true, true, _) => (Some(Pip::Outside), outside),
             (true, false, false) => (Some(Pip::Inside), inside),
@@ -94,7 +103,11 @@ impl Python {
         Ok(Self {
             program,
             version: text("version"),
-            runner: if json["pytest"] == Value::Bool(true) { Runner::Pytest } else { Runner::Unittest },
+            runner: if json["pytest"] == Value::Bool(true) {
+                Runner::Pytest
+            } else {
+                Runner::Unittest
+            },
             pip,
             pip_version,
         })
@@ -122,7 +135,10 @@ impl Python {
         text: &str,
         cwd: &std::path::Path,
     ) -> Told<semel_host::process::Command> {
-        let script = stage.scratch.write(format!("scripts/{name}"), text).map_err(hands)?;
+        let script = stage
+            .scratch
+            .write(format!("scripts/{name}"), text)
+            .map_err(hands)?;
         Ok(stage.command(&self.program, cwd)?.arg("-I").arg(script))
     }
 }

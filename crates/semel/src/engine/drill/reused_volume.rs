@@ -5,8 +5,8 @@
 
 use super::python::{Pip, Python, Runner};
 use super::stage::{Background, Said, Stage};
-use super::table::{Guarded, Naive, Row, Told, hands};
 use super::step;
+use super::table::{Guarded, Naive, Row, Told, hands};
 use semel_host::process::Command;
 use std::path::{Path, PathBuf};
 
@@ -71,9 +71,15 @@ impl Attempt {
             found.map_or_else(|| "?".to_owned(), |rest| rest.trim().to_owned())
         };
         let words = ["passed", "failed", "error"];
-        let pytest = out.lines().rev().find(|line| words.iter().any(|word| line.contains(word)));
+        let pytest = out
+            .lines()
+            .rev()
+            .find(|line| words.iter().any(|word| line.contains(word)));
         let unittest = err.lines().find(|line| line.starts_with("Ran "));
-        let verdict = err.lines().rev().find(|line| line.starts_with("OK") || line.starts_with("FAILED"));
+        let verdict = err
+            .lines()
+            .rev()
+            .find(|line| line.starts_with("OK") || line.starts_with("FAILED"));
         let tests = match (pytest, unittest, verdict) {
             (Some(line), _, _) => line.trim_matches(['=', ' ']).to_owned(),
             (None, Some(ran), Some(verdict)) => format!("{ran}: {verdict}"),
@@ -129,10 +135,22 @@ fn lock_text(version: &str) -> String {
 
 impl<'a> World<'a> {
     fn build(stage: &'a Stage, sh: PathBuf, python: Python) -> Told<Self> {
-        let place = |name: &str| stage.scratch.place(format!("reused-volume/{name}")).map_err(hands);
+        let place = |name: &str| {
+            stage
+                .scratch
+                .place(format!("reused-volume/{name}"))
+                .map_err(hands)
+        };
         let wheels = stage.scratch.directory("reused-volume/wheels").map_err(hands)?;
-        let make = python.script(stage, "wheels.py", include_str!("wheels.py"), stage.scratch.path())?;
-        stage.run(&make.arg(&wheels))?.ok("the wheels could not be made")?;
+        let make = python.script(
+            stage,
+            "wheels.py",
+            include_str!("wheels.py"),
+            stage.scratch.path(),
+        )?;
+        stage
+            .run(&make.arg(&wheels))?
+            .ok("the wheels could not be made")?;
         let write = |name: &str, text: &str| stage.scratch.write(place(name)?, text).map_err(hands);
         let next = lock_text("2.0");
         let world = Self {
@@ -157,14 +175,21 @@ impl<'a> World<'a> {
             ("test_app.py", TEST.to_owned()),
         ];
         for (name, text) in files {
-            self.stage.scratch.write(workspace.join(name), text).map_err(hands)?;
+            self.stage
+                .scratch
+                .write(workspace.join(name), text)
+                .map_err(hands)?;
         }
         Ok(())
     }
 
     /// Makes a workspace of its own for one guard, which passed its first check.
     fn workspace(&self, name: &str) -> Told<PathBuf> {
-        let workspace = self.stage.scratch.directory(format!("reused-volume/{name}")).map_err(hands)?;
+        let workspace = self
+            .stage
+            .scratch
+            .directory(format!("reused-volume/{name}"))
+            .map_err(hands)?;
         self.fill(&workspace)?;
         let first = self.check(&workspace, Some(GENERATION), Some("1"))?;
         if first != PASS {
@@ -174,7 +199,10 @@ impl<'a> World<'a> {
     }
 
     fn contract(&self, workspace: &Path, verb: &str, who: (Option<&str>, Option<&str>)) -> Told<Command> {
-        let mut command = self.stage.semel(workspace, ["contract", verb])?.var("WORKSPACE", workspace);
+        let mut command = self
+            .stage
+            .semel(workspace, ["contract", verb])?
+            .var("WORKSPACE", workspace);
         for (name, value) in [("VOLUME_GENERATION", who.0), ("JOB_ATTEMPT", who.1)] {
             if let Some(value) = value {
                 command = command.var(name, value);
@@ -200,7 +228,14 @@ impl<'a> World<'a> {
             .command(&self.sh, workspace)?
             .arg(&self.attempt)
             .var("PYTHON", &self.python.program)
-            .var("PIP", if self.python.pip == Some(Pip::Inside) { "inside" } else { "outside" })
+            .var(
+                "PIP",
+                if self.python.pip == Some(Pip::Inside) {
+                    "inside"
+                } else {
+                    "outside"
+                },
+            )
             .var("SITE", site)
             .var("RUNNER", runner)
             .var("WHEELS", &self.wheels)
@@ -215,7 +250,12 @@ impl<'a> World<'a> {
     }
 
     fn draft(&self) -> Told<Vec<std::ffi::OsString>> {
-        let command = self.python.script(self.stage, "draft.py", include_str!("draft.py"), self.stage.scratch.path())?;
+        let command = self.python.script(
+            self.stage,
+            "draft.py",
+            include_str!("draft.py"),
+            self.stage.scratch.path(),
+        )?;
         let mut words = vec![command.program.into_os_string()];
         words.extend(command.args);
         words.extend([self.next_lock.clone().into_os_string(), CUT.to_string().into()]);
@@ -224,10 +264,12 @@ impl<'a> World<'a> {
 
     /// Waits until the draft has written the first part of the new lockfile.
     fn half_written(&self, workspace: &Path, draft: &Background) -> Told<()> {
-        self.stage.until("the draft writes uv.lock", || match self.lock_bytes(workspace)? {
-            Some(CUT) => Ok(Some(())),
-            _ if draft.ended() => Err("the draft ended before it wrote uv.lock".to_owned()),
-            _ => Ok(None),
+        self.stage.until("the draft writes uv.lock", || {
+            match self.lock_bytes(workspace)? {
+                Some(CUT) => Ok(Some(())),
+                _ if draft.ended() => Err("the draft ended before it wrote uv.lock".to_owned()),
+                _ => Ok(None),
+            }
         })
     }
 
@@ -241,12 +283,20 @@ impl<'a> World<'a> {
     }
 
     fn lock_bytes(&self, workspace: &Path) -> Told<Option<usize>> {
-        let bytes = self.stage.scratch.read(workspace.join("uv.lock")).map_err(hands)?;
+        let bytes = self
+            .stage
+            .scratch
+            .read(workspace.join("uv.lock"))
+            .map_err(hands)?;
         Ok(bytes.map(|bytes| bytes.len()))
     }
 
     fn requirement(&self, workspace: &Path) -> Told<String> {
-        let bytes = self.stage.scratch.read(workspace.join("requirements.txt")).map_err(hands)?;
+        let bytes = self
+            .stage
+            .scratch
+            .read(workspace.join("requirements.txt"))
+            .map_err(hands)?;
         Ok(bytes.map_or_else(
             || "nothing".to_owned(),
             |bytes| String::from_utf8_lossy(&bytes).trim().to_owned(),
@@ -257,11 +307,16 @@ impl<'a> World<'a> {
         let naive = || {
             let before = self.attempt(&self.naive, (Some(GENERATION), Some("1")))?;
             if before.exit != 0 || before.installed != "1.0" {
-                return Ok(Naive::Unharmed(format!("the volume could not be warmed: {}", before.seen())));
+                return Ok(Naive::Unharmed(format!(
+                    "the volume could not be warmed: {}",
+                    before.seen()
+                )));
             }
             let mut words = self.draft()?.into_iter();
             let program = PathBuf::from(words.next().unwrap_or_default());
-            let draft = self.stage.start(self.stage.command(program, &self.naive)?.args(words))?;
+            let draft = self
+                .stage
+                .start(self.stage.command(program, &self.naive)?.args(words))?;
             self.half_written(&self.naive, &draft)?;
             let cut = self.cut(&self.naive, draft)?;
             let second = self.attempt(&self.naive, (Some(GENERATION), Some("2")))?;
@@ -276,13 +331,21 @@ impl<'a> World<'a> {
             let run = self.contract(&workspace, "run", (Some(GENERATION), Some("1")))?;
             let draft = self.stage.start(run.arg("--").args(self.draft()?))?;
             self.half_written(&workspace, &draft)?;
-            let marked = match self.stage.scratch.exists(workspace.join(".volume_dirty")).map_err(hands)? {
+            let marked = match self
+                .stage
+                .scratch
+                .exists(workspace.join(".volume_dirty"))
+                .map_err(hands)?
+            {
                 true => "the mark was there while the draft ran",
                 false => "there was no mark while the draft ran",
             };
             let cut = self.cut(&workspace, draft)?;
             let got = self.check(&workspace, Some(GENERATION), Some("2"))?;
-            Ok(Guarded::new(got, format!("{marked}; uv.lock ends after {cut} bytes")))
+            Ok(Guarded::new(
+                got,
+                format!("{marked}; uv.lock ends after {cut} bytes"),
+            ))
         };
         step(
             "the incident itself",
@@ -302,7 +365,8 @@ impl<'a> World<'a> {
         let guarded = || {
             let workspace = self.workspace("identity")?;
             let mut got = Vec::new();
-            for (generation, attempt) in [(None, Some("1")), (Some(GENERATION), None), (Some(""), Some("1"))] {
+            for (generation, attempt) in [(None, Some("1")), (Some(GENERATION), None), (Some(""), Some("1"))]
+            {
                 got.push(self.check(&workspace, generation, attempt)?);
             }
             got.push(self.check(&workspace, Some(GENERATION), Some("1"))?);
@@ -349,7 +413,10 @@ impl<'a> World<'a> {
         let aside = |workspace: &Path, back: &str, away: &str| {
             locks.iter().try_for_each(|lock| {
                 let (from, to) = (format!("{lock}{back}"), format!("{lock}{away}"));
-                self.stage.scratch.rename(workspace.join(from), workspace.join(to)).map_err(hands)
+                self.stage
+                    .scratch
+                    .rename(workspace.join(from), workspace.join(to))
+                    .map_err(hands)
             })
         };
         let naive = || {
@@ -383,15 +450,27 @@ impl<'a> World<'a> {
         };
         let guarded = || {
             let workspace = self.workspace("reuse")?;
-            let clean = match self.stage.scratch.exists(workspace.join(".volume_dirty")).map_err(hands)? {
+            let clean = match self
+                .stage
+                .scratch
+                .exists(workspace.join(".volume_dirty"))
+                .map_err(hands)?
+            {
                 true => "a dirty mark was there",
                 false => "no dirty mark was there",
             };
             let before = self.state(&workspace)?;
             let other = self.check(&workspace, Some(GENERATION), Some("2"))?;
-            let kept = if before == self.state(&workspace)? { "kept" } else { "changed" };
+            let kept = if before == self.state(&workspace)? {
+                "kept"
+            } else {
+                "changed"
+            };
             let same = self.check(&workspace, Some(GENERATION), Some("1"))?;
-            self.stage.scratch.write(workspace.join(".generation"), "g-1900\n").map_err(hands)?;
+            self.stage
+                .scratch
+                .write(workspace.join(".generation"), "g-1900\n")
+                .map_err(hands)?;
             let disk = self.check(&workspace, Some(GENERATION), Some("1"))?;
             let got = format!("{other}, state {kept}, {same}, {disk}");
             Ok(Guarded::new(got, clean))
@@ -413,7 +492,10 @@ impl<'a> World<'a> {
     fn drift_alone(&self) -> Row {
         let naive = || {
             let whole = lock_text("2.0");
-            self.stage.scratch.write(self.naive.join("uv.lock"), whole).map_err(hands)?;
+            self.stage
+                .scratch
+                .write(self.naive.join("uv.lock"), whole)
+                .map_err(hands)?;
             let attempt = self.attempt(&self.naive, (Some(GENERATION), Some("1")))?;
             let asked = self.requirement(&self.naive)?;
             Ok(attempt.naive(&format!("while the whole new lock says {asked}")))
@@ -425,7 +507,10 @@ impl<'a> World<'a> {
             let moved = self.check(&workspace, Some(GENERATION), Some("1"))?;
             self.stage.scratch.write(&lock, "leaf==1.0\n").map_err(hands)?;
             let back = self.check(&workspace, Some(GENERATION), Some("1"))?;
-            self.stage.scratch.remove(workspace.join("uv.lock")).map_err(hands)?;
+            self.stage
+                .scratch
+                .remove(workspace.join("uv.lock"))
+                .map_err(hands)?;
             let gone = self.check(&workspace, Some(GENERATION), Some("1"))?;
             Ok(Guarded::new(format!("{moved}, {back}, {gone}"), ""))
         };
@@ -440,14 +525,23 @@ impl<'a> World<'a> {
 
     fn unknown_state(&self) -> Row {
         let naive = || {
-            self.stage.scratch.write(self.naive.join(STATE), "{\"generation\": \"g-18").map_err(hands)?;
+            self.stage
+                .scratch
+                .write(self.naive.join(STATE), "{\"generation\": \"g-18")
+                .map_err(hands)?;
             let attempt = self.attempt(&self.naive, (Some(GENERATION), Some("1")))?;
             self.stage.scratch.remove(self.naive.join(STATE)).map_err(hands)?;
             Ok(attempt.naive("with a cut state file beside it"))
         };
         let guarded = || {
             let mut got = Vec::new();
-            for shape in ["truncated", "not JSON", "a directory", "a link", "of another shape"] {
+            for shape in [
+                "truncated",
+                "not JSON",
+                "a directory",
+                "a link",
+                "of another shape",
+            ] {
                 let workspace = self.workspace(&format!("unknown-{}", shape.replace(' ', "-")))?;
                 self.spoil(&workspace, shape)?;
                 got.push(self.check(&workspace, Some(GENERATION), Some("1"))?);
@@ -474,7 +568,9 @@ impl<'a> World<'a> {
             "a directory" => scratch.directory(&state),
             "a link" => {
                 let aside = workspace.join("state.json");
-                scratch.write(&aside, &whole).and_then(|aside| scratch.link(aside, &state))
+                scratch
+                    .write(&aside, &whole)
+                    .and_then(|aside| scratch.link(aside, &state))
             }
             _ => scratch.write(&state, "[\"g-1844\", 1]"),
         };
@@ -495,7 +591,10 @@ impl<'a> World<'a> {
             let wipe = self.contract(&workspace, "wipe", (Some("g-1845"), None))?;
             let wiped = self.stage.run(&wipe)?.named();
             self.fill(&workspace)?;
-            self.stage.scratch.write(workspace.join("requirements.txt"), "leaf==2.0\n").map_err(hands)?;
+            self.stage
+                .scratch
+                .write(workspace.join("requirements.txt"), "leaf==2.0\n")
+                .map_err(hands)?;
             let checked = self.check(&workspace, Some("g-1845"), Some("2"))?;
             let attempt = self.attempt(&workspace, (Some("g-1845"), Some("2")))?;
             let verdict = if attempt.exit == 0 { "green" } else { "red" };
@@ -503,7 +602,10 @@ impl<'a> World<'a> {
                 "{wiped}, {checked}, sync {}, leaf {} installed, {verdict}",
                 attempt.sync, attempt.installed
             );
-            Ok(Guarded::new(got, format!("what the green had hidden: {}", attempt.tests)))
+            Ok(Guarded::new(
+                got,
+                format!("what the green had hidden: {}", attempt.tests),
+            ))
         };
         step(
             "a new generation passes and tells the truth",
@@ -547,13 +649,17 @@ impl<'a> World<'a> {
             requirement()?;
             got.push(self.check(&workspace, generation, Some("1"))?);
             got.push(self.check(&workspace, generation, Some("2"))?);
-            scratch.write(workspace.join(".volume_dirty"), "").map_err(hands)?;
+            scratch
+                .write(workspace.join(".volume_dirty"), "")
+                .map_err(hands)?;
             got.push(self.check(&workspace, generation, Some("2"))?);
             scratch.remove(workspace.join(".volume_dirty")).map_err(hands)?;
             scratch.remove(&lock).map_err(hands)?;
             got.push(self.check(&workspace, generation, Some("2"))?);
             got.push(self.check(&workspace, None, Some("2"))?);
-            let wiped = self.stage.run(&self.contract(&workspace, "wipe", (generation, None))?)?;
+            let wiped = self
+                .stage
+                .run(&self.contract(&workspace, "wipe", (generation, None))?)?;
             requirement()?;
             got.push(self.check(&workspace, generation, Some("1"))?);
             let left = scratch.names(&workspace).map_err(hands)?;

@@ -70,13 +70,22 @@ impl Said {
     /// Gives the last line of the standard error that says anything.
     pub(super) fn last_error(&self) -> String {
         let text = String::from_utf8_lossy(&self.stderr);
-        text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
+        text.lines()
+            .rev()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
     }
 
     /// Gives the first line of the standard error that says anything.
     pub(super) fn first_error(&self) -> String {
         let text = String::from_utf8_lossy(&self.stderr);
-        text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
+        text.lines()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
     }
 
     /// Gives the JSON object of the standard output, if it is one.
@@ -88,7 +97,9 @@ impl Said {
     pub(super) fn named(&self) -> String {
         let json = self.json().unwrap_or_default();
         let text = |name: &str| json.get(name).and_then(Value::as_str);
-        let name = text("code").or_else(|| text("status")).unwrap_or("no status line");
+        let name = text("code")
+            .or_else(|| text("status"))
+            .unwrap_or("no status line");
         format!("{} {name}", self.exit())
     }
 
@@ -152,11 +163,20 @@ impl Stage {
     }
 
     /// Makes a command of this very program, with the drill's own state root and its JSON face.
-    pub(super) fn semel<S: Into<OsString>>(&self, cwd: &Path, args: impl IntoIterator<Item = S>) -> Told<Command> {
+    pub(super) fn semel<S: Into<OsString>>(
+        &self,
+        cwd: &Path,
+        args: impl IntoIterator<Item = S>,
+    ) -> Told<Command> {
         let state = self.scratch.directory("state").map_err(hands)?;
         let config = self.scratch.write("semel.toml", "").map_err(hands)?;
         let command = self.command("/proc/self/exe", cwd)?;
-        let command = command.arg("--json").arg("--state").arg(state).arg("--config").arg(config);
+        let command = command
+            .arg("--json")
+            .arg("--state")
+            .arg(state)
+            .arg("--config")
+            .arg(config);
         Ok(command.args(args))
     }
 
@@ -214,7 +234,7 @@ impl Background {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Kills it at once, as `kill -9` of its process group does.
+    /// Kills it at once, as `kill -9` of its process group does; when this returns it is gone.
     pub(super) fn kill(mut self) -> Told<Said> {
         self.cancel.kill();
         self.join()

@@ -30,7 +30,11 @@ pub(super) fn play(stage: &Stage, tools: &mut Vec<String>) -> Told<Vec<Row>> {
         sh: stage.tool("sh")?,
     };
     let version = stage.run(&stage.command(&world.git, stage.scratch.path())?.arg("--version"))?;
-    tools.push(format!("{} at {}", version.ok("git --version")?.out(), world.git.display()));
+    tools.push(format!(
+        "{} at {}",
+        version.ok("git --version")?.out(),
+        world.git.display()
+    ));
     let mut rows = vec![world.held(&INCIDENT)];
     match stage.length {
         Length::Short => rows.push(world.held(&SHORT)),
@@ -101,8 +105,15 @@ struct Repo {
 impl World<'_> {
     fn git<S: Into<OsString>>(&self, cwd: &Path, args: impl IntoIterator<Item = S>) -> Told<Command> {
         let command = self.stage.command(&self.git, cwd)?;
-        let fixed = ["user.name=drill", "user.email=drill@example.invalid", "gc.auto=0", "commit.gpgsign=false"];
-        let command = fixed.iter().fold(command, |command, setting| command.arg("-c").arg(setting));
+        let fixed = [
+            "user.name=drill",
+            "user.email=drill@example.invalid",
+            "gc.auto=0",
+            "commit.gpgsign=false",
+        ];
+        let command = fixed
+            .iter()
+            .fold(command, |command, setting| command.arg("-c").arg(setting));
         Ok(command.args(args))
     }
 
@@ -114,7 +125,9 @@ impl World<'_> {
     /// Makes a repository with a linked worktree in which one file differs from the tree that is to be restored.
     fn repo(&self, side: &str) -> Told<Repo> {
         let scratch = &self.stage.scratch;
-        let place = scratch.directory(format!("transient-lock/{side}-{}", self.stage.unique())).map_err(hands)?;
+        let place = scratch
+            .directory(format!("transient-lock/{side}-{}", self.stage.unique()))
+            .map_err(hands)?;
         let main = scratch.directory(place.join("main")).map_err(hands)?;
         self.git_ok(&main, &["init", "-q"])?;
         scratch.write(main.join("f"), ASKED).map_err(hands)?;
@@ -122,7 +135,17 @@ impl World<'_> {
         self.git_ok(&main, &["add", "."])?;
         self.git_ok(&main, &["commit", "-qm", "one"])?;
         let worktree = place.join("wt");
-        self.git_ok(&main, &["worktree", "add", "-q", &worktree.display().to_string(), "-b", "w"])?;
+        self.git_ok(
+            &main,
+            &[
+                "worktree",
+                "add",
+                "-q",
+                &worktree.display().to_string(),
+                "-b",
+                "w",
+            ],
+        )?;
         let gitdir = PathBuf::from(self.git_ok(&worktree, &["rev-parse", "--absolute-git-dir"])?);
         let tree = self.git_ok(&worktree, &["rev-parse", "HEAD^{tree}"])?;
         scratch.write(worktree.join("f"), CHANGED).map_err(hands)?;
@@ -141,8 +164,14 @@ impl World<'_> {
     /// Starts a git that takes the lock and stops in a filter for so long; it comes back 50 ms after the lock was seen.
     fn holder(&self, repo: &Repo, seconds: &str) -> Told<Background> {
         let attributes = repo.worktree.with_file_name("attributes");
-        self.stage.scratch.write(&attributes, format!("{BIG} filter=slow\n")).map_err(hands)?;
-        self.stage.scratch.write(repo.worktree.join(BIG), "big\n").map_err(hands)?;
+        self.stage
+            .scratch
+            .write(&attributes, format!("{BIG} filter=slow\n"))
+            .map_err(hands)?;
+        self.stage
+            .scratch
+            .write(repo.worktree.join(BIG), "big\n")
+            .map_err(hands)?;
         let command = self
             .git(&repo.worktree, [OsStr::new("-c")])?
             .arg(format!("core.attributesFile={}", attributes.display()))
@@ -150,22 +179,29 @@ impl World<'_> {
             .arg(format!("filter.slow.clean=sleep {seconds}; cat"))
             .args(["add", BIG]);
         let holder = self.stage.start(command)?;
-        self.stage.until("a git takes index.lock", || match (self.locked(repo)?, holder.ended()) {
-            (true, _) => Ok(Some(())),
-            (false, true) => Err("the git that was to hold the lock ended before it was seen".to_owned()),
-            (false, false) => Ok(None),
+        self.stage.until("a git takes index.lock", || {
+            match (self.locked(repo)?, holder.ended()) {
+                (true, _) => Ok(Some(())),
+                (false, true) => Err("the git that was to hold the lock ended before it was seen".to_owned()),
+                (false, false) => Ok(None),
+            }
         })?;
         std::thread::sleep(BEFORE);
         Ok(holder)
     }
 
     fn read_tree(&self, repo: &Repo) -> Told<Said> {
-        self.stage.run(&self.git(&repo.worktree, ["read-tree", "--reset", "-u", &repo.tree])?)
+        self.stage
+            .run(&self.git(&repo.worktree, ["read-tree", "--reset", "-u", &repo.tree])?)
     }
 
     fn restore(&self, repo: &Repo, wait: &str) -> Told<Said> {
         let command = self.stage.semel(&repo.worktree, ["restore", "--worktree"])?;
-        self.stage.run(&command.arg(&repo.worktree).args(["--tree", &repo.tree, "--wait", wait]))
+        self.stage.run(
+            &command
+                .arg(&repo.worktree)
+                .args(["--tree", &repo.tree, "--wait", wait]),
+        )
     }
 
     /// Looks whether the worktree and the index are the tree that was asked for.
@@ -184,7 +220,11 @@ impl World<'_> {
             return Ok(said.named());
         }
         let index = self.git_ok(&repo.worktree, &["write-tree"])?;
-        let state = if index == repo.tree { self.state(repo)? } else { "with another tree in the index" };
+        let state = if index == repo.tree {
+            self.state(repo)?
+        } else {
+            "with another tree in the index"
+        };
         Ok(format!("0 {state}"))
     }
 
@@ -201,7 +241,11 @@ impl World<'_> {
                     (tries, last) = (tries + 1, self.read_tree(&repo)?);
                 }
                 let took = began.elapsed().as_millis();
-                let alive = if holder.ended() { "had let go" } else { "still held it" };
+                let alive = if holder.ended() {
+                    "had let go"
+                } else {
+                    "still held it"
+                };
                 drop(holder);
                 let told = format!(
                     "tried {tries} x in {took} ms, the last time exit {}, {} bytes of stderr; the owner {alive} (of \
@@ -210,7 +254,11 @@ impl World<'_> {
                     last.stderr.len(),
                     self.state(&repo)?
                 );
-                let told = if last.exit() == 128 { Naive::Damage(told) } else { Naive::Unharmed(told) };
+                let told = if last.exit() == 128 {
+                    Naive::Damage(told)
+                } else {
+                    Naive::Unharmed(told)
+                };
                 Ok((Met::from(met), told))
             })
         };
@@ -236,13 +284,23 @@ impl World<'_> {
 
     /// Runs the helper once, around a restoration.
     fn helper(&self, repo: &Repo, seconds: &str, stream: &Path, restore: Vec<OsString>) -> Told<Said> {
-        let script = self.stage.scratch.write("scripts/helper.sh", include_str!("helper.sh")).map_err(hands)?;
+        let script = self
+            .stage
+            .scratch
+            .write("scripts/helper.sh", include_str!("helper.sh"))
+            .map_err(hands)?;
         let command = self.stage.command(&self.sh, &repo.worktree)?.arg(script);
-        self.stage.run(&command.arg(&repo.lock).arg(seconds).arg(stream).args(restore))
+        self.stage
+            .run(&command.arg(&repo.lock).arg(seconds).arg(stream).args(restore))
     }
 
     fn events(&self, stream: &Path) -> Told<String> {
-        let bytes = self.stage.scratch.read(stream).map_err(hands)?.unwrap_or_default();
+        let bytes = self
+            .stage
+            .scratch
+            .read(stream)
+            .map_err(hands)?
+            .unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let count = |event: &str| text.matches(&format!("\"{event}\"")).count();
         let names = ["RunStarted", "RunFailed", "NodeStarted"];
@@ -267,18 +325,28 @@ impl World<'_> {
                 exits.len(),
                 self.events(&stream)?
             );
-            Ok(if failed == TRIES { Naive::Damage(told) } else { Naive::Unharmed(told) })
+            Ok(if failed == TRIES {
+                Naive::Damage(told)
+            } else {
+                Naive::Unharmed(told)
+            })
         };
         let guarded = || {
             longer(&["0.4", "1", "3"], |seconds| {
                 let repo = self.repo("guarded")?;
                 let stream = repo.worktree.with_file_name("events.ndjson");
                 let restore = self.stage.semel(&repo.worktree, ["restore", "--worktree"])?;
-                let restore = restore.arg(&repo.worktree).args(["--tree", &repo.tree, "--wait", "60s"]);
+                let restore = restore
+                    .arg(&repo.worktree)
+                    .args(["--tree", &repo.tree, "--wait", "60s"]);
                 let mut words = vec![Stage::semel_path().into_os_string()];
                 words.extend(restore.args);
                 let said = self.helper(&repo, seconds, &stream, words)?;
-                let got = format!("1 try, {}; {}", self.outcome(&repo, &said)?, self.events(&stream)?);
+                let got = format!(
+                    "1 try, {}; {}",
+                    self.outcome(&repo, &said)?,
+                    self.events(&stream)?
+                );
                 let told = format!("the helper held it for {seconds} s, {}", waited(&said));
                 Ok((met(&said), Guarded::new(got, told)))
             })
@@ -294,10 +362,10 @@ impl World<'_> {
     }
 
     /// Makes an orphan: the lock of a git that was killed by `kill -9`.
-    fn orphan_of(&self, repo: &Repo) -> Told<String> {
-        let dead = self.holder(repo, "60")?.kill()?;
+    fn orphan_of(&self, repo: &Repo) -> Told<()> {
+        self.holder(repo, "60")?.kill()?;
         match self.locked(repo)? {
-            true => Ok(format!("its owner ended with {}", dead.exit())),
+            true => Ok(()),
             false => Err("the killed git left no lock".to_owned()),
         }
     }
@@ -305,12 +373,20 @@ impl World<'_> {
     fn orphan(&self) -> Row {
         let naive = || {
             let repo = self.repo("naive")?;
-            let owner = self.orphan_of(&repo)?;
+            self.orphan_of(&repo)?;
             let first = self.read_tree(&repo)?;
             std::thread::sleep(Duration::from_millis(500));
             let second = self.read_tree(&repo)?;
-            let lock = if self.locked(&repo)? { "the lock is still there" } else { "the lock is gone" };
-            let told = format!("{owner}; exit {}, half a second later exit {}; {lock}", first.exit(), second.exit());
+            let lock = if self.locked(&repo)? {
+                "the lock is still there"
+            } else {
+                "the lock is gone"
+            };
+            let told = format!(
+                "exit {}, half a second later exit {}; {lock}",
+                first.exit(),
+                second.exit()
+            );
             Ok(match (first.exit(), second.exit()) {
                 (128, 128) => Naive::Damage(told),
                 _ => Naive::Unharmed(told),
@@ -318,11 +394,15 @@ impl World<'_> {
         };
         let guarded = || {
             let repo = self.repo("guarded")?;
-            let owner = self.orphan_of(&repo)?;
+            self.orphan_of(&repo)?;
             let said = self.restore(&repo, "1s")?;
-            let lock = if self.locked(&repo)? { "the lock is kept" } else { "the lock is gone" };
+            let lock = if self.locked(&repo)? {
+                "the lock is kept"
+            } else {
+                "the lock is gone"
+            };
             let got = format!("{}, {lock}, f is {}", said.named(), self.state(&repo)?);
-            Ok(Guarded::new(got, format!("{owner}; {}", why(&said))))
+            Ok(Guarded::new(got, why(&said)))
         };
         step(
             "an orphan of a killed git",
@@ -348,20 +428,33 @@ impl World<'_> {
             let mut path = vec![bin];
             path.extend(self.stage.path.iter().cloned());
             let path = std::env::join_paths(path).map_err(|e| e.to_string())?;
-            let restore = self.stage.semel(&repo.worktree, ["restore", "--worktree"])?.var("PATH", path);
-            let restore = self.stage.start(restore.arg(&repo.worktree).args(["--tree", &repo.tree]))?;
-            self.stage.until("semel restore takes index.lock", || match restore.ended() {
-                true => Err("semel restore ended before it was seen to hold the lock".to_owned()),
-                false => Ok(self.locked(&repo)?.then_some(())),
-            })?;
-            let dead = restore.kill()?;
-            let orphan = if self.locked(&repo)? { "it left its lock" } else { "it left no lock" };
+            let restore = self
+                .stage
+                .semel(&repo.worktree, ["restore", "--worktree"])?
+                .var("PATH", path);
+            let restore = self
+                .stage
+                .start(restore.arg(&repo.worktree).args(["--tree", &repo.tree]))?;
+            self.stage
+                .until("semel restore takes index.lock", || match restore.ended() {
+                    true => Err("semel restore ended before it was seen to hold the lock".to_owned()),
+                    false => Ok(self.locked(&repo)?.then_some(())),
+                })?;
+            restore.kill()?;
+            let orphan = if self.locked(&repo)? {
+                "it left its lock"
+            } else {
+                "it left no lock"
+            };
             let said = self.restore(&repo, "30s")?;
             let json = said.json().unwrap_or_default();
             let adopted = find(&json, "adopted").and_then(Value::as_u64).unwrap_or_default();
             let left = self.new_names(&repo, &before)?;
-            let got = format!("{orphan}, {}, adopted {adopted}, left over: {left}", self.outcome(&repo, &said)?);
-            Ok(Guarded::new(got, format!("the first one ended with {}; {}", dead.exit(), waited(&said))))
+            let got = format!(
+                "{orphan}, {}, adopted {adopted}, left over: {left}",
+                self.outcome(&repo, &said)?
+            );
+            Ok(Guarded::new(got, waited(&said)))
         };
         step(
             "an orphan of our own",
@@ -377,7 +470,11 @@ impl World<'_> {
         let after = self.stage.scratch.names(&repo.gitdir).map_err(hands)?;
         let new = after.iter().filter(|name| !before.contains(name));
         let new: Vec<String> = new.map(|name| name.display().to_string()).collect();
-        Ok(if new.is_empty() { "nothing".to_owned() } else { new.join(" ") })
+        Ok(if new.is_empty() {
+            "nothing".to_owned()
+        } else {
+            new.join(" ")
+        })
     }
 
     /// Starts `git commit -a`, which waits in its editor with the lock taken and no descriptor on it.
@@ -387,8 +484,14 @@ impl World<'_> {
             "#!/bin/sh\nn=0\nwhile [ ! -e '{}' ] && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.05; done\necho two > \"$1\"\n",
             go.display()
         );
-        let editor = self.stage.scratch.program(repo.worktree.with_file_name("editor"), text).map_err(hands)?;
-        let commit = self.git(&repo.worktree, ["commit", "-q", "-a"])?.var("GIT_EDITOR", editor);
+        let editor = self
+            .stage
+            .scratch
+            .program(repo.worktree.with_file_name("editor"), text)
+            .map_err(hands)?;
+        let commit = self
+            .git(&repo.worktree, ["commit", "-q", "-a"])?
+            .var("GIT_EDITOR", editor);
         let commit = self.stage.start(commit)?;
         let message = repo.gitdir.join("COMMIT_EDITMSG");
         self.stage.until("git commit waits in its editor", || {
@@ -435,7 +538,11 @@ impl World<'_> {
             let lock = if self.locked(&repo)? { "kept" } else { "gone" };
             let under = self.state(&repo)?;
             let owner = finish(commit, &go)?;
-            let head = if committed(&repo)? == CHANGED.trim() { "its work" } else { "something else" };
+            let head = if committed(&repo)? == CHANGED.trim() {
+                "its work"
+            } else {
+                "something else"
+            };
             let got = format!(
                 "{}, lock {lock}, f {under}; the owner's commit exit {}, HEAD has {head}",
                 said.named(),
@@ -457,7 +564,10 @@ impl World<'_> {
         const TRIES: usize = 4;
         let spoil = |repo: &Repo| {
             let bytes = "this is no index of git, whatever its name says\n";
-            self.stage.scratch.write(repo.gitdir.join("index"), bytes).map_err(hands)
+            self.stage
+                .scratch
+                .write(repo.gitdir.join("index"), bytes)
+                .map_err(hands)
         };
         let naive = || {
             let repo = self.repo("naive")?;
@@ -471,7 +581,11 @@ impl World<'_> {
             }
             let told = format!("exit 128 taken for a lock: {TRIES} tries, exit {exits:?}, each time {last}");
             let same = exits.iter().all(|exit| *exit == 128);
-            Ok(if same { Naive::Damage(told) } else { Naive::Unharmed(told) })
+            Ok(if same {
+                Naive::Damage(told)
+            } else {
+                Naive::Unharmed(told)
+            })
         };
         let guarded = || {
             let repo = self.repo("guarded")?;
@@ -483,10 +597,18 @@ impl World<'_> {
             } else {
                 "git's words differ"
             };
-            let soon = if said.took < Duration::from_secs(20) { "at once" } else { "late" };
+            let soon = if said.took < Duration::from_secs(20) {
+                "at once"
+            } else {
+                "late"
+            };
             Ok(Guarded::new(
                 format!("{}, {soon}, {first}", said.named()),
-                format!("{} bytes: {}", git.len(), String::from_utf8_lossy(&git).trim().replace('\n', " | ")),
+                format!(
+                    "{} bytes: {}",
+                    git.len(),
+                    String::from_utf8_lossy(&git).trim().replace('\n', " | ")
+                ),
             ))
         };
         step(
@@ -507,24 +629,47 @@ impl World<'_> {
         let naive = || {
             let repo = self.repo("naive")?;
             link(&repo)?;
-            let wait = "for i in 1 2 3; do [ -e \"$1\" ] || { echo free; exit 0; }; sleep 0.05; done; echo held";
-            let command = self.stage.command(&self.sh, &repo.worktree)?.args(["-c", wait, "wait"]);
+            let wait =
+                "for i in 1 2 3; do [ -e \"$1\" ] || { echo free; exit 0; }; sleep 0.05; done; echo held";
+            let command = self
+                .stage
+                .command(&self.sh, &repo.worktree)?
+                .args(["-c", wait, "wait"]);
             let seen = self.stage.run(&command.arg(&repo.lock))?.out();
             let said = self.read_tree(&repo)?;
-            let told = format!("a wait by [ -e index.lock ] called it {seen}; then read-tree exit {}", said.exit());
-            Ok(if seen == "free" && said.exit() == 128 { Naive::Damage(told) } else { Naive::Unharmed(told) })
+            let told = format!(
+                "a wait by [ -e index.lock ] called it {seen}; then read-tree exit {}",
+                said.exit()
+            );
+            Ok(if seen == "free" && said.exit() == 128 {
+                Naive::Damage(told)
+            } else {
+                Naive::Unharmed(told)
+            })
         };
         let guarded = || {
             let repo = self.repo("guarded")?;
             let target = link(&repo)?;
             let said = self.restore(&repo, "60s")?;
-            let soon = if said.took < Duration::from_secs(20) { "at once" } else { "late" };
-            let lock = if self.locked(&repo)? { "the link is kept" } else { "the link is gone" };
+            let soon = if said.took < Duration::from_secs(20) {
+                "at once"
+            } else {
+                "late"
+            };
+            let lock = if self.locked(&repo)? {
+                "the link is kept"
+            } else {
+                "the link is gone"
+            };
             let made = match self.stage.scratch.exists(&target).map_err(hands)? {
                 true => "its target was made",
                 false => "its target was not made",
             };
-            let got = format!("{}, {soon}, {lock}, {made}, f is {}", said.named(), self.state(&repo)?);
+            let got = format!(
+                "{}, {soon}, {lock}, {made}, f is {}",
+                said.named(),
+                self.state(&repo)?
+            );
             Ok(Guarded::new(got, why(&said)))
         };
         step(
@@ -549,7 +694,10 @@ impl World<'_> {
             self.stage.scratch.remove(locked).map_err(hands)?;
             let left = self.new_names(&repo, &before)?;
             let got = format!("{}, {}, left over: {left}", restored.exit(), refused.named());
-            Ok(Guarded::new(got, "names in the worktree's git directory before and after"))
+            Ok(Guarded::new(
+                got,
+                "names in the worktree's git directory before and after",
+            ))
         };
         step(
             "nothing is left over",
@@ -587,13 +735,20 @@ fn longer<T>(seconds: &[&str], mut play: impl FnMut(&str) -> Told<(Met, T)>) -> 
 /// Says whether a restoration met the lock: by its own count, or by being refused.
 fn met(said: &Said) -> Met {
     let json = said.json().unwrap_or_default();
-    let collisions = find(&json, "collisions").and_then(Value::as_u64).unwrap_or_default();
+    let collisions = find(&json, "collisions")
+        .and_then(Value::as_u64)
+        .unwrap_or_default();
     Met::from(collisions > 0 || said.exit() != 0)
 }
 
 /// Says how long a restoration says that it waited.
 fn waited(said: &Said) -> String {
-    match said.json().as_ref().and_then(|json| find(json, "waited_ms")).and_then(Value::as_u64) {
+    match said
+        .json()
+        .as_ref()
+        .and_then(|json| find(json, "waited_ms"))
+        .and_then(Value::as_u64)
+    {
         Some(ms) => format!("it waited {ms} ms by its own count"),
         None => "it did not say how long it waited".to_owned(),
     }
@@ -601,7 +756,9 @@ fn waited(said: &Said) -> String {
 
 fn find<'a>(json: &'a Value, name: &str) -> Option<&'a Value> {
     let object = json.as_object()?;
-    object.get(name).or_else(|| object.values().find_map(|value| find(value, name)))
+    object
+        .get(name)
+        .or_else(|| object.values().find_map(|value| find(value, name)))
 }
 
 fn why(said: &Said) -> String {
