@@ -13,6 +13,7 @@ pub mod git;
 pub mod hold;
 pub mod installer;
 pub mod key;
+pub mod leftover;
 pub mod plain;
 pub mod process;
 pub mod root;
