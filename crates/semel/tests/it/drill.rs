@@ -187,7 +187,7 @@ fn a_drill_that_shows_nothing_fails() {
     let drill = place.drill(&["transient-lock", "--json"], &path);
     let json = drill.json();
     assert_eq!((drill.exit, json["verdict"].as_str()), (33, Some("failed")));
-    assert_eq!(json["held"], 0, "{json:#}");
+    assert!(json["failed"].as_u64() >= Some(5), "{json:#}");
     let steps = steps(&json);
     let of = |name: &str| steps.iter().find(|(n, _, _)| n == name).unwrap().clone();
     let (_, status, naive) = of("the incident itself");

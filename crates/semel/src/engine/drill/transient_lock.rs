@@ -688,7 +688,6 @@ impl World<'_> {
             let holder = self.holder(&repo, "0.25")?;
             let restored = self.restore(&repo, "60s")?;
             holder.wait()?;
-            self.holder(&repo, "3")?.end()?;
             let locked = self.stage.scratch.create_new(&repo.lock, b"").map_err(hands)?;
             let refused = self.restore(&repo, "1s")?;
             self.stage.scratch.remove(locked).map_err(hands)?;
