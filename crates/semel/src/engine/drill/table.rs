@@ -342,13 +342,21 @@ mod tests {
         let unharmed = || Ok(Naive::Unharmed("the file is there".to_owned()));
         assert!(matches!(
             row(unharmed(), Ok("3 dirty_volume")).shown(),
+<<<<<<< HEAD
             Shown::Wanting(_)
+=======
+            Shown::NotShown(_)
+>>>>>>> main
         ));
         assert_eq!(row(unharmed(), Ok("0 clean")).shown(), Shown::Failed);
         let no_tool = || Err("no tool".to_owned());
         assert!(matches!(
             row(no_tool(), Ok("3 dirty_volume")).shown(),
+<<<<<<< HEAD
             Shown::Wanting(_)
+=======
+            Shown::NotShown(_)
+>>>>>>> main
         ));
         assert!(matches!(
             row(damage(), Err("no answer".to_owned())).shown(),
