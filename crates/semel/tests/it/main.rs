@@ -18,3 +18,4 @@ mod harness;
 mod http;
 mod probe;
 mod snapshots;
+mod tidy;
