@@ -179,6 +179,7 @@ pub(crate) struct Tally {
 /// Is the account of a drill.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
+    /// One account an incident.
     pub(super) accounts: Vec<Account>,
     /// Where its directory stays, if it was to be kept.
     pub(crate) kept: Option<PathBuf>,
@@ -342,21 +343,13 @@ mod tests {
         let unharmed = || Ok(Naive::Unharmed("the file is there".to_owned()));
         assert!(matches!(
             row(unharmed(), Ok("3 dirty_volume")).shown(),
-<<<<<<< HEAD
             Shown::Wanting(_)
-=======
-            Shown::NotShown(_)
->>>>>>> main
         ));
         assert_eq!(row(unharmed(), Ok("0 clean")).shown(), Shown::Failed);
         let no_tool = || Err("no tool".to_owned());
         assert!(matches!(
             row(no_tool(), Ok("3 dirty_volume")).shown(),
-<<<<<<< HEAD
             Shown::Wanting(_)
-=======
-            Shown::NotShown(_)
->>>>>>> main
         ));
         assert!(matches!(
             row(damage(), Err("no answer".to_owned())).shown(),
