@@ -12,6 +12,7 @@
 
 mod crash;
 mod daemon;
+mod drill;
 mod faults;
 mod harness;
 mod http;
