@@ -33,6 +33,7 @@ mod read;
 pub(crate) mod recover;
 pub(crate) mod restore;
 pub(crate) mod run;
+pub(crate) mod say;
 pub(crate) mod serve;
 pub(crate) mod signing;
 pub(crate) mod tool;
