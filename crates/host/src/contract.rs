@@ -9,7 +9,6 @@ use semel_core::attempt::{
     CLEAN_FILE, ContractState, DIRTY_MARK, Facts, Found, FoundLock, GENERATION_FILE, STATE_FILE,
 };
 use semel_core::digest::Hasher;
-use semel_core::install::leftover::{self, What};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -303,39 +302,7 @@ impl Disk {
     /// # Errors
     /// `io_failed`.
     pub fn leftover(&self) -> Result<Option<RelPath>> {
-        let top = self
-            .dir
-            .try_clone()
-            .map_err(|e| Error::io("open", &self.path, e))?;
-        let mut open = vec![(RelPath::root(), top)];
-        while let Some((at, dir)) = open.pop() {
-            let io = |e| {
-                Error::io(
-                    "list",
-                    self.path.join(std::ffi::OsStr::from_bytes(at.as_bytes())),
-                    e,
-                )
-            };
-            for entry in rustix::fs::Dir::read_from(&dir).map_err(io)? {
-                let name = entry.map_err(io)?.file_name().to_bytes().to_vec();
-                let Ok(path) = at.join(&name) else { continue };
-                if name == b".git" {
-                    continue;
-                }
-                let stat = rustix::fs::statat(&dir, &name[..], AtFlags::SYMLINK_NOFOLLOW).map_err(io)?;
-                let kind = FileType::from_raw_mode(stat.st_mode);
-                if is_leftover(dir.as_fd(), &name, &path, kind) {
-                    return Ok(Some(path));
-                }
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                if kind == FileType::Directory
-                    && let Ok(below) = rustix::fs::openat(&dir, &name[..], flags, Mode::empty())
-                {
-                    open.push((path, below));
-                }
-            }
-        }
-        Ok(None)
+        Ok(crate::leftover::find(self.dir.as_fd(), &|_, _| false)?.map(|(path, _)| path))
     }
 
     /// Leaves the marks of a wipe that went through; the dirty mark goes last, so that a wipe that was cut short
@@ -397,24 +364,6 @@ fn open_file(dir: std::os::fd::BorrowedFd<'_>, name: impl rustix::path::Arg) -> 
     } else {
         Err(std::io::Error::other("not a regular file any more"))
     }
-}
-
-fn is_leftover(dir: std::os::fd::BorrowedFd<'_>, name: &[u8], path: &RelPath, kind: FileType) -> bool {
-    let text = leftover::wants_text(path).and_then(|most| {
-        let mut bytes = Vec::new();
-        open_file(dir, name)
-            .ok()?
-            .take(most)
-            .read_to_end(&mut bytes)
-            .ok()?;
-        Some(bytes)
-    });
-    let what = match kind {
-        FileType::Directory => What::Directory,
-        FileType::Symlink => What::Symlink,
-        _ => What::File(text.as_deref()),
-    };
-    leftover::recognise(path, what).is_some()
 }
 
 const fn type_in_words(kind: FileType) -> &'static str {

@@ -46,6 +46,14 @@ pub fn copy_tree(from: &Path, into: BorrowedFd<'_>) -> Result<Copied> {
     Ok(copied)
 }
 
+/// Makes everything on the filesystem of a directory durable, a copy of many files included.
+///
+/// # Errors
+/// `io_failed`.
+pub fn sync(dir: BorrowedFd<'_>) -> Result<()> {
+    rustix::fs::syncfs(dir).map_err(|e| Error::io("sync", "the copy", e))
+}
+
 fn directory(from: &OwnedFd, into: &OwnedFd, at: &RelPath, copied: &mut Copied) -> Result<()> {
     let fail = |doing: &'static str, path: &RelPath, errno| Error::io(doing, path.to_string(), errno);
     let listing = Dir::read_from(from).map_err(|e| fail("list", at, e))?;

@@ -4,6 +4,8 @@
 //!
 //! It opens a volume through the admin API, and prints calls/s, commits/s, rows a commit and latencies.
 
+#![allow(clippy::disallowed_methods, reason = "a tool of its own, beside the product")]
+
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -71,6 +73,7 @@ fn exchange<S: Read + Write>(stream: &mut BufReader<S>, request: &str) -> Result
 }
 
 fn admin(wanted: &Wanted, method: &str, path: &str, body: &str) -> Result<Value, Fault> {
+    #[expect(clippy::disallowed_methods, reason = "an example outside of the house")]
     let token = std::fs::read_to_string(wanted.state.join("operator.token"))?;
     let mut stream = BufReader::new(UnixStream::connect(wanted.state.join("semel.sock"))?);
     let request = format!(

@@ -6,7 +6,7 @@
 use super::{Bound, Fact, Observed, Place, below, lies_in, link_target, mismatch, outside, special, stays};
 use crate::code::Refusal;
 use crate::lockset::npm::{self, Entry};
-use crate::lockset::{Lockfile, Scope, Selection};
+use crate::lockset::{Lockfile, Selection};
 use crate::path::{RelPath, shown};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -152,22 +152,17 @@ fn complete(
     selection: &Selection,
     installed: &BTreeMap<String, Entry>,
 ) -> Result<(), Refusal> {
-    let sure = |scope: &Scope| match scope {
-        Scope::Always => true,
-        Scope::Optional(_) => false,
-        Scope::Dev(group) => selection.groups.contains(group),
-    };
-    let wanted = lock
-        .packages
-        .iter()
-        .filter(|p| p.condition.is_none() && sure(&p.scope));
+    let wanted = lock.npm_certain(selection);
     let missing: Vec<&str> = wanted
-        .filter_map(|p| p.place.as_deref())
+        .into_iter()
         .filter(|at| !installed.contains_key(*at))
         .collect();
     match missing.is_empty() {
         true => Ok(()),
-        false => Err(mismatch("a locked package is not installed").names(missing)),
+        false => {
+            Err(mismatch("a locked package is not installed")
+                .names(missing.into_iter().take(super::MOST_NAMES)))
+        }
     }
 }
 

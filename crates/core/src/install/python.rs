@@ -91,7 +91,8 @@ pub fn bind(
             .filter(|n| !found.contains_key(*n))
             .collect();
         if !missing.is_empty() {
-            return Err(mismatch("a locked package is not installed").names(missing));
+            return Err(mismatch("a locked package is not installed")
+                .names(missing.into_iter().take(super::MOST_NAMES)));
         }
     }
     if !loose.is_empty() {

@@ -344,6 +344,14 @@ impl Lockfile {
         all
     }
 
+    /// Names the places of an npm lock that an install fills on every platform.
+    pub(crate) fn npm_certain(&self, selection: &Selection) -> BTreeSet<&str> {
+        match &self.facts {
+            Facts::Npm(facts) => npm::certain(facts, selection),
+            Facts::Uv(_) | Facts::Requirements | Facts::Cargo => BTreeSet::new(),
+        }
+    }
+
     /// Gives every place of an npm lock; none for another format.
     pub(crate) fn npm_places(&self) -> Option<&BTreeMap<String, npm::Entry>> {
         match &self.facts {

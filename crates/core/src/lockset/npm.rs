@@ -3,8 +3,8 @@
 //! Versions 2 and 3; ranges are compared as text, only with what the lock itself says it was made from.
 
 use super::{
-    Algorithm, Artifact, Declared, Dependency, Facts as AnyFacts, Lockfile, Package, Scope, Source,
-    incomplete, manifest, resolve, same_set,
+    Algorithm, Artifact, Declared, Dependency, Facts as AnyFacts, Lockfile, Package, Scope, Selection,
+    Source, incomplete, manifest, resolve, same_set,
 };
 use crate::code::Refusal;
 use crate::path::RelPath;
@@ -262,21 +262,58 @@ fn close(lock: &Lockfile, all: &BTreeMap<String, Entry>) -> Result<(), Refusal> 
 }
 
 fn found(all: &BTreeMap<String, Entry>, place: &str, name: &str) -> bool {
+    lookup(all, place, name).is_some()
+}
+
+/// Finds where Node finds a dependency: in the nearest `node_modules` on the way up.
+fn lookup<'a>(all: &'a BTreeMap<String, Entry>, place: &str, name: &str) -> Option<(&'a String, &'a Entry)> {
     let mut at = place;
     loop {
-        let candidate = if at.is_empty() {
-            format!("node_modules/{name}")
-        } else {
-            format!("{at}/node_modules/{name}")
-        };
-        if all.contains_key(&candidate) {
-            return true;
-        }
-        if at.is_empty() {
-            return false;
+        let slash = if at.is_empty() { "" } else { "/" };
+        let hit = all.get_key_value(&format!("{at}{slash}node_modules/{name}"));
+        if hit.is_some() || at.is_empty() {
+            return hit;
         }
         at = at.rsplit_once('/').map_or("", |(parent, _)| parent);
     }
+}
+
+/// Names the places that an install fills on every platform.
+///
+/// npm's own `dev` and `optional` marks are not used: it leaves them out for what only a bundle has a use for.
+pub(super) fn certain<'a>(facts: &'a Facts, selection: &Selection) -> BTreeSet<&'a str> {
+    let all = &facts.entries;
+    let mut places = BTreeSet::new();
+    let mut queue: Vec<&str> = vec![""];
+    queue.extend(all.iter().filter(|(_, e)| e.link).map(|(at, _)| at.as_str()));
+    let mut seen = BTreeSet::new();
+    while let Some(at) = queue.pop() {
+        let Some(entry) = all.get(at).filter(|_| seen.insert(at)) else {
+            continue;
+        };
+        if at.split('/').any(|part| part == "node_modules") {
+            if entry.in_bundle || entry.os.is_some() || entry.cpu.is_some() || entry.libc.is_some() {
+                continue;
+            }
+            places.insert(at);
+        }
+        if entry.link {
+            queue.extend(entry.resolved.as_deref());
+            continue;
+        }
+        let project = !at.split('/').any(|part| part == "node_modules");
+        let dev = (project && selection.groups.contains("dev")).then_some(&entry.dev_dependencies);
+        let names = core::iter::once(&entry.dependencies)
+            .chain(dev)
+            .flat_map(|map| map.0.keys());
+        let needed = names.filter(|name| !entry.optional_dependencies.0.contains_key(*name));
+        queue.extend(
+            needed
+                .filter_map(|name| lookup(all, at, name))
+                .map(|(to, _)| to.as_str()),
+        );
+    }
+    places
 }
 
 /// Compares each project in the lock with its `package.json`.

@@ -154,16 +154,18 @@ impl Lockfile {
         match self.format {
             Format::Uv => self.walk(selection, &mut found),
             Format::Cargo => {}
+            Format::Requirements => {
+                found.extend(
+                    self.packages
+                        .iter()
+                        .filter(|p| p.condition.is_none())
+                        .map(|p| p.name.as_str()),
+                );
+            }
             _ => {
-                let sure = |p: &&Package| {
-                    p.condition.is_none()
-                        && match &p.scope {
-                            Scope::Always => true,
-                            Scope::Optional(_) => false,
-                            Scope::Dev(group) => selection.groups.contains(group),
-                        }
-                };
-                found.extend(self.packages.iter().filter(sure).map(|p| p.name.as_str()));
+                let places = self.npm_certain(selection);
+                let placed = |p: &&Package| p.place.as_deref().is_some_and(|at| places.contains(at));
+                found.extend(self.packages.iter().filter(placed).map(|p| p.name.as_str()));
             }
         }
         found

@@ -44,10 +44,12 @@ impl Cancel {
         }
     }
 
-    /// Kills the command at once.
+    /// Kills the command at once, without asking it first.
     pub fn kill(&self) {
-        self.cancel();
-        self.cancel();
+        self.0.asked.store(2, Ordering::SeqCst);
+        // In this order, so that whoever waits never sees the question alone: a program that is asked cleans up.
+        raise(&self.0.kill);
+        raise(&self.0.term);
     }
 
     /// Says whether the command was asked to end.

@@ -3,9 +3,10 @@
 use super::Context;
 use super::answer::Answer;
 use super::run::say;
-use crate::engine::certify::{self, Ask};
+use crate::engine::certify::{self, Ask, Certified};
+use crate::engine::interrupt::Interrupt;
 use crate::engine::proposal::{self, Base};
-use crate::engine::{draft, interrupt, volume};
+use crate::engine::{Engine, draft, interrupt, volume};
 use crate::wire;
 use clap::Args as ClapArgs;
 use semel_core::ids::JobId;
@@ -90,37 +91,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let (job, certify, confine) = recipe(&args, from.as_ref().map(|asked| &asked.job))?;
     let interrupt = interrupt::watch()?;
     let engine = wire::command(config.clone())?;
-    let base = base(&args)?;
-    let proposal = match (&args.git, args.proposal) {
-        (Some(commit), _) => {
-            let from = Base {
-                repository: repository(&args)?,
-                commit: commit.clone(),
-            };
-            let owner = Owner::Process;
-            let draft = draft::open(
-                &engine,
-                &job,
-                &from,
-                Durability::Process,
-                owner,
-                interrupt.cancel(),
-            )?;
-            let generation = draft.opened.volume.generation.clone();
-            volume::end(&engine, &generation, End::Clean)?;
-            proposal::seal(&engine, &generation, interrupt.cancel())?.digest()
-        }
-        (None, Some(digest)) => digest,
-        (None, None) => return Err(Refusal::new(Code::Usage, "give --proposal or --git")),
-    };
-    let base = base.or_else(|| {
-        args.git.clone().and_then(|commit| {
-            Some(Base {
-                repository: repository(&args).ok()?,
-                commit,
-            })
-        })
-    });
+    let (proposal, base) = sealed(&args, &engine, &job, &interrupt)?;
     let ask = Ask {
         job,
         proposal,
@@ -138,13 +109,46 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         });
     }
     let certified = result?;
-    let paths = certify::paths(&config.state, &certified.generation);
+    Ok(answer(
+        &ask,
+        &certified,
+        &certify::paths(&config.state, &certified.generation),
+    ))
+}
+
+/// Takes the proposal that was named, or seals the commit; and says from where it began.
+fn sealed(
+    args: &Args,
+    engine: &Engine,
+    job: &JobId,
+    interrupt: &Interrupt,
+) -> Result<(Sha256, Option<Base>), Refusal> {
+    let base = base(args)?;
+    match (&args.git, args.proposal) {
+        (Some(commit), _) => {
+            let from = Base {
+                repository: repository(args)?,
+                commit: commit.clone(),
+            };
+            let owner = Owner::Process;
+            let draft = draft::open(engine, job, &from, Durability::Process, owner, interrupt.cancel())?;
+            let generation = draft.opened.volume.generation.clone();
+            volume::end(engine, &generation, End::Clean)?;
+            let digest = proposal::seal(engine, &generation, interrupt.cancel())?.digest();
+            Ok((digest, base.or(Some(from))))
+        }
+        (None, Some(digest)) => Ok((digest, base)),
+        (None, None) => Err(Refusal::new(Code::Usage, "give --proposal or --git")),
+    }
+}
+
+fn answer(ask: &Ask, certified: &Certified, paths: &certify::Paths) -> Answer {
     let json = json!({
         "schema": "semel.certify/v1",
         "status": "certified",
         "job": ask.job,
         "generation": certified.generation,
-        "proposal": proposal,
+        "proposal": ask.proposal,
         "tree": certified.tree,
         "recipe": certified.recipe,
         "counts": certified.counts,
@@ -159,7 +163,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         certified.generation,
         certified.recipe
     );
-    Ok(Answer::new(text, json))
+    Answer::new(text, json)
 }
 
 fn repository(args: &Args) -> Result<PathBuf, Refusal> {

@@ -116,49 +116,76 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         .max_blocking_threads(limits::IN_FLIGHT + 64)
         .build()
         .map_err(|e| Refusal::new(Code::IoFailed, format!("cannot start threads: {e}")))?;
+    let life = if args.transient {
+        Life::Transient
+    } else {
+        Life::Lasting
+    };
+    runtime.block_on(until_over(&made, tcp, &about, life, context))?;
+    daemon::withdraw(&made.root);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    drop(companion);
+    ended(&gateway)
+}
+
+fn ended(gateway: &crate::engine::gateway::Gateway) -> Result<Answer, Refusal> {
+    match daemon::poisoned(gateway) {
+        Some(refusal) => Err(refusal),
+        None => Ok(Answer::new("", json!({"schema": "semel.serve.ended/v1"}))),
+    }
+}
+
+/// Says how long the daemon lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// Until it is asked to end.
+    Lasting,
+    /// Until it is idle.
+    Transient,
+}
+
+/// Opens the listeners, serves, and ends when the gateway drains or is poisoned.
+async fn until_over(
+    made: &wire::Daemon,
+    tcp: TcpListener,
+    about: &serde_json::Value,
+    life: Life,
+    context: &Context,
+) -> Result<(), Refusal> {
+    let fail = |e: std::io::Error| Refusal::new(Code::IoFailed, format!("cannot listen: {e}"));
+    let gateway = &made.gateway;
     let app = App {
         gateway: gateway.clone(),
         operator: made.operator,
         about: Arc::new(about.clone()),
         activity: Activity::new(),
     };
-    runtime.block_on(async {
-        let fail = |e: std::io::Error| Refusal::new(Code::IoFailed, format!("cannot listen: {e}"));
-        let tcp = tokio::net::TcpListener::from_std(tcp).map_err(fail)?;
-        let unix = tokio::net::UnixListener::from_std(wire::bind_socket(&made.root)?).map_err(fail)?;
-        gateway.enter(Phase::Ready);
-        daemon::announce(&made.root, &about)?;
-        tokio::spawn(daemon::heartbeats(
-            gateway.clone(),
-            made.root.clone(),
-            made.incarnation,
-        ));
-        if args.transient {
-            let activity = app.activity.clone();
-            tokio::spawn(daemon::end_when_idle(gateway.clone(), move || activity.idle()));
-        }
-        tokio::spawn(drain_on_signal(gateway.clone()));
-        say(context, &made.recovery, &about);
-        let mut phase = gateway.phase();
-        let root = made.root.clone();
-        tokio::spawn(async move {
-            drop(
-                phase
-                    .wait_for(|phase| matches!(phase, Phase::Draining | Phase::Poisoned))
-                    .await,
-            );
-            wire::unbind_socket(&root);
-        });
-        http::serve(app, tcp, unix).await;
-        Ok::<_, Refusal>(())
-    })?;
-    daemon::withdraw(&made.root);
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    drop(companion);
-    match daemon::poisoned(&gateway) {
-        Some(refusal) => Err(refusal),
-        None => Ok(Answer::new("", json!({"schema": "semel.serve.ended/v1"}))),
+    let tcp = tokio::net::TcpListener::from_std(tcp).map_err(fail)?;
+    let unix = tokio::net::UnixListener::from_std(wire::bind_socket(&made.root)?).map_err(fail)?;
+    gateway.enter(Phase::Ready);
+    daemon::announce(&made.root, about)?;
+    tokio::spawn(daemon::heartbeats(
+        gateway.clone(),
+        made.root.clone(),
+        made.incarnation,
+    ));
+    if life == Life::Transient {
+        let activity = app.activity.clone();
+        tokio::spawn(daemon::end_when_idle(gateway.clone(), move || activity.idle()));
     }
+    tokio::spawn(drain_on_signal(gateway.clone()));
+    say(context, &made.recovery, about);
+    let (mut phase, root) = (gateway.phase(), made.root.clone());
+    tokio::spawn(async move {
+        drop(
+            phase
+                .wait_for(|phase| matches!(phase, Phase::Draining | Phase::Poisoned))
+                .await,
+        );
+        wire::unbind_socket(&root);
+    });
+    http::serve(app, tcp, unix).await;
+    Ok(())
 }
 
 async fn drain_on_signal(gateway: Arc<crate::engine::gateway::Gateway>) {

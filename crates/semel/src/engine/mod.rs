@@ -16,6 +16,7 @@ pub(crate) mod crash;
 pub(crate) mod deliver;
 pub(crate) mod doctor;
 pub(crate) mod draft;
+pub(crate) mod drill;
 pub(crate) mod gate;
 pub(crate) mod gateway;
 pub(crate) mod gc;

@@ -79,9 +79,7 @@ impl Gateway {
                 }
                 Ok(Step::Answer(answer)) => return answer,
                 Ok(Step::Wait(execution)) => {
-                    if let Err(failure) = self.wait_for(&asked, execution).await {
-                        return Err(failure);
-                    }
+                    self.wait_for(&asked, execution).await?;
                 }
                 Ok(Step::Locked(key)) => {
                     match tokio::time::timeout(limits::IN_FLIGHT_WAIT_MOST, self.locks.take(key)).await {

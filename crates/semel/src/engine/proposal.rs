@@ -12,7 +12,7 @@ use semel_host::git::{Git, Repository, tree_of};
 use semel_host::process::Cancel;
 use semel_host::root::Root;
 use semel_host::tarball::{self, Choice};
-use semel_host::{plain, volume as disk};
+use semel_host::{leftover, plain, volume as disk};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -137,7 +137,8 @@ impl BaseRules {
 /// Seals a draft that ended clean.
 ///
 /// # Errors
-/// `dirty_volume` for a draft that did not end clean, `volume_busy` while it is open; `proposal_refused` for what no
+/// `dirty_volume` for a draft that did not end clean, `volume_busy` while it is open; `tree_not_empty` for a leftover
+/// environment; `proposal_refused` for what no
 /// archive holds; those of the repository that it began from.
 ///
 /// # Durability
@@ -159,12 +160,26 @@ pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) ->
     let base = base_of(&disk)?;
     let git = Git::find(&engine.config.path).map_err(host)?;
     let (rules, format) = rules(&git, base.as_ref(), cancel)?;
+    refuse_leftover(&rules, disk.tree())?;
     let mut choose = |path: &RelPath, kind| Ok(rules.choose(path, kind));
     let sealed = tarball::pack(disk.tree(), &mut choose, &directory(engine)).map_err(host)?;
     let proposal = complete(sealed.manifest, sealed.path, disk.tree(), format)?;
     let text = proposal.manifest.to_json()?;
     plain::write_file(&manifest_path(engine, &proposal.digest()), &text).map_err(host)?;
     Ok(proposal)
+}
+
+/// Refuses a leftover environment by its name, before anything in it is refused for a reason of its own.
+fn refuse_leftover(rules: &BaseRules, root: &Root) -> Result<(), Refusal> {
+    let skip = |path: &RelPath, kind: FileKind| {
+        rules.tracked.contains(path) || matches!(rules.choose(path, kind), Choice::LeaveOut(_))
+    };
+    match leftover::find(root.handle(), &skip).map_err(host)? {
+        None => Ok(()),
+        Some((path, of)) => Err(
+            Refusal::new(Code::TreeNotEmpty, format!("{of} was left in the draft")).name(path.to_string()),
+        ),
+    }
 }
 
 fn complete(

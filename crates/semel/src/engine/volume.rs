@@ -141,6 +141,9 @@ fn make(
         .map_err(host)?;
     if let Source::Dir(from) = &wanted.source {
         semel_host::copy::copy_tree(from, disk.tree().handle()).map_err(host)?;
+        if wanted.durability != Durability::Process {
+            semel_host::copy::sync(disk.staging()).map_err(host)?;
+        }
     }
     // Owned before it is ready: recovery never meets a volume that is open and seems to have no owner.
     let owner = match wanted.owner {

@@ -79,6 +79,9 @@ pub(crate) enum Peer {
     },
 }
 
+/// How long a draining daemon still looks for connections that were made before its socket went away.
+const LAST_CALL: Duration = Duration::from_millis(50);
+
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Makes the routes.
@@ -238,21 +241,43 @@ pub(crate) async fn serve(app: App, tcp: TcpListener, unix: UnixListener) {
             },
             accepted = unix.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let pid = stream.peer_cred().ok().and_then(|cred| cred.pid());
-                    let pid = pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0);
-                    tokio::spawn(connection(router.clone(), app.clone(), Peer::Unix { pid }, stream, permit));
+                    let peer = peer_of(&stream);
+                    tokio::spawn(connection(router.clone(), app.clone(), peer, stream, permit));
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             },
         }
     }
     let poisoned = *phase.borrow() == Phase::Poisoned;
+    if !poisoned {
+        // Whoever connected before the socket went away is still answered.
+        while let Ok(Ok((stream, _))) = tokio::time::timeout(LAST_CALL, unix.accept()).await {
+            let Ok(permit) = connections.clone().try_acquire_owned() else {
+                break;
+            };
+            tokio::spawn(connection(
+                router.clone(),
+                app.clone(),
+                peer_of(&stream),
+                stream,
+                permit,
+            ));
+        }
+    }
     let deadline = if poisoned {
         Duration::from_secs(1)
     } else {
         limits::DRAIN
     };
     drop(tokio::time::timeout(deadline, connections.acquire_many(everyone)).await);
+}
+
+fn peer_of(stream: &tokio::net::UnixStream) -> Peer {
+    let pid = stream.peer_cred().ok().and_then(|cred| cred.pid());
+    let pid = pid.and_then(|pid| u32::try_from(pid).ok());
+    Peer::Unix {
+        pid: pid.filter(|pid| *pid != 0),
+    }
 }
 
 async fn connection<S>(

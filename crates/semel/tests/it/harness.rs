@@ -132,13 +132,13 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts it; `None` where it ended before it listened.
     pub(crate) fn start(home: &Home, args: &[&str]) -> Option<Self> {
-        let mut child = home
-            .command(&[&["serve", "--json", "--quiet"], args].concat())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = home.command(&[&["serve", "--json", "--quiet"], args].concat());
+        Self::started(command.stderr(Stdio::piped()))
+    }
+
+    /// Starts a command that becomes a daemon; `None` where it ended before it listened.
+    pub(crate) fn started(command: &mut Command) -> Option<Self> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().ok()?;
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap())
             .read_line(&mut line)

@@ -1,0 +1,269 @@
+//! The stage of a drill: its directory, the tools it was given, and how it runs and ends what it starts.
+//!
+//! Whatever is started has a closed environment and dies with the drill. It knows no incident.
+
+use super::table::{Told, hands, reason};
+use semel_host::process::{self, Cancel, Command, End, Ended};
+use semel_host::sandbox::resolve_program;
+use semel_host::scratch::Scratch;
+use serde_json::Value;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Nothing of a drill takes longer; what does is broken, and is ended.
+const MOST: Duration = Duration::from_secs(120);
+
+/// Says how long the locks are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// As short as shows the same thing.
+    Short,
+    /// As long as they were held then.
+    Long,
+}
+
+/// Is the stage.
+pub(super) struct Stage {
+    /// Where everything lies.
+    pub(super) scratch: Scratch,
+    /// Where programs are looked for.
+    pub(super) path: Vec<PathBuf>,
+    /// How long locks are held.
+    pub(super) length: Length,
+    /// Ends everything at once, when a person says so.
+    pub(super) cancel: Cancel,
+    /// Numbers names.
+    pub(super) numbers: AtomicU32,
+}
+
+/// Is what a program said before it ended.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// How it ended.
+    pub(super) end: End,
+    /// Its standard output.
+    pub(super) stdout: Vec<u8>,
+    /// Its standard error.
+    pub(super) stderr: Vec<u8>,
+    /// How long it ran.
+    pub(super) took: Duration,
+}
+
+impl Said {
+    /// Gives the exit status as a shell has it.
+    pub(super) fn exit(&self) -> i32 {
+        match self.end {
+            End::Exited(status) => status,
+            End::Signalled(signal) => 128 + signal,
+            End::TimedOut | End::Cancelled => 143,
+        }
+    }
+
+    /// Gives the standard output as text, trimmed.
+    pub(super) fn out(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).trim().to_owned()
+    }
+
+    /// Gives the last line of the standard error that says anything.
+    pub(super) fn last_error(&self) -> String {
+        let text = String::from_utf8_lossy(&self.stderr);
+        text.lines()
+            .rev()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    }
+
+    /// Gives the first line of the standard error that says anything.
+    pub(super) fn first_error(&self) -> String {
+        let text = String::from_utf8_lossy(&self.stderr);
+        text.lines()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    }
+
+    /// Gives the JSON object of the standard output, if it is one.
+    pub(super) fn json(&self) -> Option<Value> {
+        serde_json::from_slice(&self.stdout).ok()
+    }
+
+    /// Gives exit status and name of a command of ours, such as `0 clean` or `5 generation_reused`.
+    pub(super) fn named(&self) -> String {
+        let json = self.json().unwrap_or_default();
+        let text = |name: &str| json.get(name).and_then(Value::as_str);
+        let name = text("code")
+            .or_else(|| text("status"))
+            .unwrap_or("no status line");
+        format!("{} {name}", self.exit())
+    }
+
+    /// Gives what it said if it exited with 0, else a reason.
+    pub(super) fn ok(self, what: &str) -> Told<Self> {
+        if self.end == End::Exited(0) {
+            return Ok(self);
+        }
+        let last = match self.last_error() {
+            error if error.is_empty() => self.out(),
+            error => error,
+        };
+        Err(format!("{what}: exit {}: {last}", self.exit()))
+    }
+}
+
+impl From<Ended> for Said {
+    fn from(ended: Ended) -> Self {
+        Self {
+            end: ended.end,
+            stdout: ended.stdout,
+            stderr: ended.stderr,
+            took: ended.took,
+        }
+    }
+}
+
+impl Stage {
+    /// Gives a number that was not given before.
+    pub(super) fn unique(&self) -> u32 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Finds a program by its name.
+    pub(super) fn tool(&self, name: &str) -> Told<PathBuf> {
+        let missing = |_| format!("no {name} on PATH");
+        resolve_program(OsStr::new(name), &self.path).map_err(missing)
+    }
+
+    /// Gives this very program: by the process that runs the drill, so that scripts may name it too.
+    pub(super) fn semel_path() -> PathBuf {
+        PathBuf::from(format!("/proc/{}/exe", std::process::id()))
+    }
+
+    /// Makes a command in the closed environment of the drill.
+    pub(super) fn command(&self, program: impl Into<PathBuf>, cwd: &Path) -> Told<Command> {
+        let path = std::env::join_paths(&self.path).map_err(|e| e.to_string())?;
+        let mut command = Command::new(program, cwd)
+            .var("PATH", path)
+            .var("HOME", self.scratch.directory("home").map_err(hands)?)
+            .var("TMPDIR", self.scratch.directory("tmp").map_err(hands)?)
+            .var("LC_ALL", "C.UTF-8")
+            .var("LANGUAGE", "C")
+            .var("GIT_CONFIG_GLOBAL", "/dev/null")
+            .var("GIT_CONFIG_NOSYSTEM", "1")
+            .var("GIT_TERMINAL_PROMPT", "0")
+            .var("PYTHONDONTWRITEBYTECODE", "1");
+        command.deadline = Some(MOST);
+        command.grace = Duration::from_secs(2);
+        Ok(command)
+    }
+
+    /// Makes a command of this very program, with the drill's own state root and its JSON face.
+    pub(super) fn semel<S: Into<OsString>>(
+        &self,
+        cwd: &Path,
+        args: impl IntoIterator<Item = S>,
+    ) -> Told<Command> {
+        let state = self.scratch.directory("state").map_err(hands)?;
+        let config = self.scratch.write("semel.toml", "").map_err(hands)?;
+        let command = self.command("/proc/self/exe", cwd)?;
+        let command = command
+            .arg("--json")
+            .arg("--state")
+            .arg(state)
+            .arg("--config")
+            .arg(config);
+        Ok(command.args(args))
+    }
+
+    /// Runs a command to its end.
+    pub(super) fn run(&self, command: &Command) -> Told<Said> {
+        let ended = process::run(command, &self.cancel).map_err(hands)?;
+        if self.cancel.is_cancelled() {
+            return Err("interrupted".to_owned());
+        }
+        Ok(ended.into())
+    }
+
+    /// Starts a command that runs on beside the drill.
+    pub(super) fn start(&self, command: Command) -> Told<Background> {
+        let cancel = Cancel::new().map_err(hands)?;
+        let handle = cancel.clone();
+        let thread = std::thread::Builder::new()
+            .name("drill".to_owned())
+            .spawn(move || process::run(&command, &handle))
+            .map_err(|e| format!("no thread: {e}"))?;
+        Ok(Background {
+            cancel,
+            thread: Some(thread),
+        })
+    }
+
+    /// Waits until something is there; says how long it took.
+    pub(super) fn until<T>(&self, what: &str, mut look: impl FnMut() -> Told<Option<T>>) -> Told<T> {
+        const WITHIN: Duration = Duration::from_secs(30);
+        let began = Instant::now();
+        loop {
+            if let Some(found) = look()? {
+                return Ok(found);
+            }
+            if self.cancel.is_cancelled() {
+                return Err("interrupted".to_owned());
+            }
+            if began.elapsed() > WITHIN {
+                return Err(format!("waited {} s in vain: {what}", WITHIN.as_secs()));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Is a command that runs beside the drill; it is killed with this value.
+pub(super) struct Background {
+    cancel: Cancel,
+    thread: Option<JoinHandle<semel_host::Result<Ended>>>,
+}
+
+impl Background {
+    /// Says whether it has ended.
+    pub(super) fn ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Kills it at once, as `kill -9` of its process group does.
+    pub(super) fn kill(mut self) -> Told<Said> {
+        self.cancel.kill();
+        self.join()
+    }
+
+    /// Asks it to end, and waits.
+    pub(super) fn end(mut self) -> Told<Said> {
+        self.cancel.cancel();
+        self.join()
+    }
+
+    /// Waits for its own end.
+    pub(super) fn wait(mut self) -> Told<Said> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Told<Said> {
+        let thread = self.thread.take().ok_or("it was waited for before")?;
+        let ended = thread.join().map_err(|_| "its thread broke".to_owned())?;
+        ended.map(Said::from).map_err(|e| reason(e.into_refusal()))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.cancel.kill();
+            // Nobody asks any more what it said.
+            drop(self.join());
+        }
+    }
+}

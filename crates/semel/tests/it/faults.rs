@@ -1,0 +1,124 @@
+//! What the machine does to the daemon: another boot, and a disk that fails to sync.
+
+use crate::harness::{Conn, Home};
+use serde_json::json;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Another boot makes the generation dirty and retires its token; what was acknowledged can be looked up.
+#[test]
+fn another_boot_ends_the_generation_dirty() {
+    for crash in [None, Some("installed"), Some("begun")] {
+        let home = Home::new();
+        let mut args = Vec::new();
+        args.extend(crash.into_iter().flat_map(|point| ["--crash-at", point]));
+        let mut daemon = home.serve(&args);
+        let volume = home.open("job", "power-best-effort");
+        let arguments = json!({"path": "a", "content": "1"});
+        let first = daemon.conn().try_call(&volume, "write_file", "k", &arguments);
+        assert_eq!(first.is_none(), crash.is_some());
+        if crash.is_some() {
+            daemon.ended(Duration::from_secs(20)).expect("it dies");
+        }
+        drop(daemon);
+        let fake = home.path().join("boot_id");
+        std::fs::write(&fake, "11111111-2222-3333-4444-555555555555\n").unwrap();
+        let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("HOME", home.path());
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(&fake);
+        command
+            .arg(env!("CARGO_BIN_EXE_semel"))
+            .arg("--state")
+            .arg(home.state())
+            .args(["serve", "--json"]);
+        let Some(daemon) = crate::harness::Daemon::started(command.stderr(Stdio::null())) else {
+            eprintln!("SKIPPED: another boot cannot be simulated here (mount namespace)");
+            return;
+        };
+        let late = daemon
+            .conn()
+            .call(&volume, "read_file", "", &json!({"path": "a"}));
+        assert_eq!(
+            (late.code(), late.reason()),
+            ("replay_conflict", "stale_generation")
+        );
+        let receipt = daemon
+            .conn()
+            .call(&volume, "get_receipt", "", &json!({"key": "k"}));
+        match crash {
+            Some("begun") => assert_eq!(receipt.code(), "not_found", "{}", receipt.body),
+            _ => assert_eq!(receipt.body["state"], "done", "{crash:?} {}", receipt.body),
+        }
+        let status = home.json(&["status"]);
+        assert_eq!(status["quarantined"][0]["dirty"], "boot_changed", "{status}");
+    }
+}
+
+/// Attaches strace to a daemon so that syncs of a file or directory fail; `None` where that cannot be done here.
+fn inject(pid: u32, path: &std::path::Path) -> Option<std::process::Child> {
+    let mut strace = Command::new("strace")
+        .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync"])
+        .args(["-e", "inject=fsync,fdatasync:error=EIO", "-P"])
+        .arg(path)
+        .args(["-p", &pid.to_string()])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    std::thread::sleep(Duration::from_millis(600));
+    strace.try_wait().unwrap().is_none().then_some(strace)
+}
+
+/// A failed sync poisons: readiness drops, the daemon ends, and the next one looks at what is on the disk.
+#[test]
+fn a_failed_sync_ends_the_daemon_and_the_call_is_still_once() {
+    for (tool, place, happened) in [
+        ("write_file", "staging", false),
+        ("delete_file", "trash", true),
+        ("write_file", "journal.db-wal", false),
+    ] {
+        let home = Home::new();
+        let mut daemon = home.serve(&[]);
+        let volume = home.open("job", "power-best-effort");
+        let path = match place {
+            "journal.db-wal" => home.state().join(place),
+            _ => volume.tree.parent().unwrap().join(place),
+        };
+        let Some(mut strace) = inject(daemon.child.id(), &path) else {
+            eprintln!("SKIPPED: strace cannot inject faults here");
+            return;
+        };
+        let mut arguments = json!({"path": "a"});
+        if tool == "write_file" {
+            arguments["content"] = json!("1");
+        } else {
+            std::fs::write(volume.tree.join("a"), "1").unwrap();
+        }
+        let url = daemon.url.clone();
+        let first = Conn::tcp(&url).try_call(&volume, tool, "k", &arguments);
+        if let Some(first) = first {
+            assert_eq!(
+                (first.status, first.code()),
+                (503, "store_unavailable"),
+                "{place}: {}",
+                first.body
+            );
+        }
+        let status = daemon
+            .ended(Duration::from_secs(30))
+            .expect("a poisoned daemon ends");
+        assert_eq!(status.code(), Some(75), "{place}");
+        drop(strace.kill());
+        drop(strace.wait());
+        let daemon = home.serve(&[]);
+        let again = daemon.conn().call(&volume, tool, "k", &arguments);
+        let got = (again.status, &again.body["replayed"]);
+        assert_eq!(got, (200, &json!(happened)), "{tool} {place}: {}", again.body);
+        assert_eq!(volume.tree.join("a").exists(), tool == "write_file");
+        assert_eq!(volume.staged(), 0, "{place}");
+    }
+}
