@@ -17,3 +17,4 @@ mod harness;
 mod http;
 mod probe;
 mod snapshots;
+mod tidy;
