@@ -50,7 +50,11 @@ pub(crate) fn read(file: &Path, again: Again, state: &Path) -> Result<Asked, Ref
     let real = file.canonicalize().map_err(|e| {
         Refusal::new(Code::NotFound, format!("the job file: {e}")).name(file.display().to_string())
     })?;
-    outside_of(state, &real, "a job file inside the state root could have been written by an agent")?;
+    outside_of(
+        state,
+        &real,
+        "a job file inside the state root could have been written by an agent",
+    )?;
     let bytes = plain::read_file(&real, LARGEST).map_err(host)?;
     let text = std::str::from_utf8(&bytes).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
     let beside = real.parent().unwrap_or(Path::new("/")).to_owned();
@@ -415,7 +419,8 @@ impl Working<'_> {
             base: Some(self.base()?),
         };
         let certified = certify::certify(self.engine, &ask, self.say, self.cancel)?;
-        self.say.line(&format!("sign     certificate {}", certified.certificate));
+        self.say
+            .line(&format!("sign     certificate {}", certified.certificate));
         let (generation, certificate) = (certified.generation, certified.certificate);
         let stage = Stage::Certified {
             generation,

@@ -196,7 +196,10 @@ fn no_test_is_skipped_in_silence() {
     let words = [concat!("#[", "ignore"), concat!("#[should", "_panic")];
     let found: Vec<String> = rust_files()
         .into_iter()
-        .filter(|(_, text)| text.lines().any(|line| words.iter().any(|word| line.trim_start().starts_with(word))))
+        .filter(|(_, text)| {
+            text.lines()
+                .any(|line| words.iter().any(|word| line.trim_start().starts_with(word)))
+        })
         .map(|(file, _)| file.display().to_string())
         .collect();
     complain("a test is ignored or panics by intent", &found);

@@ -100,7 +100,7 @@ impl Fold {
                     Some(_) => illegal("a certificate is consumed twice"),
                 }
             }
-            Record::CallNoted(_) | Record::WorktreeRestored(_) => Ok(()),
+            Record::CallNoted(_) | Record::DraftSealed(_) | Record::WorktreeRestored(_) => Ok(()),
         }
     }
 
@@ -205,6 +205,7 @@ impl Fold {
             | Record::CallNoted(_)
             | Record::AttemptJudged(_)
             | Record::CertificateConsumed(_)
+            | Record::DraftSealed(_)
             | Record::WorktreeRestored(_) => Subject::Own,
         };
         Found::of(record, subject)

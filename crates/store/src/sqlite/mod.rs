@@ -26,7 +26,7 @@ use semel_core::ids::{
     ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
-use semel_core::record::{Consumption, Judgement, Restoration, Sync};
+use semel_core::record::{Consumption, Judgement, Restoration, Sealing, Sync};
 use semel_core::volume::{Durability, End, NewVolume, Volume};
 use semel_core::{Code, Refusal, Sha256};
 use std::path::Path;
@@ -320,6 +320,10 @@ impl Journal for SqliteJournal {
 
     fn consume(&self, consumption: Consumption) -> Result<Consumed> {
         self.settle(move |desk| desk.consume(&consumption))
+    }
+
+    fn sealed(&self, sealing: Sealing) -> Result<()> {
+        self.settle(move |desk| desk.sealed(&sealing))
     }
 
     fn restored(&self, restoration: Restoration) -> Result<()> {

@@ -4,9 +4,9 @@
 //! since refusals are signed too.
 
 use super::super::proposal::{self, Proposal};
+use super::super::say::{Point, Say};
 use super::super::{Engine, host};
 use super::input::{self, Locks};
-use super::super::say::{Point, Say};
 use super::{Ask, surface};
 use crate::config;
 use crate::limits;
