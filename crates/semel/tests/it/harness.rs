@@ -333,3 +333,66 @@ impl<S: Read + Write> Conn<S> {
         )
     }
 }
+
+/// Prints why a test cannot run here, and counts as skipped.
+pub(crate) fn skipped(why: &str) {
+    let name = std::thread::current().name().unwrap_or("test").to_owned();
+    eprintln!("SKIPPED: {name}: {why}");
+}
+
+pub(crate) fn is_root() -> bool {
+    // SAFETY: plain system call without arguments.
+    #[expect(unsafe_code, reason = "std has no way to ask for the effective user")]
+    let user = unsafe { libc::geteuid() };
+    user == 0
+}
+
+pub(crate) fn signal(pid: u32, signal: i32) {
+    let pid = i32::try_from(pid).unwrap();
+    // SAFETY: plain system call; the process is one that the test started.
+    #[expect(unsafe_code, reason = "std has no way to send a signal")]
+    unsafe {
+        libc::kill(pid, signal);
+    }
+}
+
+/// Waits until something holds, at most for a while.
+pub(crate) fn wait_until(within: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let since = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if since.elapsed() > within {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Lists the living processes that carry a text in their arguments or environment, zombies excepted.
+pub(crate) fn processes_with(marker: &str) -> Vec<u32> {
+    let carries = |pid: u32| {
+        let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        [read("cmdline"), read("environ")].iter().any(|bytes| {
+            bytes
+                .windows(marker.len())
+                .any(|window| window == marker.as_bytes())
+        })
+    };
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|pid| carries(*pid))
+        .collect()
+}
+
+/// Says what a command printed, for a failed assertion.
+pub(crate) fn said(out: &Output) -> String {
+    format!(
+        "{:?}\n{}\n{}",
+        out.status,
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    )
+}
