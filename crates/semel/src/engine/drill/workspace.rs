@@ -221,9 +221,9 @@ impl<'a> Workspaces<'a> {
 
     /// Runs the attempt's script in a workspace, as it is.
     pub(super) fn attempt(&self, workspace: &Path, who: (Option<&str>, Option<&str>)) -> Told<Attempt> {
-        let (runner, site) = match self.python.runner {
-            Runner::Pytest => ("pytest", "--system-site-packages"),
-            Runner::Unittest => ("unittest", ""),
+        let (runner, pytest) = match &self.python.runner {
+            Runner::Pytest(place) => ("pytest", place.clone()),
+            Runner::Unittest => ("unittest", PathBuf::new()),
         };
         let mut command = self
             .stage
@@ -238,7 +238,7 @@ impl<'a> Workspaces<'a> {
                     "outside"
                 },
             )
-            .var("SITE", site)
+            .var("PYTEST", pytest)
             .var("RUNNER", runner)
             .var("WHEELS", &self.wheels)
             .var("PIP_CONFIG_FILE", "/dev/null")
