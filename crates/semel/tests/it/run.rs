@@ -560,3 +560,120 @@ fn a_long_silent_agent_still_finds_its_gateway() {
     site.agent("import time\ntime.sleep(13)\nfrom semel_client import read, write\nd, s = read('src/lib.rs')\nwrite('src/lib.rs', d + b'//test more holds\\n', s, 'k')\n");
     assert_eq!(site.json(RUN)["status"], "certified");
 }
+
+/// Kills at moments that no point names: in the middle of fetch, install, tests, git's own work.
+#[test]
+fn a_run_that_is_killed_at_any_moment_finishes_when_it_is_run_again() {
+    let site = Site::new();
+    let mut killed = 0;
+    for round in 0_u64..16 {
+        let mut run = site.spawn(&["run", "job.toml", "--new-attempt"]);
+        let ended = run.ends(Duration::from_millis(40 + 110 * round)).is_some();
+        if !ended {
+            run.signal(libc::SIGKILL);
+            run.ends(Duration::from_secs(10)).unwrap();
+            killed += 1;
+        }
+        assert!(
+            wait_until(Duration::from_secs(10), || processes_with(&site.marker)
+                .is_empty()),
+            "round {round}: left running"
+        );
+        let passes = site.passes();
+        let done = site.json(RUN);
+        assert_eq!(done["status"], "certified", "round {round}");
+        assert!(site.passes() <= passes + 1, "round {round}");
+        let statement = crate::harness::statement(text(&done["envelope"]).as_ref());
+        assert_eq!(statement["predicate"]["verdict"], json!("pass"), "round {round}");
+        let branch = text(&done["output"]).split(' ').nth(1).unwrap().to_owned();
+        assert_eq!(
+            json!(site.git(&["rev-parse", &format!("{branch}^{{tree}}")])),
+            done["tree"],
+            "round {round}"
+        );
+    }
+    assert!(killed >= 8, "only {killed} runs were killed");
+    site.at_rest();
+}
+
+/// The daemon that a run started may die under it: the next run goes on, with nothing lost.
+#[test]
+fn a_daemon_that_is_killed_under_a_run_loses_nothing() {
+    for heard in ["draft    attempt", "certify  attempt", "record   "] {
+        let site = Site::new();
+        let mut run = site.spawn(RUN);
+        assert!(run.hears(heard));
+        let about: Value =
+            serde_json::from_slice(&std::fs::read(site.home.state().join("daemon.json")).unwrap()).unwrap();
+        let pid = u32::try_from(about["pid"].as_u64().unwrap()).unwrap();
+        crate::harness::signal(pid, libc::SIGKILL);
+        let status = run.ends(Duration::from_secs(60)).expect("it ends");
+        let done = if status.success() {
+            site.json(RUN)
+        } else {
+            site.json(RUN)
+        };
+        assert_eq!(done["status"], "certified", "{heard}");
+        let lib = site.git(&["show", "semel/small:src/lib.rs"]);
+        assert_eq!(lib.matches("more holds").count(), 1, "{heard}");
+        assert_eq!(site.passes(), 1, "{heard}");
+        site.at_rest();
+    }
+}
+
+#[test]
+fn certify_holds_its_job_and_a_killed_one_is_in_nobodys_way() {
+    let site = Site::new();
+    let slow = "import sys, time; time.sleep(300)";
+    std::fs::write(site.at("slow.py"), slow).unwrap();
+    let base = site.base.clone();
+    let certify = |test: &str| -> Vec<String> {
+        [
+            "certify",
+            "--job",
+            "small",
+            "--git",
+            &base,
+            "--repository",
+            "repo",
+            "--install",
+            "cargo",
+            "--test",
+            test,
+        ]
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+    };
+    let slow = certify("sleep 300 {report}");
+    let slow: Vec<&str> = slow.iter().map(String::as_str).collect();
+    let mut under_way = site.spawn(&slow);
+    assert!(under_way.hears("record   "));
+    // Neither a run nor another certification ends its volume under it.
+    for args in [&slow[..], RUN] {
+        assert_eq!(site.refused(args, 32)["code"], "volume_busy", "{args:?}");
+    }
+    assert!(under_way.child.try_wait().unwrap().is_none());
+    under_way.signal(libc::SIGKILL);
+    under_way.ends(Duration::from_secs(10)).unwrap();
+    let good = certify("python3 check.py {report}");
+    let good: Vec<&str> = good.iter().map(String::as_str).collect();
+    let done = site.json(&good);
+    assert_eq!(done["status"], "certified");
+    assert_eq!(
+        done["tree"],
+        json!(site.git(&["rev-parse", &format!("{base}^{{tree}}")]))
+    );
+    let earlier = crate::harness::statement(text(&done["envelope"]).as_ref())["predicate"]["earlier"].clone();
+    assert_eq!(
+        earlier.as_array().unwrap().len(),
+        1,
+        "the attempt that was killed counts: {earlier}"
+    );
+    // A person ends one from another terminal.
+    let mut under_way = site.spawn(&slow);
+    assert!(under_way.hears("record   "));
+    assert_eq!(site.json(&["cancel", "small"])["status"], "told");
+    assert_eq!(under_way.ends(Duration::from_secs(15)).unwrap().code(), Some(143));
+    site.at_rest();
+}
