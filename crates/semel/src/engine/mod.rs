@@ -6,6 +6,7 @@
 pub(crate) mod admin;
 pub(crate) mod agent;
 pub(crate) mod answer;
+mod arguments;
 mod binding;
 pub(crate) mod call;
 pub(crate) mod cancel;
@@ -26,6 +27,7 @@ pub(crate) mod key;
 mod locks;
 pub(crate) mod look;
 mod mutate;
+mod mutation;
 pub(crate) mod proposal;
 mod read;
 pub(crate) mod recover;

@@ -13,6 +13,7 @@
 mod contract;
 mod crash;
 mod daemon;
+mod drill;
 mod faults;
 mod gate;
 mod harness;
