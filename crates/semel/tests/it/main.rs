@@ -16,5 +16,7 @@ mod faults;
 mod harness;
 mod http;
 mod probe;
+mod schemas;
 mod snapshots;
 mod tidy;
+mod walks;
