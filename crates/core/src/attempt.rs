@@ -3,6 +3,7 @@
 //! The order of the checks is part of the contract, and frozen: identity, dirt, lockfile, shape of the state,
 //! reuse, drift. This module decides from facts; it reads no disk.
 
+use crate::canonical;
 use crate::code::{Code, Refusal};
 use crate::digest::Sha256;
 use crate::path::RelPath;
@@ -32,8 +33,15 @@ impl ContractState {
     /// no lockfile.
     pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         let unknown = |why: String| Refusal::new(Code::UnknownState, why).name(STATE_FILE);
+        // Two readers must not read it differently: a key that comes twice is refused, not guessed.
+        let value = canonical::parse_strict(bytes, canonical::Limits::DEFAULT)
+            .map_err(|refusal| unknown(format!("not a contract state: {refusal}")))?;
+        let stated = value["locks"].as_object().map_or(0, serde_json::Map::len);
         let state: Self =
-            serde_json::from_slice(bytes).map_err(|e| unknown(format!("not a contract state: {e}")))?;
+            serde_json::from_value(value).map_err(|e| unknown(format!("not a contract state: {e}")))?;
+        if state.locks.len() != stated {
+            return Err(unknown("a contract state names each lockfile once".to_owned()));
+        }
         if is_missing(&state.generation) || is_missing(&state.attempt) || state.locks.is_empty() {
             return Err(unknown(
                 "a contract state names a generation, an attempt and a lockfile".to_owned(),
@@ -42,7 +50,7 @@ impl ContractState {
         Ok(state)
     }
 
-    /// Writes a state.
+    /// Writes a state; every shorter part of it is no state.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let locks: serde_json::Map<String, serde_json::Value> = self
@@ -53,7 +61,7 @@ impl ContractState {
         let value = serde_json::json!({
             "generation": self.generation, "attempt": self.attempt, "locks": locks,
         });
-        format!("{value}\n").into_bytes()
+        value.to_string().into_bytes()
     }
 }
 
@@ -356,16 +364,32 @@ mod tests {
         assert_eq!(code(&now), Some(Code::UnknownState));
     }
 
+    #[test]
+    fn an_ambiguous_state_is_unknown() {
+        let digest = Sha256::of(b"lock");
+        for locks in [
+            format!(r#"{{"uv.lock":"{digest}","uv.lock":"{digest}"}}"#),
+            format!(r#"{{"uv.lock":"{digest}","./uv.lock":"{digest}"}}"#),
+            "{}".to_owned(),
+            "[]".to_owned(),
+        ] {
+            let mut now = facts();
+            let text = format!(r#"{{"generation":"g-1","attempt":"1","locks":{locks}}}"#);
+            now.state = Found::Bytes(text.into_bytes());
+            assert_eq!(code(&now), Some(Code::UnknownState), "{locks}");
+        }
+    }
+
     proptest! {
         /// Only the very bytes that a passed check wrote, or an equal state, are a state.
         #[test]
         fn a_cut_or_bent_state_never_passes(cut in 0_usize..100, flip in 0_usize..100, bit in 0_u8..8) {
             let Found::Bytes(whole) = after(&facts()) else { unreachable!() };
             let mut now = facts();
-            now.state = Found::Bytes(whole[..cut.min(whole.len() - 2)].to_vec());
+            now.state = Found::Bytes(whole[..cut.min(whole.len() - 1)].to_vec());
             prop_assert_eq!(code(&now), Some(Code::UnknownState));
             let mut bent = whole.clone();
-            let at = flip % (whole.len() - 1);
+            let at = flip % whole.len();
             bent[at] ^= 1 << bit;
             now.state = Found::Bytes(bent.clone());
             let same = ContractState::parse(&bent).ok() == ContractState::parse(&whole).ok();

@@ -415,6 +415,7 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::RunEnded { .. }
         | Record::AttemptJudged(_)
         | Record::CertificateConsumed(_)
+        | Record::DraftSealed(_)
         | Record::WorktreeRestored(_) => Ok(prior),
     }
 }

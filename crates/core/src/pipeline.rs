@@ -233,6 +233,7 @@ pub fn apply(prior: Option<Run>, record: &Record) -> Result<Option<Run>, Illegal
         | Record::CallNoted(_)
         | Record::AttemptJudged(_)
         | Record::CertificateConsumed(_)
+        | Record::DraftSealed(_)
         | Record::WorktreeRestored(_) => Ok(prior),
     }
 }

@@ -116,6 +116,8 @@ pub enum Record {
     },
     /// A certification attempt got its verdict; at most one a generation.
     AttemptJudged(Box<Judgement>),
+    /// A draft that ended clean was sealed.
+    DraftSealed(Box<Sealing>),
     /// A certificate was used for a merge; at most one target a certificate.
     CertificateConsumed(Consumption),
     /// A worktree was restored, or the restoration was refused.
@@ -140,6 +142,26 @@ pub struct Judgement {
     pub refusal: Option<Refusal>,
     /// The digest of the signed envelope.
     pub certificate: Sha256,
+    /// When.
+    pub at: UnixMs,
+}
+
+/// Says what a draft was sealed into; sealing it again is its own event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sealing {
+    /// The job.
+    pub job: JobId,
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The draft.
+    pub generation: Generation,
+    /// The proposal.
+    pub proposal: Sha256,
+    /// Its git tree, as hexadecimal digits.
+    pub tree: String,
+    /// How many entries it holds.
+    pub entries: u64,
     /// When.
     pub at: UnixMs,
 }
@@ -210,6 +232,7 @@ impl Record {
             Record::CallNoted(note) => note.at,
             Record::RunStarted(new) => new.at,
             Record::AttemptJudged(judgement) => judgement.at,
+            Record::DraftSealed(sealing) => sealing.at,
             Record::CertificateConsumed(consumption) => consumption.at,
             Record::WorktreeRestored(restoration) => restoration.at,
         }
@@ -240,6 +263,7 @@ impl Record {
             | Record::RunStaged { .. }
             | Record::RunEnded { .. }
             | Record::AttemptJudged(_)
+            | Record::DraftSealed(_)
             | Record::CertificateConsumed(_) => Sync::Now,
         }
     }

@@ -12,7 +12,7 @@ use crate::ids::{
 };
 use crate::path::RelPath;
 use crate::pipeline::{NewRun, RunEnd, Stage};
-use crate::record::{Consumption, Judgement, Record, Restoration};
+use crate::record::{Consumption, Judgement, Record, Restoration, Sealing};
 use crate::volume::{Durability, End, NewVolume, Role};
 use proptest::prelude::*;
 
@@ -205,7 +205,7 @@ fn note(n: u8) -> Note {
 }
 
 /// How many kinds of records there are.
-pub(crate) const KINDS: u8 = 16;
+pub(crate) const KINDS: u8 = 17;
 
 /// Makes a record of each kind.
 pub(crate) fn record(kind: u8, n: u8) -> Record {
@@ -301,6 +301,15 @@ fn later_record(kind: u8, n: u8) -> Record {
             tree: "7".to_owned(),
             at,
         }),
+        15 => Record::DraftSealed(Box::new(Sealing {
+            job: JobId::parse("job").unwrap(),
+            attempt: AttemptId(2),
+            generation: generation(n),
+            proposal: Sha256::of(&[n]),
+            tree: format!("{n:040x}"),
+            entries: 3,
+            at,
+        })),
         _ => Record::WorktreeRestored(Restoration {
             job: None,
             tree: "7".to_owned(),

@@ -232,6 +232,7 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
         | Record::RunEnded { .. }
         | Record::AttemptJudged(_)
         | Record::CertificateConsumed(_)
+        | Record::DraftSealed(_)
         | Record::WorktreeRestored(_)
         | Record::DaemonStarted { .. } => Ok(prior),
     }

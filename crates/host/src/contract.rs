@@ -230,71 +230,140 @@ impl Disk {
         rustix::fs::fsync(&self.dir).map_err(|e| Error::io("sync", &self.path, e))
     }
 
-    /// Marks the disk dirty; an existing mark, of whatever type, is one.
+    /// Marks the disk dirty. An existing mark is one, of whatever type; a file gets a further line, so that whoever made
+    /// it does not take it for theirs alone.
     ///
     /// # Durability
     /// The mark is on the disk when this returns.
     ///
     /// # Errors
     /// `io_failed`.
-    pub fn mark_dirty(&self, why: &str) -> Result<()> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::openat(&self.dir, DIRTY_MARK, flags, Mode::from_raw_mode(0o644)) {
-            Ok(fd) => {
-                let mut file = File::from(fd);
-                let io = |e| Error::io("write", self.place(DIRTY_MARK), e);
-                file.write_all(format!("{why}\n").as_bytes()).map_err(io)?;
-                file.sync_all().map_err(io)?;
+    pub fn mark_dirty(&self, why: &str) -> Result<Mark> {
+        let line = format!(
+            "{why} [{}]\n",
+            semel_core::digest::to_hex(&crate::clock::random::<8>()?)
+        )
+        .into_bytes();
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let create = flags | OFlags::CREATE | OFlags::EXCL;
+        let mode = Mode::from_raw_mode(0o644);
+        let opened = match rustix::fs::openat(&self.dir, DIRTY_MARK, create, mode) {
+            Err(rustix::io::Errno::EXIST) => {
+                // One that cannot be written to is a mark all the same.
+                rustix::fs::openat(&self.dir, DIRTY_MARK, flags | OFlags::APPEND, mode).ok()
             }
-            Err(rustix::io::Errno::EXIST) => {}
+            Ok(fd) => Some(fd),
             Err(e) => return Err(Error::io("create", self.place(DIRTY_MARK), e)),
+        };
+        if let Some(mut file) = opened.map(File::from)
+            && file.metadata().is_ok_and(|facts| facts.is_file())
+        {
+            let io = |e| Error::io("write", self.place(DIRTY_MARK), e);
+            file.write_all(&line).map_err(io)?;
+            file.sync_all().map_err(io)?;
         }
-        self.sync()
+        self.sync()?;
+        Ok(Mark(line))
     }
 
-    /// Lifts the mark that `mark_dirty` set.
+    /// Lifts a mark, unless somebody else marked the disk, too.
     ///
     /// # Errors
-    /// `io_failed`; the disk then stays dirty.
-    pub fn unmark_dirty(&self) -> Result<()> {
+    /// `dirty_volume` for a mark that is not this one alone; `io_failed`. The disk then stays dirty.
+    pub fn unmark_dirty(&self, mark: &Mark) -> Result<()> {
+        if self.small_file(DIRTY_MARK)? != Found::Bytes(mark.0.clone()) {
+            let why = "somebody else marked the disk dirty meanwhile";
+            return Err(Refusal::new(Code::DirtyVolume, why)
+                .reason("marked_meanwhile")
+                .name(DIRTY_MARK)
+                .into());
+        }
+        self.remove_mark()
+    }
+
+    fn remove_mark(&self) -> Result<()> {
         rustix::fs::unlinkat(&self.dir, DIRTY_MARK, AtFlags::empty())
             .map_err(|e| Error::io("remove", self.place(DIRTY_MARK), e))?;
         self.sync()
     }
 
-    /// Removes everything but the dirty mark, never crossing into another mount.
+    /// Removes everything from the disk and leaves the marks of its new generation, never crossing into another mount.
     ///
-    /// What is removed is put aside first, so that the disk looks empty at once and a wipe that was cut short goes on
-    /// where it was.
+    /// What is removed is put aside first, so that the disk looks empty at once; a wipe that was cut short leaves a
+    /// disk that is dirty and still known as ours, and the next one goes on.
     ///
     /// # Errors
     /// `io_failed` naming what cannot be removed, such as a mount; the disk then stays dirty.
-    pub fn clear(&self) -> Result<()> {
-        match rustix::fs::mkdirat(&self.dir, TRASH, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(e) => return Err(Error::io("make", self.place(TRASH), e)),
+    pub fn wipe(&self, generation: &str) -> Result<()> {
+        self.mark_dirty("a wipe began")?;
+        let trash = self.trash()?;
+        if self.kind(DIRTY_MARK)? != Some(FileType::RegularFile) {
+            self.exchange_mark(&trash)?;
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let trash = rustix::fs::openat(&self.dir, TRASH, flags, Mode::empty())
-            .map_err(|e| Error::io("open", self.place(TRASH), e))?;
-        for (number, name) in self.names()?.into_iter().enumerate() {
-            if name == DIRTY_MARK.as_bytes() || name == TRASH.as_bytes() {
-                continue;
+        let ours = |name: &[u8]| [GENERATION_FILE, STATE_FILE].iter().any(|f| f.as_bytes() == name);
+        for name in self.names()? {
+            let text = String::from_utf8_lossy(&name);
+            let stays = ours(&name) && self.kind(&text)? == Some(FileType::RegularFile);
+            if !stays && name != DIRTY_MARK.as_bytes() && name != TRASH.as_bytes() {
+                self.put_aside(&name, &trash)?;
             }
-            // A random part: an earlier wipe that was cut short may have used the number.
-            let aside = format!(
-                "{number}-{}",
-                semel_core::digest::to_hex(&crate::clock::random::<8>()?)
-            );
-            rustix::fs::renameat(&self.dir, &name[..], &trash, &aside)
-                .map_err(|e| Error::io("put aside", self.place(std::ffi::OsStr::from_bytes(&name)), e))?;
+        }
+        // From here on the disk is known by its new generation.
+        self.write_durably(GENERATION_FILE, format!("{generation}\n").as_bytes())?;
+        if self.kind(STATE_FILE)?.is_some() {
+            self.put_aside(STATE_FILE.as_bytes(), &trash)?;
         }
         let reaped = crate::volume::reaper::remove_tree(self.dir.as_fd(), TRASH.as_bytes())?;
         if let Some(kept) = reaped.kept.first() {
             let why = std::io::Error::other(kept.why.clone());
             return Err(Error::io("remove", self.place(&kept.path), why));
         }
-        Ok(())
+        self.write_durably(CLEAN_FILE, b"")?;
+        // The mark goes last.
+        self.remove_mark()
+    }
+
+    /// Opens the place of what is put aside; anything else of that name goes.
+    fn trash(&self) -> Result<OwnedFd> {
+        let io = |doing| move |e: rustix::io::Errno| Error::io(doing, self.place(TRASH), e);
+        if !matches!(self.kind(TRASH)?, None | Some(FileType::Directory)) {
+            rustix::fs::unlinkat(&self.dir, TRASH, AtFlags::empty()).map_err(io("remove"))?;
+        }
+        match rustix::fs::mkdirat(&self.dir, TRASH, Mode::RWXU) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::EXIST) => {
+                crate::volume::reaper::open_up(self.dir.as_fd(), TRASH.as_bytes()).map_err(io("open"))?;
+            }
+            Err(e) => return Err(io("make")(e)),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.dir, TRASH, flags, Mode::empty()).map_err(io("open"))
+    }
+
+    fn put_aside(&self, name: &[u8], trash: &OwnedFd) -> Result<()> {
+        // A random name: an earlier wipe that was cut short may have left others.
+        let aside = semel_core::digest::to_hex(&crate::clock::random::<16>()?);
+        let to_trash = || rustix::fs::renameat(&self.dir, name, trash, &aside);
+        let moved = match to_trash() {
+            // A directory moves only where it may be written to.
+            Err(rustix::io::Errno::ACCESS) => {
+                crate::volume::reaper::open_up(self.dir.as_fd(), name).and_then(|()| to_trash())
+            }
+            other => other,
+        };
+        moved.map_err(|e| Error::io("put aside", self.place(std::ffi::OsStr::from_bytes(name)), e))
+    }
+
+    /// Puts a plain file where another kind of entry marks the disk; it is marked at every moment.
+    fn exchange_mark(&self, trash: &OwnedFd) -> Result<()> {
+        let io = |e: rustix::io::Errno| Error::io("exchange", self.place(DIRTY_MARK), e);
+        let aside = semel_core::digest::to_hex(&crate::clock::random::<16>()?);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        rustix::fs::openat(trash, &aside, flags, Mode::from_raw_mode(0o644)).map_err(io)?;
+        crate::volume::reaper::open_up(self.dir.as_fd(), DIRTY_MARK.as_bytes()).ok();
+        let exchange = rustix::fs::RenameFlags::EXCHANGE;
+        rustix::fs::renameat_with(trash, &aside, &self.dir, DIRTY_MARK, exchange).map_err(io)?;
+        self.sync()
     }
 
     /// Looks for a leftover environment below the workspace.
@@ -305,23 +374,16 @@ impl Disk {
         Ok(crate::leftover::find(self.dir.as_fd(), &|_, _| false)?.map(|(path, _)| path))
     }
 
-    /// Leaves the marks of a wipe that went through; the dirty mark goes last, so that a wipe that was cut short
-    /// leaves a dirty disk.
-    ///
-    /// # Errors
-    /// `io_failed`; the disk then stays dirty.
-    pub fn leave_clean(&self, generation: &str) -> Result<()> {
-        self.write_durably(GENERATION_FILE, format!("{generation}\n").as_bytes())?;
-        self.write_durably(CLEAN_FILE, b"")?;
-        self.unmark_dirty()
-    }
-
     /// Gives the open directory.
     #[must_use]
     pub fn handle(&self) -> std::os::fd::BorrowedFd<'_> {
         self.dir.as_fd()
     }
 }
+
+/// Is a mark that was set; only who set it may lift it.
+#[derive(Debug)]
+pub struct Mark(Vec<u8>);
 
 /// Says whether a disk was ever ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -403,8 +465,15 @@ pub fn open_for_wipe(path: &Path, guard: &Guard) -> Result<Disk> {
         return Err(Refusal::new(Code::MissingIdentity, why).name(shown).into());
     }
     let guarded = |why: &str| Error::from(Refusal::new(Code::PathEscapesRoot, why).name(&shown));
-    // The path without its trailing slashes: with them, the system would follow a link.
-    let bare = Path::new(std::ffi::OsStr::from_bytes(&bytes[..trimmed]));
+    if path
+        .components()
+        .any(|part| part == std::path::Component::ParentDir)
+    {
+        return Err(guarded("the path of a wipe names its place without `..`"));
+    }
+    // The path without trailing slashes and dots: with them, the system would follow a link.
+    let bare: PathBuf = path.components().collect();
+    let bare = bare.as_path();
     match std::fs::symlink_metadata(bare) {
         Ok(meta) if meta.file_type().is_symlink() => {
             return Err(guarded("a symbolic link is never wiped through"));
@@ -436,7 +505,8 @@ pub fn open_for_wipe(path: &Path, guard: &Guard) -> Result<Disk> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = rustix::fs::open(&real, flags, Mode::empty()).map_err(|e| Error::io("open", &real, e))?;
     let disk = Disk { dir, path: real };
-    if disk.kind(".git")? == Some(FileType::Directory) {
+    // Git takes a link to a directory for one; in a linked worktree it is a plain file.
+    if !matches!(disk.kind(".git")?, None | Some(FileType::RegularFile)) {
         return Err(guarded("the main worktree of a git repository is never wiped"));
     }
     Ok(disk)

@@ -135,6 +135,17 @@ impl StateRoot {
         Ok(())
     }
 
+    /// Opens a new, empty file (mode 0600) to write into, in place of an older one.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub fn fresh(&self, name: &str) -> Result<OwnedFd> {
+        self.remove(name)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|e| Error::io("make", name, e))
+    }
+
     /// Gives a socket that was bound under a temporary name its own name, in place of an older one.
     ///
     /// # Errors
@@ -207,27 +218,40 @@ pub fn this_binary() -> Result<PathBuf> {
     std::env::current_exe().map_err(|e| Error::io("find", "/proc/self/exe", e))
 }
 
-/// Starts a process that outlives this one: its own session, no standard streams, `/` as its directory.
+/// Is a process that outlives this one.
+#[derive(Debug)]
+pub struct Detached {
+    child: std::process::Child,
+}
+
+impl Detached {
+    /// Gives the exit status, if it ended already; a signal counts as -1.
+    pub fn ended(&mut self) -> Option<i32> {
+        let status = self.child.try_wait().ok()??;
+        Some(status.code().unwrap_or(-1))
+    }
+}
+
+/// Starts a process that outlives this one: its own session, no input, `/` as its directory; what it says of its
+/// failures goes to `log`.
 ///
 /// # Errors
 /// `io_failed` where it cannot be started.
-pub fn spawn_detached(program: &Path, args: &[std::ffi::OsString]) -> Result<()> {
+pub fn spawn_detached(program: &Path, args: &[std::ffi::OsString], log: OwnedFd) -> Result<Detached> {
     let mut command = Command::new(program);
     command
         .args(args)
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null());
+        .stderr(Stdio::from(log));
     #[expect(unsafe_code, reason = "a new session can only be had between fork and exec")]
     // SAFETY: setsid is async-signal-safe, and the closure allocates nothing.
     unsafe {
         command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
     }
-    let mut child = command.spawn().map_err(|e| Error::io("start", program, e))?;
-    // Nobody waits for it for long: a thread reaps it, should it end before this process does.
-    std::thread::spawn(move || drop(child.wait()));
-    Ok(())
+    let child = command.spawn().map_err(|e| Error::io("start", program, e))?;
+    Ok(Detached { child })
 }
 
 /// Is a child that dies with the thread that started it.

@@ -11,7 +11,7 @@ use semel_core::digest::{Sha256, to_hex};
 use semel_core::ids::Incarnation;
 use semel_core::{Code, Refusal};
 use semel_host::clock;
-use semel_host::daemon::{Keep, StateRoot, spawn_detached, this_binary};
+use semel_host::daemon::{Detached, Keep, StateRoot, spawn_detached, this_binary};
 use semel_host::volume::Volumes;
 use semel_store::{OwnerLock, Remote, SqliteJournal, Transport, Verb};
 use serde_json::Value;
@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 const SOCKET: &str = "semel.sock";
 const OPERATOR_TOKEN: &str = "operator.token";
 const TOKEN_CAP: u64 = 4096;
+/// What a daemon that a command started says of its failure to start.
+const START_LOG: &str = "run/start.log";
+const LOG_CAP: u64 = 64 << 10;
 
 /// Becomes a sandbox's first process where the arguments say so; gives its exit status.
 pub(crate) fn sandbox_entry() -> Option<u8> {
@@ -196,26 +199,52 @@ impl Link {
         if self.absent == Absent::Refuse {
             return Err(first.into_refusal());
         }
-        self.start()?;
+        let mut started = self.start()?;
         let since = Instant::now();
         loop {
             match try_once() {
                 Ok(answer) => return answer,
                 Err(Unanswered::NotConnected(_)) if since.elapsed() < limits::DAEMON_START => {
+                    // Another command may have started one at the same time: then ours ends, and that one answers.
+                    if started.ended().is_some() && !self.said().contains("owned_elsewhere") {
+                        return Err(self.start_failed());
+                    }
                     std::thread::sleep(Duration::from_millis(20));
                 }
+                Err(Unanswered::NotConnected(_)) => return Err(self.start_failed()),
                 Err(last) => return Err(last.into_refusal()),
             }
         }
     }
 
-    fn start(&self) -> Result<(), Refusal> {
+    /// Gives what the daemon that was started last said of its failure.
+    fn said(&self) -> String {
+        let log = StateRoot::open(&self.config.state).and_then(|root| root.read(START_LOG, LOG_CAP));
+        let said = log.ok().flatten().unwrap_or_default();
+        String::from_utf8_lossy(&said).trim().replace('\n', "; ")
+    }
+
+    /// Says why the daemon that was started does not answer, in its own words.
+    fn start_failed(&self) -> Refusal {
+        let said = self.said();
+        let why = if said.is_empty() {
+            "the daemon that was started does not answer".to_owned()
+        } else {
+            format!("the daemon that was started does not answer; it said: {said}")
+        };
+        Refusal::new(Code::DaemonUnreachable, why)
+    }
+
+    fn start(&self) -> Result<Detached, Refusal> {
+        let root = StateRoot::make(&self.config.state).map_err(host)?;
+        root.make_dir("run").map_err(host)?;
+        let log = root.fresh(START_LOG).map_err(host)?;
         let args = ["--state".into(), self.config.state.clone().into_os_string()];
         let args: Vec<std::ffi::OsString> = args
             .into_iter()
             .chain(["--quiet".into(), "serve".into(), "--transient".into()])
             .collect();
-        spawn_detached(&this_binary().map_err(host)?, &args).map_err(host)
+        spawn_detached(&this_binary().map_err(host)?, &args, log).map_err(host)
     }
 }
 
@@ -248,6 +277,11 @@ pub(crate) fn connected(config: Config, absent: Absent) -> Result<Engine, Refusa
         journal: Arc::new(Remote(link)),
         config,
     })
+}
+
+/// Says whether there is a journal that a command could look at.
+pub(crate) fn has_journal(config: &Config) -> bool {
+    SqliteJournal::exists(&config.state)
 }
 
 /// Makes the engine of a command that only looks: it reads the journal's file, whether or not a daemon runs.

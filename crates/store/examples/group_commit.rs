@@ -4,8 +4,9 @@
 
 #![expect(clippy::print_stdout, reason = "it prints what it measures")]
 
+use semel_core::Sha256;
 use semel_core::ids::UnixMs;
-use semel_core::volume::{Durability, Role};
+use semel_core::volume::{Durability, Role, Volume};
 use semel_store::conformance::sample;
 use semel_store::sqlite::Options;
 use semel_store::{Journal, OwnerLock, SqliteJournal};
@@ -112,6 +113,7 @@ fn group(
         at(50),
         at(99),
     );
+    replays(&journal, &volume, time, threads)?;
     let start = Instant::now();
     let report = journal.verify()?;
     println!(
@@ -119,6 +121,42 @@ fn group(
         report.entries,
         start.elapsed(),
         report.faults
+    );
+    Ok(())
+}
+
+/// Answers calls that are done already: a lease and a receipt, as each replay looks them up.
+fn replays(
+    journal: &SqliteJournal,
+    volume: &Volume,
+    time: Duration,
+    threads: usize,
+) -> Result<(), Box<dyn Error>> {
+    let start = Instant::now();
+    let token = Sha256::of(volume.generation.as_str().as_bytes());
+    let work = |thread: usize| -> Result<u64, String> {
+        let known = sample::intent(volume, &format!("{thread}-0"), "src/main.rs")?;
+        let mut answers = 0;
+        while start.elapsed() < time {
+            let lease = journal.lease(token).map_err(|e| e.to_string())?;
+            let prior = journal.prior(known.scope.clone(), known.key.clone());
+            match (lease, prior.map_err(|e| e.to_string())?) {
+                (Some(_), Some(_)) => answers += 1,
+                other => return Err(format!("a receipt is missing: {other:?}")),
+            }
+        }
+        Ok(answers)
+    };
+    let answers = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|n| scope.spawn(move || work(n))).collect();
+        running
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|_| Err("a thread died".to_owned())))
+            .sum::<Result<u64, String>>()
+    })?;
+    println!(
+        "         {:>8.0} replays/s (lease and receipt)",
+        per_second(answers, start.elapsed())
     );
     Ok(())
 }

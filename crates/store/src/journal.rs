@@ -11,7 +11,7 @@ use semel_core::ids::{
     ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
-use semel_core::record::{Consumption, Entry, Judgement, Restoration};
+use semel_core::record::{Consumption, Entry, Judgement, Restoration, Sealing};
 use semel_core::volume::{End, NewVolume, Volume};
 use serde::{Deserialize, Serialize};
 
@@ -240,6 +240,8 @@ journal! {
     /// # Errors
     /// `gate_refused`, reason `already_consumed`, where it was used for anything else.
     Consume = consume(consumption: Consumption) -> Consumed;
+    /// Records what a draft was sealed into.
+    Sealed = sealed(sealing: Sealing) -> ();
     /// Records what a restoration met.
     Restored = restored(restoration: Restoration) -> ();
 

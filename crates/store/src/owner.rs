@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub struct OwnerLock {
     dir: PathBuf,
     file: PathBuf,
-    _held: OwnedFd,
+    held: OwnedFd,
 }
 
 impl OwnerLock {
@@ -32,11 +32,15 @@ impl OwnerLock {
         let held = rustix::fs::open(&file, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| Refusal::new(Code::IoFailed, format!("owner.lock cannot be opened ({e})")))?;
         match rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self {
-                dir: dir.to_path_buf(),
-                file,
-                _held: held,
-            }),
+            Ok(()) => rustix::fs::fchmod(&held, Mode::RUSR | Mode::WUSR)
+                .map_err(|e| {
+                    Refusal::new(Code::IoFailed, format!("owner.lock is not of this user ({e})")).into()
+                })
+                .map(|()| Self {
+                    dir: dir.to_path_buf(),
+                    file,
+                    held,
+                }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Refused(
                 Refusal::new(Code::StoreUnavailable, "another process writes this journal")
                     .reason("owned_elsewhere"),
@@ -57,5 +61,13 @@ impl OwnerLock {
     /// Gives the lock's own file, whose mode the database takes over.
     pub(crate) fn file(&self) -> &Path {
         &self.file
+    }
+}
+
+impl Drop for OwnerLock {
+    fn drop(&mut self) {
+        // Said aloud: a child that is being spawned just now holds a copy of the descriptor until it executes.
+        // Where it fails, closing the descriptor gives the lock up all the same.
+        let _closing_does_it_too = rustix::fs::flock(&self.held, FlockOperation::Unlock);
     }
 }

@@ -36,8 +36,15 @@ impl Reserve {
             file,
             state: State::Freed,
         };
-        if reserve.free_bytes()? > RESERVE_BYTES {
-            reserve.allocate()?;
+        let there = rustix::fs::fstat(&reserve.file)?.st_size;
+        if u64::try_from(there).is_ok_and(|there| there >= RESERVE_BYTES) {
+            reserve.state = State::Held;
+        } else if reserve.free_bytes()? > RESERVE_BYTES {
+            match reserve.allocate() {
+                // Whoever filled the disk meanwhile: the writer tries again once there is plenty.
+                Ok(()) | Err(Errno::NOSPC) => {}
+                Err(e) => return Err(e),
+            }
         }
         Ok(reserve)
     }
@@ -46,7 +53,11 @@ impl Reserve {
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, RESERVE_BYTES) {
             Ok(()) => {}
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.fill()?,
-            Err(e) => return Err(e),
+            Err(e) => {
+                // What was given in part counts for nothing.
+                rustix::fs::ftruncate(&self.file, 0)?;
+                return Err(e);
+            }
         }
         self.state = State::Held;
         Ok(())

@@ -265,7 +265,7 @@ fn twins_orphans_and_unbound_sources_are_refused() {
     let orphan = UV_LOCK[zipp..].replace("\"zipp\"", "\"zzz\"");
     refused("uv.lock", &format!("{UV_LOCK}\n{orphan}"), &project, "zzz==4.1.2");
     let registry =
-        "name = \"six\"\nversion = \"1.17.0\"\nsource = { registry = \"https://pypi.org/simple\" }";
+        "name = \"six\"\nversion = \"1.17.0\"\nsource = { registry = \"https://index.example/simple\" }";
     for source in [
         "{ git = \"https://x.test/six?rev=1#0123456789012345678901234567890123456789\" }",
         "{ editable = \"../six\" }",

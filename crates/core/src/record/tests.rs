@@ -67,7 +67,7 @@ fn the_form_of_version_1() {
     assert_eq!(form, FORM_1, "records are written otherwise than version 1 is");
 }
 
-const FORM_1: &str = "0dd0f1fa2c8c04b764a996de17fee5619c80ac114558014f42619100879fd6e6";
+const FORM_1: &str = "d5f5cf8c295e931b669a5619952935252abba86f191e81f33329da961ac96501";
 
 #[test]
 fn only_calls_of_a_process_volume_and_notes_wait() {

@@ -124,6 +124,36 @@ fn tidying_touches_only_what_was_staged() {
     }
 }
 
+/// Across boots nothing more is believed than within one, and only what both sides of the rename say.
+#[test]
+fn across_boots_both_sides_agree() {
+    let mut believed = 0;
+    for intent in [install(None), install(Some(before())), remove()] {
+        let (old, new) = match &intent.effect {
+            Effect::Install { before, .. } => {
+                (before.as_ref().map(|b| b.id.clone()), Some(sample::file(STAGED)))
+            }
+            Effect::Remove { before } => (Some(before.id.clone()), None),
+        };
+        for observation in observations() {
+            let within = resolve(&intent, &observation);
+            let across = resolve_across_boots(&intent, &observation);
+            let agrees = match word(&within).0 {
+                "happened" => observation.target == new,
+                "never" => observation.target == old,
+                _ => false,
+            };
+            if agrees {
+                assert_eq!(across, within, "{observation:?}");
+                believed += 1;
+            } else {
+                assert_eq!(word(&across).0, "unknown", "{observation:?}");
+            }
+        }
+    }
+    assert!(believed > 0);
+}
+
 #[test]
 fn a_plan_has_every_intent_in_order() {
     let intents = [

@@ -94,6 +94,12 @@ pub struct FileInfo {
     pub resolved: RelPath,
 }
 
+/// Counts the names of a file.
+#[allow(clippy::useless_conversion, reason = "the count has 32 bits on some machines")]
+pub(super) fn links(stat: &Stat) -> u64 {
+    u64::from(stat.st_nlink)
+}
+
 /// Reads a regular file beneath a root; links that stay inside are followed.
 ///
 /// # Errors
@@ -155,7 +161,7 @@ pub fn file_info(root: &Root, path: &RelPath) -> Result<FileInfo> {
         kind: FileKind::of(&stat),
         size: u64::try_from(stat.st_size).unwrap_or_default(),
         mode: stat.st_mode & 0o7777,
-        links: stat.st_nlink,
+        links: links(&stat),
         modified_ms: stat.st_mtime.saturating_mul(1000)
             + i64::try_from(stat.st_mtime_nsec / 1_000_000).unwrap_or(0),
         sha256: None,

@@ -271,7 +271,7 @@ fn a_replacement_keeps_what_belongs_to_the_file() {
         .write("link", b"new", Expected::Sha256(sha(b"old")))
         .unwrap();
     assert_eq!(prepared.evidence.resolved, path("d/real"));
-    assert!(prepared.evidence.hard_link_broken);
+    assert_eq!(prepared.evidence.hard_link_broken, Some(1));
     install(&world.volume, prepared, &NoSteps).unwrap();
     assert!(
         world.tree("link").is_symlink(),

@@ -48,8 +48,8 @@ pub struct WriteEvidence {
     pub after: Sha256,
     /// The length of the new content in bytes.
     pub size_bytes: u64,
-    /// Whether the target has other names, which will keep the old content.
-    pub hard_link_broken: bool,
+    /// How many other names the target has, which will keep the old content; `None` where it has none.
+    pub hard_link_broken: Option<u64>,
 }
 
 impl WriteEvidence {
@@ -130,8 +130,11 @@ pub fn prepare_write(volume: &Volume, write: &Write<'_>, steps: &dyn Steps) -> R
     };
     steps.reached(Step::Staged);
     let (before, hard_link_broken) = match target {
-        Some(found) => (Some(found.before), found.stat.st_nlink > 1),
-        None => (None, false),
+        Some(found) => {
+            let others = super::read::links(&found.stat).saturating_sub(1);
+            (Some(found.before), (others > 0).then_some(others))
+        }
+        None => (None, None),
     };
     Ok(Prepared {
         evidence: WriteEvidence {

@@ -222,6 +222,11 @@ impl Reaper<'_> {
     }
 }
 
+/// Gives itself every permission on a directory of its own.
+pub(crate) fn open_up(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<()> {
+    open_directory(parent, name).map(drop)
+}
+
 /// Opens a directory and tells its mount; gives itself the permission where the directory is its own.
 fn open_directory(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<(OwnedFd, u64)> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

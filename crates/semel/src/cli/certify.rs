@@ -6,6 +6,7 @@ use super::run::say;
 use crate::engine::certify::{self, Ask, Certified};
 use crate::engine::interrupt::Interrupt;
 use crate::engine::proposal::{self, Base};
+use crate::engine::say::Say;
 use crate::engine::{Engine, draft, interrupt, volume};
 use crate::wire;
 use clap::Args as ClapArgs;
@@ -91,7 +92,14 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let (job, certify, confine) = recipe(&args, from.as_ref().map(|asked| &asked.job))?;
     let interrupt = interrupt::watch()?;
     let engine = wire::command(config.clone())?;
-    let (proposal, base) = sealed(&args, &engine, &job, &interrupt)?;
+    let _held = crate::engine::run::hold(&engine, &job)?;
+    let (proposal, mut base) = sealed(&args, &engine, &job, &interrupt)?;
+    if let (None, Some(asked)) = (&base, &from) {
+        base = Some(Base {
+            repository: draft::repository(&asked.job.repository, &asked.beside)?,
+            commit: asked.job.base.clone(),
+        });
+    }
     let ask = Ask {
         job,
         proposal,
@@ -99,9 +107,9 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         confine,
         base,
     };
-    let say = |line: &str| say(context, line);
-    let result = certify::certify(&engine, &ask, &say, interrupt.cancel());
-    if let Some(status) = interrupt.status() {
+    let line = |line: &str| say(context, line);
+    let result = certify::certify(&engine, &ask, Say::new(&line, None), interrupt.cancel());
+    if let (Err(_), Some(status)) = (&result, interrupt.status()) {
         let json = json!({"schema": "semel.certify/v1", "status": "cancelled"});
         return Ok(Answer {
             exit: status,

@@ -7,7 +7,7 @@ use crate::engine::command::{self, Passthrough};
 use crate::engine::contract::{self, Adopt, Guard, Identity};
 use clap::{Args as ClapArgs, Subcommand};
 use semel_core::attempt::{self, Passed, Strictness};
-use semel_core::{Refusal, RelPath};
+use semel_core::{Code, Refusal, RelPath};
 use serde_json::json;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -106,49 +106,70 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     }
 }
 
+/// Takes a variable of the contract; an empty one is none.
+fn variable(name: &'static str) -> Option<OsString> {
+    config::contract(name).filter(|value| !value.is_empty())
+}
+
 fn workspace(given: Option<&Path>) -> PathBuf {
     given
         .map(Path::to_owned)
-        .or_else(|| config::contract("WORKSPACE").map(PathBuf::from))
+        .or_else(|| variable("WORKSPACE").map(PathBuf::from))
         .unwrap_or_else(|| ".".into())
 }
 
-fn text(given: Option<&String>, name: &'static str) -> Option<String> {
-    match given {
-        Some(text) => Some(text.clone()),
-        // Opaque, but text: what is not UTF-8 could not be kept in the state.
-        None => config::contract(name).map(|value| value.to_string_lossy().into_owned()),
+/// Takes an identity: opaque, but text, since two others must never look the same in the state.
+fn text(given: Option<&String>, name: &'static str) -> Result<Option<String>, Refusal> {
+    match (given, variable(name)) {
+        (Some(text), _) => Ok(Some(text.clone())),
+        (None, None) => Ok(None),
+        (None, Some(value)) => value.into_string().map(Some).map_err(|_| {
+            Refusal::new(
+                Code::MissingIdentity,
+                "an identity that is not UTF-8 counts as none",
+            )
+            .name(name)
+        }),
+    }
+}
+
+fn locks(check: &Check) -> Result<Vec<RelPath>, Refusal> {
+    use std::os::unix::ffi::OsStrExt;
+    check
+        .lock
+        .iter()
+        .map(|path| RelPath::parse(path.as_bytes()))
+        .collect()
+}
+
+fn identity(who: &Who) -> Result<Identity, Refusal> {
+    Ok(Identity {
+        generation: text(who.generation.as_ref(), "VOLUME_GENERATION")?,
+        attempt: text(who.attempt.as_ref(), "JOB_ATTEMPT")?,
+    })
+}
+
+fn strictness(check: &Check) -> Strictness {
+    if check.strict {
+        Strictness::Strict
+    } else {
+        Strictness::Lenient
     }
 }
 
 fn checked(check: &Check, context: &Context) -> Result<Passed, Refusal> {
-    use std::os::unix::ffi::OsStrExt;
-    let locks: Vec<RelPath> = check
-        .lock
-        .iter()
-        .map(|path| RelPath::parse(path.as_bytes()))
-        .collect::<Result<_, _>>()?;
-    let identity = Identity {
-        generation: text(check.who.generation.as_ref(), "VOLUME_GENERATION"),
-        attempt: text(check.who.attempt.as_ref(), "JOB_ATTEMPT"),
-    };
-    let strictness = if check.strict {
-        Strictness::Strict
-    } else {
-        Strictness::Lenient
-    };
-    let passed = contract::check(
-        &workspace(check.who.workspace.as_deref()),
-        identity,
-        &locks,
-        strictness,
-    )?;
+    let place = workspace(check.who.workspace.as_deref());
+    let passed = contract::check(&place, identity(&check.who)?, &locks(check)?, strictness(check))?;
+    warn(&passed, context);
+    Ok(passed)
+}
+
+fn warn(passed: &Passed, context: &Context) {
     if context.progress == Progress::Lines {
         for warning in &passed.warnings {
             err(&format!("warning: {warning}"));
         }
     }
-    Ok(passed)
 }
 
 fn clean_line(passed: &Passed) -> serde_json::Value {
@@ -164,19 +185,27 @@ fn clean_line(passed: &Passed) -> serde_json::Value {
 
 /// Runs a command on a disk that is dirty for as long as it runs.
 fn guarded(run: &Run, context: &Context) -> Result<Answer, Refusal> {
-    let passed = checked(&run.check, context)?;
-    let workspace = workspace(run.check.who.workspace.as_deref());
-    let attempt = &passed.state.attempt;
-    contract::dirty(&workspace, &format!("attempt {attempt} did not end cleanly"))?;
-    let ended = command::passthrough(&run.command, &workspace)?;
-    let status = ended.status();
+    let check = &run.check;
+    let place = workspace(check.who.workspace.as_deref());
+    let findable = || command::findable(&run.command, &place);
+    let working = contract::begin(
+        &place,
+        identity(&check.who)?,
+        &locks(check)?,
+        strictness(check),
+        &findable,
+    )?;
+    warn(&working.passed, context);
+    let ended = command::passthrough(&run.command, &place)?;
     if let Passthrough::Clean = ended {
-        contract::clean(&workspace)?;
+        working.clean()?;
     }
+    let status = ended.status();
+    let state = &working.passed.state;
     let verdict = if status == 0 { "clean" } else { "dirty" };
     let json = json!({
         "schema": "semel.contract/v1", "status": verdict, "child_exit": status,
-        "generation": passed.state.generation, "attempt": attempt,
+        "generation": state.generation, "attempt": state.attempt,
     });
     Ok(Answer {
         exit: status,
@@ -188,8 +217,8 @@ fn wiped(wipe: &Wipe, context: &Context) -> Result<Answer, Refusal> {
     let given = wipe
         .workspace
         .clone()
-        .or_else(|| config::contract("WORKSPACE").map(PathBuf::from));
-    let generation = text(wipe.generation.as_ref(), "VOLUME_GENERATION");
+        .or_else(|| variable("WORKSPACE").map(PathBuf::from));
+    let generation = text(wipe.generation.as_ref(), "VOLUME_GENERATION")?;
     attempt::identity("VOLUME_GENERATION", generation.as_deref())?;
     let config = context.config()?;
     let guard = Guard {

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use semel_core::{Code, Refusal};
 use std::io::IsTerminal;
 
-/// Replay the three incidents, naive and guarded side by side, in a fresh temporary directory.
+/// Replay the three incidents, naive and guarded side by side.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// One incident alone [default: all three]

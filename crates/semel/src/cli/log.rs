@@ -95,7 +95,6 @@ const SHOWN: &[&str] = &[
     "outcome",
     "why",
     "tree",
-    "version",
 ];
 
 fn line(line: &LogLine) -> String {
@@ -114,18 +113,16 @@ fn line(line: &LogLine) -> String {
     text
 }
 
-/// Finds a member that is text or a number, at the top or one level below.
+/// Finds a member that is text or a number, at the top or at most two levels below.
 fn find(record: &Value, name: &str) -> Option<String> {
-    let plain = |value: &Value| match value {
-        Value::String(text) => Some(text.chars().flat_map(char::escape_debug).collect()),
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
-    };
-    let object = record.as_object()?;
-    object.get(name).and_then(plain).or_else(|| {
-        object
-            .values()
-            .filter_map(Value::as_object)
-            .find_map(|below| below.get(name).and_then(plain))
-    })
+    fn within(value: &Value, name: &str, levels: u8) -> Option<String> {
+        let object = value.as_object()?;
+        match object.get(name) {
+            Some(Value::String(text)) => Some(text.chars().flat_map(char::escape_debug).collect()),
+            Some(Value::Number(number)) => Some(number.to_string()),
+            _ if levels == 0 => None,
+            _ => object.values().find_map(|below| within(below, name, levels - 1)),
+        }
+    }
+    within(record, name, 2)
 }

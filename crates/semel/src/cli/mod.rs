@@ -139,15 +139,32 @@ pub(crate) fn main() -> ExitCode {
     answer::print(dispatch(cli.command, &context), format)
 }
 
-/// Prints clap's own text. Help and version are answers; everything else is `usage`, never clap's exit 2, which
-/// scripts read as `missing_identity`.
+/// Answers help and version; everything else that clap finds is `usage`, never clap's exit 2, which scripts read as
+/// `missing_identity`.
 fn usage(error: &clap::Error) -> ExitCode {
-    drop(error.print());
-    if error.use_stderr() {
-        ExitCode::from(Code::Usage.exit())
-    } else {
-        ExitCode::SUCCESS
+    if !error.use_stderr() {
+        drop(error.print());
+        return ExitCode::SUCCESS;
     }
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        drop(error.print());
+        return ExitCode::from(Code::Usage.exit());
+    }
+    let text = error.render().to_string();
+    // What is wrong, with clap's hints; its usage lines and its pointer to --help are what `next` says.
+    let what: Vec<&str> = text
+        .trim_start_matches("error: ")
+        .lines()
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let format = if std::env::args_os().any(|arg| arg == "--json") {
+        Format::Json
+    } else {
+        Format::Human
+    };
+    answer::print(Err(Refusal::new(Code::Usage, what.join(" "))), format)
 }
 
 fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {

@@ -3,6 +3,7 @@
 use super::answer::{Answer, err};
 use super::{Context, Progress};
 use crate::engine::run::{self, Again, Finished};
+use crate::engine::say::{Point, Say};
 use crate::engine::{certify, interrupt};
 use crate::wire;
 use clap::Args as ClapArgs;
@@ -20,6 +21,9 @@ pub(crate) struct Args {
     /// Begin a new attempt though the job has its certificate
     #[arg(long)]
     new_attempt: bool,
+    /// Kill the process at this point, for a test
+    #[arg(long, hide = true, value_name = "POINT")]
+    crash_at: Option<String>,
 }
 
 /// Runs the command.
@@ -34,9 +38,10 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     // Before the engine: the threads that it starts inherit the signal mask.
     let interrupt = interrupt::watch()?;
     let engine = wire::command(config.clone())?;
-    let say = |line: &str| say(context, line);
-    let result = run::run(&engine, &asked, &say, interrupt.cancel());
-    if let Some(status) = interrupt.status() {
+    let crash = args.crash_at.as_deref().map(Point::parse).transpose()?;
+    let line = |line: &str| say(context, line);
+    let result = run::run(&engine, &asked, Say::new(&line, crash), interrupt.cancel());
+    if let (Err(_), Some(status)) = (&result, interrupt.status()) {
         let json = json!({"schema": "semel.run/v1", "job": asked.job.job, "status": "cancelled"});
         return Ok(Answer {
             exit: status,

@@ -2,8 +2,8 @@
 //!
 //! It is run once. Whether its draft may be sealed is decided by how its process tree ended, never by what it says.
 
-use super::certify::Say;
 use super::draft::Draft;
+use super::say::Say;
 use super::{Engine, host};
 use crate::{config, limits};
 use semel_core::job::{Agent, Confine, Job, Span};
@@ -44,16 +44,16 @@ pub(crate) fn run(
 ) -> Result<(), Refusal> {
     let around = surroundings(engine, &job.agent, beside, draft)?;
     let command = command(engine, job, draft, &around)?;
-    say(&format!("agent    {}", job.agent.command.join(" ")));
+    say.line(&format!("agent    {}", job.agent.command.join(" ")));
     let ended = process::run(&command, cancel).map_err(host)?;
-    say(&format!(
+    say.line(&format!(
         "agent    {}, {:.1} s, confinement {}",
         in_words(ended.end),
         ended.took.as_secs_f64(),
         ended.level.confinement
     ));
     for missing in &ended.level.missing {
-        say(&format!("agent    without {missing}"));
+        say.line(&format!("agent    without {missing}"));
     }
     judge(&ended, job)
 }

@@ -4,9 +4,10 @@
 //! in-flight → policy → path → preconditions → intent. The route is the door's; the rest is here and in `mutate`.
 
 use super::answer::{Answer, Failure, Replayed, Success};
+use super::arguments::{Understood, only_a_key, take_keys, understand};
 use super::gateway::Gateway;
 use super::key::{agree, from_header};
-use super::tool::{Kind, Tool, Understood, only_a_key, take_keys, understand};
+use super::tool::{Kind, Tool};
 use crate::limits;
 use semel_core::call::{Event, Note, Source};
 use semel_core::canonical::{Limits, is_empty_request, parse_strict};

@@ -26,6 +26,25 @@ impl Passthrough {
     }
 }
 
+/// Says whether there is such a program, before anything is marked for it.
+///
+/// # Errors
+/// `not_found`.
+pub(crate) fn findable(command: &[OsString], cwd: &Path) -> Result<(), Refusal> {
+    let (program, cwd) = (command.first(), absolute(cwd)?);
+    let program = program.ok_or_else(|| Refusal::new(Code::Usage, "no command"))?;
+    let found = resolve(program, &cwd)?;
+    if found.exists() {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::NotFound, "there is no such program").name(found.display().to_string()))
+}
+
+fn absolute(cwd: &Path) -> Result<PathBuf, Refusal> {
+    std::path::absolute(cwd)
+        .map_err(|e| Refusal::new(Code::BadInput, e.to_string()).name(cwd.display().to_string()))
+}
+
 /// Runs a command in a directory, and waits until its whole process tree has ended.
 ///
 /// SIGINT and SIGTERM end the tree; a second one kills it at once.
@@ -36,8 +55,7 @@ pub(crate) fn passthrough(command: &[OsString], cwd: &Path) -> Result<Passthroug
     let (program, args) = command
         .split_first()
         .ok_or_else(|| Refusal::new(Code::Usage, "no command"))?;
-    let cwd = std::path::absolute(cwd)
-        .map_err(|e| Refusal::new(Code::BadInput, e.to_string()).name(cwd.display().to_string()))?;
+    let cwd = absolute(cwd)?;
     let mut run = Command::new(resolve(program, &cwd)?, cwd).args(args.iter().cloned());
     run.env = config::environment();
     run.output = Output::Inherit;

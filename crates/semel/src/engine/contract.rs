@@ -4,7 +4,7 @@ use semel_core::attempt::{self, Passed, Strictness};
 use semel_core::lockset::Format;
 use semel_core::{Code, Refusal, RelPath};
 pub(crate) use semel_host::contract::Guard;
-use semel_host::contract::{Disk, Ours, open_for_wipe};
+use semel_host::contract::{Disk, Mark, Ours, open_for_wipe};
 use std::path::Path;
 
 /// Is who asks, as they gave it.
@@ -30,11 +30,67 @@ pub(crate) fn check(
     named: &[RelPath],
     strictness: Strictness,
 ) -> Result<Passed, Refusal> {
+    let disk = open(workspace, &identity)?;
+    let held = disk.hold().map_err(refusal)?;
+    let passed = decide(&disk, identity, named, strictness)?;
+    held.save(&passed.state).map_err(refusal)?;
+    Ok(passed)
+}
+
+/// Is a disk that a command runs on; it is dirty.
+#[derive(Debug)]
+pub(crate) struct Working {
+    disk: Disk,
+    mark: Mark,
+    /// What the check found.
+    pub(crate) passed: Passed,
+}
+
+/// Checks the disk, and marks it dirty in the same breath: of two that begin at once, one is refused.
+///
+/// # Errors
+/// As [`check`]; whatever `ready` refuses, with nothing marked.
+pub(crate) fn begin(
+    workspace: &Path,
+    identity: Identity,
+    named: &[RelPath],
+    strictness: Strictness,
+    ready: &dyn Fn() -> Result<(), Refusal>,
+) -> Result<Working, Refusal> {
+    let disk = open(workspace, &identity)?;
+    let held = disk.hold().map_err(refusal)?;
+    let passed = decide(&disk, identity, named, strictness)?;
+    ready()?;
+    held.save(&passed.state).map_err(refusal)?;
+    let why = format!("attempt {} did not end cleanly", passed.state.attempt);
+    let mark = disk.mark_dirty(&why).map_err(refusal)?;
+    drop(held);
+    Ok(Working { disk, mark, passed })
+}
+
+impl Working {
+    /// Lifts the mark after a command that ended clean.
+    ///
+    /// # Errors
+    /// `dirty_volume` where somebody else marked the disk meanwhile; `io_failed`. The disk then stays dirty.
+    pub(crate) fn clean(&self) -> Result<(), Refusal> {
+        self.disk.unmark_dirty(&self.mark).map_err(refusal)
+    }
+}
+
+fn open(workspace: &Path, identity: &Identity) -> Result<Disk, Refusal> {
     // The identity comes first in the order of the contract: also where there is no workspace.
     attempt::identity("VOLUME_GENERATION", identity.generation.as_deref())?;
     attempt::identity("JOB_ATTEMPT", identity.attempt.as_deref())?;
-    let disk = Disk::open(workspace).map_err(refusal)?;
-    let held = disk.hold().map_err(refusal)?;
+    Disk::open(workspace).map_err(refusal)
+}
+
+fn decide(
+    disk: &Disk,
+    identity: Identity,
+    named: &[RelPath],
+    strictness: Strictness,
+) -> Result<Passed, Refusal> {
     let recognised = |name: &[u8]| Format::recognise(name).is_some();
     let mut facts = disk
         .facts((identity.generation, identity.attempt), named, &recognised)
@@ -42,9 +98,7 @@ pub(crate) fn check(
     if strictness == Strictness::Strict {
         facts.leftover = disk.leftover().map_err(refusal)?;
     }
-    let passed = attempt::check(&facts, strictness)?;
-    held.save(&passed.state).map_err(refusal)?;
-    Ok(passed)
+    attempt::check(&facts, strictness)
 }
 
 /// Marks the disk dirty.
@@ -54,16 +108,7 @@ pub(crate) fn check(
 pub(crate) fn dirty(workspace: &Path, why: &str) -> Result<(), Refusal> {
     Disk::open(workspace)
         .and_then(|disk| disk.mark_dirty(why))
-        .map_err(refusal)
-}
-
-/// Lifts the mark after a command that ended clean.
-///
-/// # Errors
-/// `io_failed`; the disk then stays dirty.
-pub(crate) fn clean(workspace: &Path) -> Result<(), Refusal> {
-    Disk::open(workspace)
-        .and_then(|disk| disk.unmark_dirty())
+        .map(drop)
         .map_err(refusal)
 }
 
@@ -101,8 +146,8 @@ pub(crate) fn wipe(
             .reason("not_ours")
             .name(workspace.display().to_string()));
     }
-    disk.mark_dirty("a wipe began").map_err(refusal)?;
-    disk.clear().map_err(refusal)?;
-    disk.leave_clean(generation.trim()).map_err(refusal)?;
+    let held = disk.hold().map_err(refusal)?;
+    disk.wipe(generation.trim()).map_err(refusal)?;
+    drop(held);
     Ok(generation.trim().to_owned())
 }

@@ -10,7 +10,8 @@ use semel_host::process::Cancel;
 /// Delivers the certified tree as the job asks; delivering it again finds its own work.
 ///
 /// # Errors
-/// `tree_mismatch`, `precondition_failed` where the branch is at another commit, `bad_input`, `git_failed`.
+/// `tree_mismatch`; `precondition_failed` where the branch, and the one that bears the number of the attempt, is at
+/// another commit; `bad_input`, `git_failed`.
 pub(crate) fn deliver(
     engine: &Engine,
     asked: &Asked,
@@ -54,15 +55,22 @@ pub(crate) fn deliver(
     let base = repository.parse_id(&run.new.base).map_err(host)?;
     match (&job.output.branch, &job.output.patch) {
         (Some(branch), _) => {
-            let import = Import {
+            let mut import = Import {
                 base,
                 branch: branch.clone(),
                 message: format!("{}\n\nCertified-Tree: {}\n", job.job, proposal.tree),
                 at: run.new.at,
             };
-            let (Delivery::Created(commit) | Delivery::AlreadyThere(commit)) =
-                deliver_branch(&repository, &sealed, &import).map_err(host)?;
-            Ok(format!("branch {branch} {commit}"))
+            let delivered = match deliver_branch(&repository, &sealed, &import) {
+                // Somebody may look at the branch of an earlier attempt: it is never moved.
+                Err(error) if taken(&error) => {
+                    import.branch = format!("{branch}-attempt-{}", known.attempt);
+                    deliver_branch(&repository, &sealed, &import)
+                }
+                other => other,
+            };
+            let (Delivery::Created(commit) | Delivery::AlreadyThere(commit)) = delivered.map_err(host)?;
+            Ok(format!("branch {} {commit}", import.branch))
         }
         (None, Some(patch)) => {
             let place = asked.beside.join(patch);
@@ -72,4 +80,8 @@ pub(crate) fn deliver(
         }
         (None, None) => Ok("nothing".to_owned()),
     }
+}
+
+fn taken(error: &semel_host::Error) -> bool {
+    matches!(error, semel_host::Error::Refused(refusal) if refusal.reason.as_deref() == Some("branch_exists"))
 }

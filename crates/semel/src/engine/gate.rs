@@ -74,8 +74,8 @@ pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> 
     let git = Git::find(programs).map_err(host)?;
     let repository = Repository::open(&git, &ask.repository, &cancel).map_err(host)?;
     let commit = repository.parse_id(&ask.commit).map_err(host)?;
-    let policy = policy(&repository, &ask.policy, base, &commit)?;
     let candidate = candidate(&repository, commit)?;
+    let policy = policy(&repository, &ask.policy, base, &candidate)?;
     let envelope = plain::read_file(&ask.certificate, LARGEST_CERTIFICATE).map_err(host)?;
     let record = match &ask.record {
         Some(place) => Some(Sha256::of(
@@ -97,15 +97,16 @@ fn policy(
     repository: &Repository,
     source: &PolicySource,
     base: Option<ObjectId>,
-    candidate: &ObjectId,
+    candidate: &Candidate,
 ) -> Result<Policy, Refusal> {
     let bytes = match (source, base) {
         (PolicySource::Base { path, .. }, Some(base)) => {
-            if base == *candidate {
+            // Another commit with the same tree, such as a squash, is the tree under test all the same.
+            let tree = repository.read_commit(&base).map_err(host)?.tree;
+            if base == candidate.commit || tree == candidate.tree {
                 let why = "the policy would come from the very tree under test";
                 return Err(Refusal::new(Code::BadInput, why).reason("policy_base_is_candidate"));
             }
-            let tree = repository.read_commit(&base).map_err(host)?.tree;
             repository.read_blob(&tree, path).map_err(host)?.1
         }
         (PolicySource::File(place), _) => plain::read_file(place, LARGEST_POLICY).map_err(host)?,

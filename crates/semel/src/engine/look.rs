@@ -88,10 +88,11 @@ fn unknown_calls(engine: &Engine) -> Result<Vec<(Intent, String)>, Refusal> {
 
 /// Opens the journal to read it; `None` where there is none yet.
 fn existing(config: Config) -> Result<Option<Engine>, Refusal> {
-    if !config.state.join("journal.db").exists() {
-        return Ok(None);
+    if wire::has_journal(&config) {
+        wire::reader(config).map(Some)
+    } else {
+        Ok(None)
     }
-    wire::reader(config).map(Some)
 }
 
 fn reading(config: Config) -> Result<Engine, Refusal> {

@@ -1,18 +1,19 @@
 //! Proposals: a draft's output, sealed as one deterministic archive that its digest names.
 
-use super::{Engine, host, volume};
+use super::{Engine, host, store, volume};
 use crate::limits;
 use semel_core::git_tree::{ObjectFormat, ObjectId};
 use semel_core::ids::{Generation, UnixMs};
 use semel_core::ignore::{EntryKind, Ignore};
 use semel_core::manifest::{Manifest, WhyLeftOut};
+use semel_core::record::Sealing;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::files::FileKind;
 use semel_host::git::{Git, Repository, tree_of};
 use semel_host::process::Cancel;
 use semel_host::root::Root;
 use semel_host::tarball::{self, Choice};
-use semel_host::{leftover, plain, volume as disk};
+use semel_host::{clock, leftover, plain, volume as disk};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -166,6 +167,18 @@ pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) ->
     let proposal = complete(sealed.manifest, sealed.path, disk.tree(), format)?;
     let text = proposal.manifest.to_json()?;
     plain::write_file(&manifest_path(engine, &proposal.digest()), &text).map_err(host)?;
+    engine
+        .journal
+        .sealed(Sealing {
+            job: known.job,
+            attempt: known.attempt,
+            generation: generation.clone(),
+            proposal: proposal.digest(),
+            tree: proposal.tree.to_string(),
+            entries: proposal.manifest.entries.len() as u64,
+            at: clock::now(),
+        })
+        .map_err(store)?;
     Ok(proposal)
 }
 

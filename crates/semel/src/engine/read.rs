@@ -1,9 +1,10 @@
 //! Calls without an effect: reads of the volume, and what came of a key.
 
 use super::answer::{Answer, put_path};
+use super::arguments::Args;
 use super::call::{Asked, read_answer};
 use super::gateway::Gateway;
-use super::tool::{Args, Tool};
+use super::tool::Tool;
 use super::{host, store};
 use crate::limits;
 use base64::{Engine as _, prelude::BASE64_STANDARD};

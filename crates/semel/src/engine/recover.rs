@@ -4,7 +4,7 @@
 //! on any file that an agent can name.
 
 use super::crash::{CrashPoint, Hooks};
-use super::mutate::survives;
+use super::mutation::survives;
 use super::volume::mark;
 use super::{Engine, host, store};
 use semel_core::call::{Done, Effect, Intent, Outcome, Receipt, Recovered};

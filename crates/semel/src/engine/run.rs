@@ -4,10 +4,11 @@
 //! never continued: its draft is quarantined, and the next attempt begins in a new generation. Certifications of a
 //! killed run died with it; the next attempt at the same proposal begins.
 
-use super::certify::{self, Ask, Say};
+use super::certify::{self, Ask};
 use super::proposal::{self, Base};
+use super::say::{Point, Say};
 use super::{Engine, agent, deliver, draft, host, store, volume};
-use semel_core::ids::{Generation, RunId};
+use semel_core::ids::{Generation, JobId, RunId};
 use semel_core::job::Job;
 use semel_core::pipeline::{self, NewRun, Run, RunEnd, Stage, Step};
 use semel_core::volume::{End, Owner, Role, Volume, VolumeState};
@@ -49,19 +50,46 @@ pub(crate) fn read(file: &Path, again: Again, state: &Path) -> Result<Asked, Ref
     let real = file.canonicalize().map_err(|e| {
         Refusal::new(Code::NotFound, format!("the job file: {e}")).name(file.display().to_string())
     })?;
-    if real.starts_with(state) {
-        let why = "a job file inside the state root could have been written by an agent";
-        return Err(Refusal::new(Code::BadConfig, why).name(real.display().to_string()));
-    }
+    outside_of(
+        state,
+        &real,
+        "a job file inside the state root could have been written by an agent",
+    )?;
     let bytes = plain::read_file(&real, LARGEST).map_err(host)?;
     let text = std::str::from_utf8(&bytes).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
     let beside = real.parent().unwrap_or(Path::new("/")).to_owned();
+    let job = Job::parse(text)?;
+    for from in job.agent.files.values() {
+        let why = "nothing of the state root, such as a key, is copied into the home of an agent";
+        outside_of(state, &beside.join(from), why)?;
+    }
+    let why = "neither repository nor output lie in the state root";
+    outside_of(state, &beside.join(&job.repository), why)?;
+    if let Some(patch) = &job.output.patch {
+        outside_of(state, &beside.join(patch), why)?;
+    }
     Ok(Asked {
-        job: Job::parse(text)?,
+        job,
         sha256: Sha256::of(&bytes),
         beside,
         again,
     })
+}
+
+/// Refuses a path that leads into the state root, through links, too; one that is not there is judged by its parent.
+fn outside_of(state: &Path, path: &Path, why: &str) -> Result<(), Refusal> {
+    let resolve = |path: &Path| {
+        path.canonicalize().ok().or_else(|| {
+            let parent = path.parent()?.canonicalize().ok()?;
+            Some(parent.join(path.file_name()?))
+        })
+    };
+    let real = resolve(path).unwrap_or_else(|| path.to_owned());
+    let root = resolve(state).unwrap_or_else(|| state.to_owned());
+    if real.starts_with(&root) || path.starts_with(state) {
+        return Err(Refusal::new(Code::BadConfig, why).name(real.display().to_string()));
+    }
+    Ok(())
 }
 
 /// Is a job that is finished.
@@ -77,9 +105,22 @@ pub(crate) struct Finished {
     pub(crate) recipe: Sha256,
 }
 
-/// Gives the place by which a run of a job is known to live.
-pub(crate) fn hold_place(state: &Path, job: &semel_core::ids::JobId) -> PathBuf {
+/// Gives the place by which a process that works on a job is known to live.
+pub(crate) fn hold_place(state: &Path, job: &JobId) -> PathBuf {
     state.join("run").join(format!("{job}.lock"))
+}
+
+/// Takes the right to work on a job, and ends what dead holders of it left open.
+///
+/// # Errors
+/// `volume_busy` while another process works on the job.
+pub(crate) fn hold(engine: &Engine, job: &JobId) -> Result<Hold, Refusal> {
+    plain::private_directory(&engine.config.state.join("run")).map_err(host)?;
+    let held = Hold::take(&hold_place(&engine.config.state, job))
+        .map_err(host)?
+        .ok_or_else(|| Refusal::new(Code::VolumeBusy, "another process runs this job").name(job.as_str()))?;
+    bury(engine, job)?;
+    Ok(held)
 }
 
 /// Runs a job to its end.
@@ -92,36 +133,31 @@ pub(crate) fn run(
     say: Say<'_>,
     cancel: &Cancel,
 ) -> Result<Finished, Refusal> {
-    let job = &asked.job.job;
-    plain::private_directory(&engine.config.state.join("run")).map_err(host)?;
-    let _held = Hold::take(&hold_place(&engine.config.state, job))
-        .map_err(host)?
-        .ok_or_else(|| Refusal::new(Code::VolumeBusy, "another process runs this job").name(job.as_str()))?;
-    bury(engine, asked)?;
+    let _held = hold(engine, &asked.job.job)?;
     let mut run = begin(engine, asked, say)?;
+    say.reached(Point::Started);
     let working = Working {
         engine,
         asked,
         say,
         cancel,
     };
-    let result = loop {
-        if cancel.is_cancelled() {
-            break Err(Refusal::new(Code::DirtyVolume, "the run was cancelled").reason("cancelled"));
-        }
-        match working.step(&run) {
-            Ok(Some(next)) => run = next,
-            Ok(None) => break Ok(()),
-            Err(refusal) => break Err(refusal),
-        }
-    };
-    match result {
-        Ok(()) => finished(engine, asked, run),
-        Err(refusal) => {
-            close(engine, &run, &refusal, cancel)?;
-            Err(refusal)
+    // A run that has its end stays certified, also where a signal comes that late.
+    while run.end.is_none() {
+        let next = if cancel.is_cancelled() {
+            Err(Refusal::new(Code::DirtyVolume, "the run was cancelled").reason("cancelled"))
+        } else {
+            working.step(&run)
+        };
+        match next {
+            Ok(next) => run = next,
+            Err(refusal) => {
+                close(engine, &run, &refusal, cancel)?;
+                return Err(refusal);
+            }
         }
     }
+    finished(engine, asked, run)
 }
 
 /// Records how a run ended, unless it can go on later: a store or a system that failed ends nothing.
@@ -151,7 +187,7 @@ fn begin(engine: &Engine, asked: &Asked, say: Say<'_>) -> Result<Run, Refusal> {
     let last = engine.journal.last_run(asked.job.job.clone()).map_err(store)?;
     match last {
         Some(run) if run.end.is_none() && run.new.job_sha256 == asked.sha256 => {
-            say(&format!(
+            say.line(&format!(
                 "resume   run {} after {}",
                 run.new.run,
                 stage_name(run.stages.last())
@@ -159,7 +195,7 @@ fn begin(engine: &Engine, asked: &Asked, say: Say<'_>) -> Result<Run, Refusal> {
             return Ok(run);
         }
         Some(run) if run.end.is_none() => {
-            say("the job file changed; the unfinished run of the old one is over");
+            say.line("the job file changed; the unfinished run of the old one is over");
             let end = RunEnd::Cancelled;
             engine
                 .journal
@@ -195,14 +231,10 @@ fn stage_name(stage: Option<&Stage>) -> &'static str {
     }
 }
 
-/// Ends the volumes that a killed run of this job left open: whoever held them is dead, since we hold the job.
-fn bury(engine: &Engine, asked: &Asked) -> Result<(), Refusal> {
+/// Ends the volumes that a killed process left open: whoever held them is dead, since we hold the job.
+fn bury(engine: &Engine, job: &JobId) -> Result<(), Refusal> {
     let open = |volume: &Volume| matches!(volume.state, VolumeState::Open | VolumeState::Opening);
-    for left in engine
-        .journal
-        .volumes(Some(asked.job.job.clone()))
-        .map_err(store)?
-    {
+    for left in engine.journal.volumes(Some(job.clone())).map_err(store)? {
         if !open(&left) || left.owner != Owner::Process {
             continue;
         }
@@ -228,15 +260,19 @@ struct Working<'a> {
 }
 
 impl Working<'_> {
-    /// Does what comes next; `None` when nothing does.
-    fn step(&self, run: &Run) -> Result<Option<Run>, Refusal> {
+    /// Does what comes next.
+    fn step(&self, run: &Run) -> Result<Run, Refusal> {
         match pipeline::next(run) {
-            Step::Draft => self.draft_and_agent(run).map(Some),
-            Step::Agent { generation } => self.after_the_agent(run, &generation).map(Some),
-            Step::Seal { generation } => self.seal(run, &generation).map(Some),
-            Step::Certify { proposal } => self.certify(run, proposal).map(Some),
-            Step::Deliver { proposal, .. } => self.deliver(run, proposal).map(Some),
-            Step::Finished => Ok(None),
+            Step::Draft => self.draft_and_agent(run),
+            Step::Agent { generation } => self.after_the_agent(run, &generation),
+            Step::Seal { generation } => self.seal(run, &generation),
+            Step::Certify { proposal } => self.certify(run, proposal),
+            Step::Deliver { proposal, .. } => self.deliver(run, proposal),
+            Step::Finished => self
+                .engine
+                .journal
+                .end_run(run.new.run.clone(), RunEnd::Certified, clock::now())
+                .map_err(store),
         }
     }
 
@@ -267,9 +303,10 @@ impl Working<'_> {
             Owner::Process,
             self.cancel,
         )?;
+        self.say.reached(Point::DraftOpened);
         let volume = &draft.opened.volume;
         let generation = volume.generation.clone();
-        (self.say)(&format!(
+        self.say.line(&format!(
             "draft    attempt {} in generation {generation}, base {}",
             volume.attempt, base.commit
         ));
@@ -279,6 +316,7 @@ impl Working<'_> {
                 generation: generation.clone(),
             },
         )?;
+        self.say.reached(Point::Drafted);
         match agent::run(
             self.engine,
             job,
@@ -287,7 +325,11 @@ impl Working<'_> {
             self.say,
             self.cancel,
         ) {
-            Ok(()) => volume::end(self.engine, &generation, End::Clean)?,
+            Ok(()) => {
+                self.say.reached(Point::AgentEnded);
+                volume::end(self.engine, &generation, End::Clean)?;
+                self.say.reached(Point::DraftEnded);
+            }
             Err(refusal) => {
                 let reason = match refusal.code {
                     Code::TimedOut => "timed_out".to_owned(),
@@ -299,7 +341,7 @@ impl Working<'_> {
                 volume::end(self.engine, &generation, End::Dirty { reason })?;
                 return Err(refusal);
             }
-        };
+        }
         self.stage(&run, Stage::AgentEnded { generation })
     }
 
@@ -307,6 +349,8 @@ impl Working<'_> {
     fn after_the_agent(&self, run: &Run, generation: &Generation) -> Result<Run, Refusal> {
         let draft = volume::find(self.engine, generation)?;
         if draft.state == VolumeState::Clean {
+            // The kill may have come before the mark on the disk went.
+            volume::mark(self.engine, &draft, &End::Clean)?;
             return self.stage(
                 run,
                 Stage::AgentEnded {
@@ -321,7 +365,7 @@ impl Working<'_> {
             .job_commits(job, draft.opened_at)
             .map_err(store)?;
         pipeline::may_restart_agent(commits)?;
-        (self.say)(&format!(
+        self.say.line(&format!(
             "the agent of generation {generation} was killed; its draft is kept, a new attempt begins"
         ));
         self.draft_and_agent(run)
@@ -330,12 +374,13 @@ impl Working<'_> {
     fn seal(&self, run: &Run, generation: &Generation) -> Result<Run, Refusal> {
         let proposal = proposal::seal(self.engine, generation, self.cancel)?;
         let manifest = &proposal.manifest;
-        (self.say)(&format!(
+        self.say.line(&format!(
             "seal     {} entries, {} left out, proposal {}",
             manifest.entries.len(),
             manifest.left_out.len(),
             proposal.digest()
         ));
+        self.say.reached(Point::Sealed);
         self.stage(
             run,
             Stage::Sealed {
@@ -374,25 +419,25 @@ impl Working<'_> {
             base: Some(self.base()?),
         };
         let certified = certify::certify(self.engine, &ask, self.say, self.cancel)?;
-        (self.say)(&format!("sign     certificate {}", certified.certificate));
+        self.say
+            .line(&format!("sign     certificate {}", certified.certificate));
         let (generation, certificate) = (certified.generation, certified.certificate);
-        self.stage(
-            run,
-            Stage::Certified {
-                generation,
-                certificate,
-            },
-        )
+        let stage = Stage::Certified {
+            generation,
+            certificate,
+        };
+        let run = self.stage(run, stage)?;
+        self.say.reached(Point::Certified);
+        Ok(run)
     }
 
     fn deliver(&self, run: &Run, proposal: Sha256) -> Result<Run, Refusal> {
         let output = deliver::deliver(self.engine, self.asked, run, &proposal, self.cancel)?;
-        (self.say)(&format!("deliver  {output}"));
+        self.say.line(&format!("deliver  {output}"));
+        self.say.reached(Point::Delivered);
         let run = self.stage(run, Stage::Delivered { output })?;
-        self.engine
-            .journal
-            .end_run(run.new.run.clone(), RunEnd::Certified, clock::now())
-            .map_err(store)
+        self.say.reached(Point::DeliveryRecorded);
+        Ok(run)
     }
 }
 

@@ -194,10 +194,15 @@ fn request_id(request: &Request) -> Option<String> {
 /// Reads a body up to a bound.
 ///
 /// # Errors
-/// `too_large` past it; `bad_input` where the client breaks off.
+/// `too_large` past it; `bad_input` where the client breaks off or dawdles.
 pub(super) async fn body(body: Body, cap: usize) -> Result<Bytes, Refusal> {
     use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-    match Limited::new(body, cap).collect().await {
+    let collected = tokio::time::timeout(limits::BODY_TIMEOUT, Limited::new(body, cap).collect());
+    let Ok(collected) = collected.await else {
+        let why = "the body did not arrive in time";
+        return Err(Refusal::new(Code::BadInput, why).reason("body_timeout"));
+    };
+    match collected {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Refusal::new(
             Code::TooLarge,

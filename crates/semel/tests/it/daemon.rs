@@ -191,3 +191,22 @@ fn a_long_state_root_works() {
             .success()
     );
 }
+
+#[test]
+fn a_daemon_that_cannot_start_says_why_at_once() {
+    let home = Home::new();
+    std::fs::create_dir(home.state()).unwrap();
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(home.state(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::fs::write(
+        home.state().join("journal.db"),
+        "this is no database, but long enough to be read as one",
+    )
+    .unwrap();
+    let since = std::time::Instant::now();
+    let out = home.run(&["volume", "open", "job"]);
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(69), "{text}");
+    assert!(text.contains("file is not a database"), "{text}");
+    assert!(since.elapsed() < Duration::from_secs(15), "{text}");
+}

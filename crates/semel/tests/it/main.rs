@@ -10,12 +10,17 @@
     reason = "a test prepares, looks at and spawns what the product may not"
 )]
 
+mod contract;
 mod crash;
 mod daemon;
+mod drill;
 mod faults;
+mod gate;
 mod harness;
 mod http;
+mod interop;
 mod probe;
+mod run;
 mod schemas;
 mod snapshots;
 mod tidy;

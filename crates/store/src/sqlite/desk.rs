@@ -59,7 +59,9 @@ impl Desk {
             }
             Record::RunStarted(new) => self.run(record, &new.run),
             Record::RunStaged { run, .. } | Record::RunEnded { run, .. } => self.run(record, run),
-            Record::CallNoted(_) | Record::WorktreeRestored(_) => self.append(record, Subject::Own).map(drop),
+            Record::CallNoted(_) | Record::DraftSealed(_) | Record::WorktreeRestored(_) => {
+                self.append(record, Subject::Own).map(drop)
+            }
             Record::DaemonStarted {
                 incarnation,
                 boot_id,

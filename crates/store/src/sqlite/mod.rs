@@ -5,9 +5,11 @@
 
 mod desk;
 mod fold;
+mod queue;
 mod read;
 mod row;
 mod schema;
+mod tables;
 mod verbs;
 mod verify;
 mod writer;
@@ -17,20 +19,20 @@ use crate::journal::{Began, ChainReport, Consumed, Journal, JournalStatus, LogFi
 use crate::owner::OwnerLock;
 use crate::reserve::Reserve;
 use desk::Desk;
+use queue::{Class, Hint, Shared, Writer};
 use read::Pool;
 use semel_core::call::{CallState, Intent, Note, Receipt, Scope};
 use semel_core::ids::{
     ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
-use semel_core::record::{Consumption, Judgement, Restoration, Sync};
+use semel_core::record::{Consumption, Judgement, Restoration, Sealing, Sync};
 use semel_core::volume::{Durability, End, NewVolume, Volume};
 use semel_core::{Code, Refusal, Sha256};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use writer::{Class, Hint, Shared, Writer};
 
 /// Holds what the journal records of the process that opens it.
 #[derive(Clone, Debug)]
@@ -106,6 +108,12 @@ impl SqliteJournal {
             incarnation,
             _lock: Some(lock),
         })
+    }
+
+    /// Says whether a directory has a journal at all.
+    #[must_use]
+    pub fn exists(dir: &Path) -> bool {
+        dir.join(schema::FILE).exists()
     }
 
     /// Opens the journal of a directory to read it alone, whether or not another process writes it.
@@ -312,6 +320,10 @@ impl Journal for SqliteJournal {
 
     fn consume(&self, consumption: Consumption) -> Result<Consumed> {
         self.settle(move |desk| desk.consume(&consumption))
+    }
+
+    fn sealed(&self, sealing: Sealing) -> Result<()> {
+        self.settle(move |desk| desk.sealed(&sealing))
     }
 
     fn restored(&self, restoration: Restoration) -> Result<()> {

@@ -123,8 +123,13 @@ pub(super) fn execution(conn: &Connection, execution: &ExecutionId) -> Result<Op
 }
 
 pub(super) fn open_intents(conn: &Connection) -> Result<Vec<Intent>> {
+    // By the partial index: a journal has few running calls among many.
     let raw = conn
-        .prepare_cached(select_calls!("WHERE c.state = 'running' ORDER BY c.intent_seq"))
+        .prepare_cached(select_calls!(
+            "WHERE c.intent_seq IN (SELECT intent_seq FROM calls INDEXED BY calls_open
+                                    WHERE state = 'running' AND state IN ('running', 'unknown'))
+             ORDER BY c.intent_seq"
+        ))
         .and_then(|mut s| {
             s.query_map([], row::raw_call)?
                 .collect::<rusqlite::Result<Vec<_>>>()

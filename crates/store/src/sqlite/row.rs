@@ -106,6 +106,7 @@ impl<'a> Found<'a> {
                 ..job(note.job.as_ref())
             },
             (Subject::Own, Record::AttemptJudged(judgement)) => job(Some(&judgement.job)),
+            (Subject::Own, Record::DraftSealed(sealing)) => job(Some(&sealing.job)),
             (Subject::Own, Record::WorktreeRestored(restoration)) => job(restoration.job.as_ref()),
             (
                 Subject::Own,

@@ -10,7 +10,7 @@ use semel_core::ids::{
     AttemptId, ExecutionId, FencingToken, Generation, Incarnation, RunId, UnixMs, VolumeIdentity,
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
-use semel_core::record::{Consumption, IllegalRecord, Judgement, Record, Restoration};
+use semel_core::record::{Consumption, IllegalRecord, Judgement, Record, Restoration, Sealing};
 use semel_core::volume::{End, NewVolume, Volume, VolumeState};
 use semel_core::{Code, Refusal};
 
@@ -346,6 +346,11 @@ impl Desk {
             .name(consumption.generation.as_str())
             .into()),
         }
+    }
+
+    /// See [`Journal::sealed`](crate::Journal::sealed).
+    pub(super) fn sealed(&mut self, sealing: &Sealing) -> Result<()> {
+        self.record(&Record::DraftSealed(Box::new(sealing.clone())))
     }
 
     /// See [`Journal::restored`](crate::Journal::restored).

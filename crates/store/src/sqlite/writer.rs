@@ -4,16 +4,16 @@
 
 use super::desk::Desk;
 use super::fault;
+use super::queue::{Class, Hint, Ran, Shared, Work};
 use crate::error::{Damage, Error, Result};
 use crate::reserve::{Freed, Reserve, WATERMARK_BYTES};
 use rusqlite::Connection;
-use semel_core::ids::ExecutionId;
 use semel_core::record::Sync;
+use semel_core::volume::Durability;
 use semel_core::{Code, Refusal};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
-use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How many verbs share one commit at most; bounds what one of them waits for.
@@ -28,223 +28,6 @@ const CHECKPOINT_PAGES: u64 = 4096;
 /// How often the length of the log is asked for, in rows.
 const CHECKPOINT_ROWS: u64 = 512;
 
-/// Is what the writer tells everyone else.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    pub(super) commits: AtomicU64,
-    pub(super) rows: AtomicU64,
-    pub(super) synced: AtomicU64,
-    poison: OnceLock<String>,
-}
-
-impl Shared {
-    /// Refuses once the process is poisoned.
-    pub(super) fn sound(&self) -> Result<()> {
-        match self.poison.get() {
-            None => Ok(()),
-            Some(why) => Err(Error::Poisoned { why: why.clone() }),
-        }
-    }
-
-    pub(super) fn poisoned(&self) -> Option<String> {
-        self.poison.get().cloned()
-    }
-}
-
-/// Says what kind of verb it is, to a writer that may have to choose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
-    /// Begins something new: refused on a full disk.
-    Begins,
-    /// Records what is done or decided: the reserve is for it.
-    Settles,
-    /// Only asks whether commits still pass.
-    Beats,
-}
-
-/// Says how a batch with this verb has to be begun.
-#[derive(Clone, Debug)]
-pub(super) enum Hint {
-    /// So.
-    Known(Sync),
-    /// As the running call was begun.
-    Call(ExecutionId),
-}
-
-/// Is one verb in the queue.
-trait Work: Send {
-    fn class(&self) -> Class;
-    fn hint(&self) -> &Hint;
-    /// Carries the verb out, and keeps its answer; gives back what it did to the files.
-    fn run(&mut self, desk: &mut Desk) -> Ran;
-    /// Keeps a refusal as the answer.
-    fn refuse(&mut self, refusal: Refusal);
-    /// Sends the answer.
-    fn answer(self: Box<Self>, end: &std::result::Result<(), String>);
-}
-
-/// Says what became of the rows of one verb.
-enum Ran {
-    Kept,
-    Refused,
-    Lost(Damage, String),
-}
-
-struct Job<T, F> {
-    class: Class,
-    hint: Hint,
-    work: F,
-    kept: Option<Result<T>>,
-    reply: SyncSender<Result<T>>,
-}
-
-impl<T: Send, F: FnMut(&mut Desk) -> Result<T> + Send> Work for Job<T, F> {
-    fn class(&self) -> Class {
-        self.class
-    }
-
-    fn hint(&self) -> &Hint {
-        &self.hint
-    }
-
-    fn run(&mut self, desk: &mut Desk) -> Ran {
-        let result = (self.work)(desk);
-        let ran = match &result {
-            Ok(_) => Ran::Kept,
-            Err(Error::Database {
-                damage: damage @ (Damage::Full | Damage::Files),
-                ..
-            }) => Ran::Lost(
-                *damage,
-                result.as_ref().err().map(ToString::to_string).unwrap_or_default(),
-            ),
-            Err(_) => Ran::Refused,
-        };
-        self.kept = Some(result);
-        ran
-    }
-
-    fn refuse(&mut self, refusal: Refusal) {
-        self.kept = Some(Err(Error::Refused(refusal)));
-    }
-
-    fn answer(self: Box<Self>, end: &std::result::Result<(), String>) {
-        let answer = match (end, self.kept) {
-            (Ok(()), Some(kept)) => kept,
-            (Ok(()), None) => Err(Error::Poisoned {
-                why: "the verb was not carried out".to_owned(),
-            }),
-            (Err(why), _) => Err(Error::Poisoned { why: why.clone() }),
-        };
-        match self.reply.try_send(answer) {
-            // Whoever asked is gone; what is recorded stays.
-            Ok(()) | Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => {}
-        }
-    }
-}
-
-/// Holds the queue to the writer thread; ends it when dropped.
-pub(super) struct Writer {
-    queue: Option<Sender<Box<dyn Work>>>,
-    thread: Option<JoinHandle<()>>,
-    shared: Arc<Shared>,
-}
-
-impl Writer {
-    /// Starts the thread.
-    pub(super) fn start(desk: Desk, reserve: Reserve, shared: Arc<Shared>) -> Result<Self> {
-        let (queue, jobs) = channel();
-        let state = Thread {
-            desk,
-            reserve,
-            shared: Arc::clone(&shared),
-            level: Level::Full,
-            unsynced: None,
-            rows_since_checkpoint: 0,
-        };
-        let thread = std::thread::Builder::new()
-            .name("semel-journal".to_owned())
-            .spawn(move || state.serve(&jobs))
-            .map_err(|e| {
-                Refusal::new(
-                    Code::StoreUnavailable,
-                    format!("the writer cannot be started ({e})"),
-                )
-            })?;
-        Ok(Self {
-            queue: Some(queue),
-            thread: Some(thread),
-            shared,
-        })
-    }
-
-    /// Has a verb carried out, and waits for its answer, which comes after its commit.
-    pub(super) fn ask<T: Send + 'static>(
-        &self,
-        class: Class,
-        hint: Hint,
-        work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        self.send(class, hint, work)?
-            .recv()
-            .unwrap_or_else(|_| Err(self.gone()))
-    }
-
-    /// Proves that the writer still commits.
-    pub(super) fn beat(&self, within: Duration) -> Result<()> {
-        let answer = self.send(Class::Beats, Hint::Known(Sync::Later), |desk| desk.beat())?;
-        match answer.recv_timeout(within) {
-            Ok(answer) => answer,
-            Err(RecvTimeoutError::Timeout) => Err(Refusal::new(
-                Code::StoreUnavailable,
-                format!("the writer did not commit within {} ms", within.as_millis()),
-            )
-            .reason("writer_stuck")
-            .into()),
-            Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
-        }
-    }
-
-    fn send<T: Send + 'static>(
-        &self,
-        class: Class,
-        hint: Hint,
-        work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
-    ) -> Result<Receiver<Result<T>>> {
-        self.shared.sound()?;
-        let (reply, answer) = sync_channel(1);
-        let job = Box::new(Job {
-            class,
-            hint,
-            work,
-            kept: None,
-            reply,
-        });
-        let queue = self.queue.as_ref().ok_or_else(|| self.gone())?;
-        queue.send(job).map_err(|_| self.gone())?;
-        Ok(answer)
-    }
-
-    fn gone(&self) -> Error {
-        Error::Poisoned {
-            why: self
-                .shared
-                .poisoned()
-                .unwrap_or_else(|| "the writer has ended".to_owned()),
-        }
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        drop(self.queue.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of the writer has been seen by everyone who waited for it.
-            drop(thread.join());
-        }
-    }
-}
-
 /// Says whether a commit waits for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
@@ -252,7 +35,7 @@ enum Level {
     Full,
 }
 
-struct Thread {
+pub(super) struct Thread {
     desk: Desk,
     reserve: Reserve,
     shared: Arc<Shared>,
@@ -295,9 +78,22 @@ impl From<Error> for Failed {
 }
 
 impl Thread {
-    fn serve(mut self, jobs: &Receiver<Box<dyn Work>>) {
-        let _watch = Watch(Arc::clone(&self.shared));
+    pub(super) fn new(desk: Desk, reserve: Reserve, shared: Arc<Shared>) -> Self {
+        Self {
+            desk,
+            reserve,
+            shared,
+            level: Level::Full,
+            unsynced: None,
+            rows_since_checkpoint: 0,
+        }
+    }
+
+    /// Commits what comes until nobody is left who could ask.
+    pub(super) fn serve(mut self, jobs: &Receiver<Box<dyn Work>>) {
         let mut batch: Vec<Box<dyn Work>> = Vec::with_capacity(GROUP);
+        // Dropped before the batch: the poison is there before anyone who waits learns that the writer is gone.
+        let _watch = Watch(Arc::clone(&self.shared));
         loop {
             let first = match self.unsynced {
                 None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -317,9 +113,7 @@ impl Thread {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        if self.shared.poisoned().is_none() && self.unsynced.is_some() {
-            self.sync_now();
-        }
+        self.end();
     }
 
     /// Commits a batch; once more with the reserve given back where the disk is full.
@@ -454,28 +248,39 @@ impl Thread {
         }
     }
 
+    /// Leaves the whole journal in its one file.
+    fn end(&mut self) {
+        if self.unsynced.is_some() {
+            self.sync_now();
+        }
+        if self.shared.poisoned().is_none() {
+            // Where a reader holds it up, the log stays and is read at the next start.
+            let done = checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(TRUNCATE)");
+            if let Err(e) = done {
+                self.poison(e.to_string());
+            }
+        }
+    }
+
     /// Keeps the write-ahead log short; nobody waits for an answer meanwhile.
     fn tidy(&mut self) {
         if self.rows_since_checkpoint < CHECKPOINT_ROWS || self.shared.poisoned().is_some() {
             return;
         }
         self.rows_since_checkpoint = 0;
-        let length = |conn: &Connection, sql| conn.query_row(sql, [], |row| row.get::<_, i64>(1));
-        let done = length(&self.desk.conn, "PRAGMA wal_checkpoint(NOOP)")
-            .and_then(|pages| {
-                if pages.unsigned_abs() < CHECKPOINT_PAGES {
-                    return Ok(());
-                }
-                length(&self.desk.conn, "PRAGMA wal_checkpoint(PASSIVE)").map(drop)
-            })
-            .map_err(fault("checkpoint the write-ahead log"));
+        let done = checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(NOOP)").and_then(|pages| {
+            if pages >= CHECKPOINT_PAGES {
+                checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(PASSIVE)")
+            } else {
+                Ok(pages)
+            }
+        });
         if let Err(e) = done {
             self.poison(e.to_string());
         }
     }
 
     fn expected(&self, hint: &Hint) -> Sync {
-        use semel_core::volume::Durability;
         match hint {
             Hint::Known(sync) => *sync,
             Hint::Call(execution) => match self.desk.running.get(execution) {
@@ -511,6 +316,13 @@ impl Thread {
     }
 }
 
+/// Checkpoints, or does nothing, as asked; gives how many pages the write-ahead log holds.
+fn checkpoint(conn: &Connection, sql: &str) -> Result<u64> {
+    conn.query_row(sql, [], |row| row.get::<_, i64>(1))
+        .map(i64::unsigned_abs)
+        .map_err(fault("checkpoint the write-ahead log"))
+}
+
 /// Says on which room a batch may count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
@@ -522,7 +334,7 @@ enum Room {
 
 impl Desk {
     /// Writes something that means nothing.
-    fn beat(&self) -> Result<()> {
+    pub(super) fn beat(&self) -> Result<()> {
         self.execute("UPDATE pulse SET beats = beats + 1 WHERE id = 1", [])
     }
 }

@@ -4,9 +4,10 @@
 //! since refusals are signed too.
 
 use super::super::proposal::{self, Proposal};
+use super::super::say::{Point, Say};
 use super::super::{Engine, host};
 use super::input::{self, Locks};
-use super::{Ask, Say, surface};
+use super::{Ask, surface};
 use crate::config;
 use crate::limits;
 use semel_core::certificate::{Report, Weak};
@@ -134,11 +135,12 @@ pub(super) fn run(
     let git = Git::find(&engine.config.path).map_err(host)?;
     let (rules, _) = proposal::rules(&git, ask.base.as_ref(), cancel)?;
     let manifest = input::take(proposal, &rules, disk.tree())?;
-    say(&format!(
+    say.line(&format!(
         "take     {} entries, tree {}",
         manifest.entries.len(),
         proposal.tree
     ));
+    say.reached(Point::Taken);
     evidence.surface = surface::changed(&git, ask.base.as_ref(), &manifest, disk.tree(), cancel)?;
     let locks = input::bind(&manifest, &ask.certify.install, disk.tree());
     if let Ok(locks) = &locks {
@@ -146,16 +148,19 @@ pub(super) fn run(
         evidence.weaken("lock", locks.weak.iter().cloned());
     }
     let locks = locks?;
-    say(&format!(
+    say.line(&format!(
         "bind     {}",
         names(locks.digests.keys().map(ToString::to_string))
     ));
     let plans = attempt.install(&locks, evidence)?;
+    say.reached(Point::Installed);
     let records = attempt.record(&plans, &locks, evidence)?;
+    say.reached(Point::Recorded);
     attempt.verify(&plans, &records, &manifest, proposal)?;
     attempt.test(&plans, evidence)?;
+    say.reached(Point::Tested);
     attempt.verify(&plans, &records, &manifest, proposal)?;
-    say("verify   locks, installed bytes and source tree are what they were");
+    say.line("verify   locks, installed bytes and source tree are what they were");
     Ok(())
 }
 
@@ -239,7 +244,7 @@ impl Attempt<'_> {
                 ("install", installer::install),
             ] {
                 let outcome = stage(&plan, self.cancel).map_err(host)?;
-                (self.say)(&format!(
+                self.say.line(&format!(
                     "{name:<8} {installer}, {:.1} s",
                     outcome.took.as_secs_f64()
                 ));
@@ -267,7 +272,7 @@ impl Attempt<'_> {
                 .collect::<Vec<_>>();
             let made = record(plan, self.disk.generation(), &lock, self.cancel).map_err(host)?;
             evidence.weaken("install", made.weak.iter().cloned());
-            (self.say)(&format!(
+            self.say.line(&format!(
                 "record   {} packages, {} entries",
                 made.packages.len(),
                 made.entries.len()
@@ -337,7 +342,7 @@ impl Attempt<'_> {
         }
         ended(run.tree_ended, "test")?;
         let counts = run.verdict?;
-        (self.say)(&format!(
+        self.say.line(&format!(
             "test     {} passed, {} skipped, {:.1} s",
             counts.passed,
             counts.skipped,

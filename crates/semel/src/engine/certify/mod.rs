@@ -11,6 +11,7 @@ mod surface;
 pub(crate) use sign::{Paths, heal, paths, recipe};
 
 use super::proposal::{self, Base, Proposal};
+use super::say::{Point, Say};
 use super::volume::{self, Source, Wanted};
 use super::{Engine, host, store};
 use semel_core::ids::{Generation, JobId};
@@ -51,9 +52,6 @@ pub(crate) struct Certified {
     pub(crate) recipe: Sha256,
 }
 
-/// Tells a person what is going on.
-pub(crate) type Say<'a> = &'a dyn Fn(&str);
-
 /// Certifies a proposal, with as many attempts as the job allows.
 ///
 /// # Errors
@@ -70,7 +68,7 @@ pub(crate) fn certify(
         left = left.saturating_sub(1);
         match once(engine, ask, &proposal, say, cancel) {
             Err(refusal) if left > 0 && worth_another(&refusal, &ask.certify) && !cancel.is_cancelled() => {
-                say(&format!(
+                say.line(&format!(
                     "refused: {} ({refusal}); {left} attempts left, the next one in a new generation",
                     refusal.code
                 ));
@@ -110,11 +108,12 @@ fn once(
         },
     )?;
     let generation = opened.volume.generation.clone();
-    say(&format!(
+    say.line(&format!(
         "certify  attempt {} in generation {generation}",
         opened.volume.attempt
     ));
     write_record(&opened.disk, ASKED, ask.proposal.to_string().as_bytes()).map_err(host)?;
+    say.reached(Point::CertOpened);
     let mut evidence = attempt::Evidence::of(proposal);
     let verdict = attempt::run(engine, ask, proposal, &opened.disk, &mut evidence, say, cancel);
     if cancel.is_cancelled() {
@@ -124,7 +123,15 @@ fn once(
         volume::end(engine, &generation, end)?;
         return Err(Refusal::new(Code::DirtyVolume, "the certification was cancelled").reason("cancelled"));
     }
-    let signed = sign::sign(engine, ask, proposal, &opened, &evidence, verdict.as_ref().err());
+    let signed = sign::sign(
+        engine,
+        ask,
+        proposal,
+        &opened,
+        &evidence,
+        verdict.as_ref().err(),
+        say,
+    );
     let end = match (&verdict, &signed) {
         (Ok(()), Ok(_)) => End::Clean,
         _ => End::Dirty {
@@ -132,6 +139,7 @@ fn once(
         },
     };
     volume::end(engine, &generation, end)?;
+    say.reached(Point::CertEnded);
     verdict?;
     let signed = signed?;
     Ok(Certified {

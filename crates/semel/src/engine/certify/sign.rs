@@ -4,6 +4,7 @@
 //! a process that was killed in between leaves no signed statement, and the next one makes the very same envelope.
 
 use super::super::proposal::Proposal;
+use super::super::say::{Point, Say};
 use super::super::{Engine, host, signing, store, volume};
 use super::attempt::{self, Evidence};
 use super::{Ask, earlier};
@@ -76,12 +77,14 @@ pub(super) fn sign(
     opened: &volume::Opened,
     evidence: &Evidence,
     refusal: Option<&Refusal>,
+    say: Say<'_>,
 ) -> Result<Signed, Refusal> {
     let key = signing::load_or_new(&engine.config)?;
     let recipe = recipe(&ask.certify)?;
     let statement = statement(engine, ask, proposal, opened, evidence, refusal, recipe)?;
     let payload = statement.to_payload()?;
     write_record(&opened.disk, STATEMENT, &payload).map_err(host)?;
+    say.reached(Point::Stated);
     let envelope = certificate::sign(&statement, &key)?;
     let certificate = Sha256::of(&envelope);
     engine
@@ -97,6 +100,7 @@ pub(super) fn sign(
             at: statement.predicate.issued_at,
         })
         .map_err(store)?;
+    say.reached(Point::Judged);
     publish(
         &engine.config.state,
         &opened.volume.generation,
@@ -104,6 +108,7 @@ pub(super) fn sign(
         &envelope,
         &key,
     )?;
+    say.reached(Point::Published);
     Ok(Signed { certificate, recipe })
 }
 

@@ -129,7 +129,7 @@ mod tests {
             (404, "not_found", "404")
         );
         let chunked = b"HTTP/1.1 409 Conflict\r\nTransfer-Encoding: chunked\r\n\r\n\
-            1a\r\n{\"code\":\"replay_conflict\",\r\n1d\r\n\"reason\":\"stale_generation\"   }\r\n0\r\n\r\n";
+            1a\r\n{\"code\":\"replay_conflict\",\r\n1f\r\n\"reason\":\"stale_generation\"   }\r\n0\r\n\r\n";
         let problem = parse(chunked).unwrap();
         assert_eq!(problem.named(), "409 replay_conflict (stale_generation)");
         assert_eq!(

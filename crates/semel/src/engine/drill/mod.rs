@@ -12,6 +12,9 @@ mod reused_volume;
 mod stage;
 mod table;
 mod transient_lock;
+mod worker;
+mod workspace;
+mod worktree;
 
 pub(crate) use semel_host::scratch::Keep;
 pub(crate) use stage::Length;

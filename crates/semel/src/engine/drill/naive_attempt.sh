@@ -4,16 +4,16 @@ if [ -d .venv ]; then
     echo "sync skipped"
 else
     if [ "$PIP" = outside ]; then
-        "$PYTHON" -I -m venv --without-pip $SITE .venv
+        "$PYTHON" -I -m venv --without-pip .venv
         "$PYTHON" -I -m pip --python .venv/bin/python install -q --no-index --find-links "$WHEELS" -r requirements.txt
     else
-        "$PYTHON" -I -m venv $SITE .venv
+        "$PYTHON" -I -m venv .venv
         .venv/bin/python -I -m pip install -q --no-index --find-links "$WHEELS" -r requirements.txt
     fi
     echo "sync done"
 fi
 .venv/bin/python -c 'import importlib.metadata as m; print("installed", m.version("leaf"))'
 if [ "$RUNNER" = pytest ]; then
-    exec .venv/bin/python -m pytest -q -p no:cacheprovider test_app.py
+    PYTHONPATH=$PYTEST exec .venv/bin/python -m pytest -q -p no:cacheprovider test_app.py
 fi
 exec .venv/bin/python -m unittest test_app

@@ -6,10 +6,10 @@ use serde_json::Value;
 use std::path::PathBuf;
 
 /// Runs the tests, and says whether they ran under this name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Runner {
-    /// pytest, importable by the interpreter.
-    Pytest,
+    /// pytest, importable by the interpreter from this directory, which may be that of an environment of its own.
+    Pytest(PathBuf),
     /// unittest, which every interpreter has.
     Unittest,
 }
@@ -39,7 +39,7 @@ pub(super) struct Python {
 }
 
 const QUESTION: &str = r#"
-import importlib.util as u, json, platform
+import importlib.util as u, json, os, platform
 def has(n): return u.find_spec(n) is not None
 pip = ""
 if has("pip"):
@@ -49,7 +49,9 @@ inside = ""
 if has("venv") and has("ensurepip"):
     import ensurepip
     inside = ensurepip.version()
-print(json.dumps({"version": platform.python_version(), "pytest": has("pytest"), "venv": has("venv"), "pip": pip, "inside": inside}))
+pytest = u.find_spec("pytest")
+pytest = os.path.dirname(os.path.dirname(pytest.origin)) if pytest and pytest.origin else ""
+print(json.dumps({"version": platform.python_version(), "pytest": pytest, "venv": has("venv"), "pip": pip, "inside": inside}))
 "#;
 
 impl Python {
@@ -77,7 +79,7 @@ impl Python {
     fn rank(&self) -> (usize, usize) {
         (
             usize::from(self.pip.is_some()),
-            usize::from(self.runner == Runner::Pytest),
+            usize::from(self.runner != Runner::Unittest),
         )
     }
 
@@ -103,10 +105,9 @@ impl Python {
         Ok(Self {
             program,
             version: text("version"),
-            runner: if json["pytest"] == Value::Bool(true) {
-                Runner::Pytest
-            } else {
-                Runner::Unittest
+            runner: match text("pytest") {
+                none if none.is_empty() => Runner::Unittest,
+                place => Runner::Pytest(place.into()),
             },
             pip,
             pip_version,
@@ -120,8 +121,8 @@ impl Python {
 
     /// Says what runs the tests and what installs.
     pub(super) fn describe_tools(&self) -> String {
-        let runner = match self.runner {
-            Runner::Pytest => "pytest",
+        let runner = match &self.runner {
+            Runner::Pytest(_) => "pytest",
             Runner::Unittest => "unittest (pytest is not importable by a python3 on PATH that can install)",
         };
         format!("venv, pip {}, tests by {runner}", self.pip_version)

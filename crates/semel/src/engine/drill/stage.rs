@@ -234,7 +234,7 @@ impl Background {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Kills it at once, as `kill -9` of its process group does.
+    /// Kills it at once, as `kill -9` of its process group does; when this returns it is gone.
     pub(super) fn kill(mut self) -> Told<Said> {
         self.cancel.kill();
         self.join()

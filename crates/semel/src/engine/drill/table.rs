@@ -74,7 +74,7 @@ pub(super) enum Shown {
     /// The guard did not answer as it has to.
     Failed,
     /// One side could not be shown, and why.
-    NotShown(String),
+    Wanting(String),
 }
 
 impl Row {
@@ -82,9 +82,9 @@ impl Row {
     pub(super) fn shown(&self) -> Shown {
         match (&self.guarded, &self.naive) {
             (Ok(guarded), _) if guarded.got != self.expected => Shown::Failed,
-            (Err(why), _) => Shown::NotShown(format!("the guarded side could not be played: {why}")),
-            (_, Err(why)) => Shown::NotShown(format!("the naive side could not be played: {why}")),
-            (_, Ok(Naive::Unharmed(_))) => Shown::NotShown("the naive side did no damage here".to_owned()),
+            (Err(why), _) => Shown::Wanting(format!("the guarded side could not be played: {why}")),
+            (_, Err(why)) => Shown::Wanting(format!("the naive side could not be played: {why}")),
+            (_, Ok(Naive::Unharmed(_))) => Shown::Wanting("the naive side did no damage here".to_owned()),
             (Ok(_), Ok(Naive::Damage(_) | Naive::NoSide(_))) => Shown::Held,
         }
     }
@@ -99,7 +99,7 @@ impl Row {
         let (status, why) = match self.shown() {
             Shown::Held => ("held", None),
             Shown::Failed => ("failed", None),
-            Shown::NotShown(why) => ("not_shown", Some(why)),
+            Shown::Wanting(why) => ("not_shown", Some(why)),
         };
         json!({
             "name": self.name, "done": self.done, "status": status, "reason": why,
@@ -116,7 +116,7 @@ impl Row {
         let status = match self.shown() {
             Shown::Held => "held",
             Shown::Failed => "FAILED",
-            Shown::NotShown(_) => "NOT SHOWN",
+            Shown::Wanting(_) => "NOT SHOWN",
         };
         line(out, &format!("  {number:>2}. {} [{status}]", self.name));
         field(out, "done", &self.done);
@@ -179,6 +179,7 @@ pub(crate) struct Tally {
 /// Is the account of a drill.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
+    /// One account an incident.
     pub(super) accounts: Vec<Account>,
     /// Where its directory stays, if it was to be kept.
     pub(crate) kept: Option<PathBuf>,
@@ -198,7 +199,7 @@ impl Report {
                         match row.shown() {
                             Shown::Held => tally.held += 1,
                             Shown::Failed => tally.failed += 1,
-                            Shown::NotShown(_) => tally.not_shown += 1,
+                            Shown::Wanting(_) => tally.not_shown += 1,
                         }
                     }
                 }
@@ -342,17 +343,17 @@ mod tests {
         let unharmed = || Ok(Naive::Unharmed("the file is there".to_owned()));
         assert!(matches!(
             row(unharmed(), Ok("3 dirty_volume")).shown(),
-            Shown::NotShown(_)
+            Shown::Wanting(_)
         ));
         assert_eq!(row(unharmed(), Ok("0 clean")).shown(), Shown::Failed);
         let no_tool = || Err("no tool".to_owned());
         assert!(matches!(
             row(no_tool(), Ok("3 dirty_volume")).shown(),
-            Shown::NotShown(_)
+            Shown::Wanting(_)
         ));
         assert!(matches!(
             row(damage(), Err("no answer".to_owned())).shown(),
-            Shown::NotShown(_)
+            Shown::Wanting(_)
         ));
     }
 

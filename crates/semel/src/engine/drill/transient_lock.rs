@@ -6,17 +6,12 @@
 use super::stage::{Background, Length, Said, Stage};
 use super::step;
 use super::table::{Guarded, Naive, Row, Told, hands};
-use semel_host::process::Command;
+use super::worktree::{CHANGED, Repo, Worktrees};
 use serde_json::Value;
-use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
-const ASKED: &str = "one\n";
-const CHANGED: &str = "changed by the attempt before\n";
-const BIG: &str = "big";
-/// How long before us the owner has the lock.
-const BEFORE: Duration = Duration::from_millis(50);
 const RESTORED: &str = "0 restored";
 
 /// Plays the incident.
@@ -24,7 +19,7 @@ const RESTORED: &str = "0 restored";
 /// # Errors
 /// Why it cannot be played here.
 pub(super) fn play(stage: &Stage, tools: &mut Vec<String>) -> Told<Vec<Row>> {
-    let world = World {
+    let world = Worktrees {
         stage,
         git: stage.tool("git")?,
         sh: stage.tool("sh")?,
@@ -52,17 +47,11 @@ pub(super) fn play(stage: &Stage, tools: &mut Vec<String>) -> Told<Vec<Row>> {
     Ok(rows)
 }
 
-struct World<'a> {
-    stage: &'a Stage,
-    git: PathBuf,
-    sh: PathBuf,
-}
-
 /// Is a lock that a living git holds for a while.
 struct Hold {
     name: &'static str,
     done: &'static str,
-    /// For how long; where a side comes too late to meet it, the next longer one is taken.
+    /// For how long; where a slow side outlasts it, the next longer one is taken.
     seconds: &'static [&'static str],
     /// How often the naive side tries, with 50 ms in between.
     tries: u32,
@@ -84,150 +73,17 @@ const SHORT: Hold = Hold {
 const SIX: Hold = Hold {
     name: "a slow disk's owner, 6 s",
     done: "the lock is held for 6 s against 101 tries, 50 ms apart",
-    seconds: &["6"],
+    seconds: &["6", "9"],
     tries: 101,
 };
 const SEVEN: Hold = Hold {
     name: "a slow disk's owner, 7.5 s",
     done: "the lock is held for 7.5 s against 101 tries, 50 ms apart",
-    seconds: &["7.5"],
+    seconds: &["7.5", "11"],
     tries: 101,
 };
 
-/// Is a repository with a linked worktree that is to be restored.
-struct Repo {
-    worktree: PathBuf,
-    gitdir: PathBuf,
-    lock: PathBuf,
-    tree: String,
-}
-
-impl World<'_> {
-    fn git<S: Into<OsString>>(&self, cwd: &Path, args: impl IntoIterator<Item = S>) -> Told<Command> {
-        let command = self.stage.command(&self.git, cwd)?;
-        let fixed = [
-            "user.name=drill",
-            "user.email=drill@example.invalid",
-            "gc.auto=0",
-            "commit.gpgsign=false",
-        ];
-        let command = fixed
-            .iter()
-            .fold(command, |command, setting| command.arg("-c").arg(setting));
-        Ok(command.args(args))
-    }
-
-    fn git_ok(&self, cwd: &Path, args: &[&str]) -> Told<String> {
-        let said = self.stage.run(&self.git(cwd, args.iter().copied())?)?;
-        Ok(said.ok(&format!("git {}", args.join(" ")))?.out())
-    }
-
-    /// Makes a repository with a linked worktree in which one file differs from the tree that is to be restored.
-    fn repo(&self, side: &str) -> Told<Repo> {
-        let scratch = &self.stage.scratch;
-        let place = scratch
-            .directory(format!("transient-lock/{side}-{}", self.stage.unique()))
-            .map_err(hands)?;
-        let main = scratch.directory(place.join("main")).map_err(hands)?;
-        self.git_ok(&main, &["init", "-q"])?;
-        scratch.write(main.join("f"), ASKED).map_err(hands)?;
-        scratch.write(main.join("sub/g"), "two\n").map_err(hands)?;
-        self.git_ok(&main, &["add", "."])?;
-        self.git_ok(&main, &["commit", "-qm", "one"])?;
-        let worktree = place.join("wt");
-        self.git_ok(
-            &main,
-            &[
-                "worktree",
-                "add",
-                "-q",
-                &worktree.display().to_string(),
-                "-b",
-                "w",
-            ],
-        )?;
-        let gitdir = PathBuf::from(self.git_ok(&worktree, &["rev-parse", "--absolute-git-dir"])?);
-        let tree = self.git_ok(&worktree, &["rev-parse", "HEAD^{tree}"])?;
-        scratch.write(worktree.join("f"), CHANGED).map_err(hands)?;
-        Ok(Repo {
-            lock: gitdir.join("index.lock"),
-            worktree,
-            gitdir,
-            tree,
-        })
-    }
-
-    fn locked(&self, repo: &Repo) -> Told<bool> {
-        self.stage.scratch.exists(&repo.lock).map_err(hands)
-    }
-
-    /// Starts a git that takes the lock and stops in a filter for so long; it comes back 50 ms after the lock was seen.
-    fn holder(&self, repo: &Repo, seconds: &str) -> Told<Background> {
-        let attributes = repo.worktree.with_file_name("attributes");
-        self.stage
-            .scratch
-            .write(&attributes, format!("{BIG} filter=slow\n"))
-            .map_err(hands)?;
-        self.stage
-            .scratch
-            .write(repo.worktree.join(BIG), "big\n")
-            .map_err(hands)?;
-        let command = self
-            .git(&repo.worktree, [OsStr::new("-c")])?
-            .arg(format!("core.attributesFile={}", attributes.display()))
-            .arg("-c")
-            .arg(format!("filter.slow.clean=sleep {seconds}; cat"))
-            .args(["add", BIG]);
-        let holder = self.stage.start(command)?;
-        self.stage.until("a git takes index.lock", || {
-            match (self.locked(repo)?, holder.ended()) {
-                (true, _) => Ok(Some(())),
-                (false, true) => Err("the git that was to hold the lock ended before it was seen".to_owned()),
-                (false, false) => Ok(None),
-            }
-        })?;
-        std::thread::sleep(BEFORE);
-        Ok(holder)
-    }
-
-    fn read_tree(&self, repo: &Repo) -> Told<Said> {
-        self.stage
-            .run(&self.git(&repo.worktree, ["read-tree", "--reset", "-u", &repo.tree])?)
-    }
-
-    fn restore(&self, repo: &Repo, wait: &str) -> Told<Said> {
-        let command = self.stage.semel(&repo.worktree, ["restore", "--worktree"])?;
-        self.stage.run(
-            &command
-                .arg(&repo.worktree)
-                .args(["--tree", &repo.tree, "--wait", wait]),
-        )
-    }
-
-    /// Looks whether the worktree and the index are the tree that was asked for.
-    fn state(&self, repo: &Repo) -> Told<&'static str> {
-        let f = self.stage.scratch.read(repo.worktree.join("f")).map_err(hands)?;
-        Ok(match f.as_deref() {
-            Some(bytes) if bytes == ASKED.as_bytes() => "restored",
-            Some(bytes) if bytes == CHANGED.as_bytes() => "unchanged",
-            _ => "in another state",
-        })
-    }
-
-    /// Names the outcome of a restoration: by its code, or by what the worktree and the index truly are.
-    fn outcome(&self, repo: &Repo, said: &Said) -> Told<String> {
-        if said.exit() != 0 {
-            return Ok(said.named());
-        }
-        let index = self.git_ok(&repo.worktree, &["write-tree"])?;
-        let state = if index == repo.tree {
-            self.state(repo)?
-        } else {
-            "with another tree in the index"
-        };
-        Ok(format!("0 {state}"))
-    }
-
+impl Worktrees<'_> {
     fn held(&self, hold: &Hold) -> Row {
         let naive = || {
             longer(hold.seconds, |seconds| {
@@ -235,7 +91,6 @@ impl World<'_> {
                 let holder = self.holder(&repo, seconds)?;
                 let began = std::time::Instant::now();
                 let (mut tries, mut last) = (1, self.read_tree(&repo)?);
-                let met = last.exit() != 0;
                 while last.exit() != 0 && tries < hold.tries {
                     std::thread::sleep(Duration::from_millis(50));
                     (tries, last) = (tries + 1, self.read_tree(&repo)?);
@@ -259,7 +114,7 @@ impl World<'_> {
                 } else {
                     Naive::Unharmed(told)
                 };
-                Ok((Met::from(met), told))
+                Ok((Met::from(last.exit() != 0), told))
             })
         };
         let guarded = || {
@@ -361,19 +216,10 @@ impl World<'_> {
         )
     }
 
-    /// Makes an orphan: the lock of a git that was killed by `kill -9`.
-    fn orphan_of(&self, repo: &Repo) -> Told<String> {
-        let dead = self.holder(repo, "60")?.kill()?;
-        match self.locked(repo)? {
-            true => Ok(format!("its owner ended with {}", dead.exit())),
-            false => Err("the killed git left no lock".to_owned()),
-        }
-    }
-
     fn orphan(&self) -> Row {
         let naive = || {
             let repo = self.repo("naive")?;
-            let owner = self.orphan_of(&repo)?;
+            self.orphan_of(&repo)?;
             let first = self.read_tree(&repo)?;
             std::thread::sleep(Duration::from_millis(500));
             let second = self.read_tree(&repo)?;
@@ -383,7 +229,7 @@ impl World<'_> {
                 "the lock is gone"
             };
             let told = format!(
-                "{owner}; exit {}, half a second later exit {}; {lock}",
+                "exit {}, half a second later exit {}; {lock}",
                 first.exit(),
                 second.exit()
             );
@@ -394,7 +240,7 @@ impl World<'_> {
         };
         let guarded = || {
             let repo = self.repo("guarded")?;
-            let owner = self.orphan_of(&repo)?;
+            self.orphan_of(&repo)?;
             let said = self.restore(&repo, "1s")?;
             let lock = if self.locked(&repo)? {
                 "the lock is kept"
@@ -402,7 +248,7 @@ impl World<'_> {
                 "the lock is gone"
             };
             let got = format!("{}, {lock}, f is {}", said.named(), self.state(&repo)?);
-            Ok(Guarded::new(got, format!("{owner}; {}", why(&said))))
+            Ok(Guarded::new(got, why(&said)))
         };
         step(
             "an orphan of a killed git",
@@ -440,7 +286,7 @@ impl World<'_> {
                     true => Err("semel restore ended before it was seen to hold the lock".to_owned()),
                     false => Ok(self.locked(&repo)?.then_some(())),
                 })?;
-            let dead = restore.kill()?;
+            restore.kill()?;
             let orphan = if self.locked(&repo)? {
                 "it left its lock"
             } else {
@@ -454,10 +300,7 @@ impl World<'_> {
                 "{orphan}, {}, adopted {adopted}, left over: {left}",
                 self.outcome(&repo, &said)?
             );
-            Ok(Guarded::new(
-                got,
-                format!("the first one ended with {}; {}", dead.exit(), waited(&said)),
-            ))
+            Ok(Guarded::new(got, waited(&said)))
         };
         step(
             "an orphan of our own",
@@ -466,45 +309,6 @@ impl World<'_> {
             format!("it left its lock, {RESTORED}, adopted 1, left over: nothing"),
             guarded,
         )
-    }
-
-    /// Lists what is in the worktree's git directory and was not before.
-    fn new_names(&self, repo: &Repo, before: &[OsString]) -> Told<String> {
-        let after = self.stage.scratch.names(&repo.gitdir).map_err(hands)?;
-        let new = after.iter().filter(|name| !before.contains(name));
-        let new: Vec<String> = new.map(|name| name.display().to_string()).collect();
-        Ok(if new.is_empty() {
-            "nothing".to_owned()
-        } else {
-            new.join(" ")
-        })
-    }
-
-    /// Starts `git commit -a`, which waits in its editor with the lock taken and no descriptor on it.
-    fn editing(&self, repo: &Repo) -> Told<(Background, PathBuf)> {
-        let go = repo.worktree.with_file_name("go");
-        let text = format!(
-            "#!/bin/sh\nn=0\nwhile [ ! -e '{}' ] && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.05; done\necho two > \"$1\"\n",
-            go.display()
-        );
-        let editor = self
-            .stage
-            .scratch
-            .program(repo.worktree.with_file_name("editor"), text)
-            .map_err(hands)?;
-        let commit = self
-            .git(&repo.worktree, ["commit", "-q", "-a"])?
-            .var("GIT_EDITOR", editor);
-        let commit = self.stage.start(commit)?;
-        let message = repo.gitdir.join("COMMIT_EDITMSG");
-        self.stage.until("git commit waits in its editor", || {
-            if commit.ended() {
-                return Err("git commit ended before its editor".to_owned());
-            }
-            let waits = self.locked(repo)? && self.stage.scratch.exists(&message).map_err(hands)?;
-            Ok(waits.then_some(()))
-        })?;
-        Ok((commit, go))
     }
 
     fn living_owner(&self) -> Row {
@@ -691,7 +495,6 @@ impl World<'_> {
             let holder = self.holder(&repo, "0.25")?;
             let restored = self.restore(&repo, "60s")?;
             holder.wait()?;
-            self.holder(&repo, "3")?.end()?;
             let locked = self.stage.scratch.create_new(&repo.lock, b"").map_err(hands)?;
             let refused = self.restore(&repo, "1s")?;
             self.stage.scratch.remove(locked).map_err(hands)?;
@@ -732,7 +535,7 @@ fn longer<T>(seconds: &[&str], mut play: impl FnMut(&str) -> Told<(Met, T)>) -> 
             return Ok(told);
         }
     }
-    Err("it came when the owner had let go, each time".to_owned())
+    Err("the owner had let go before it could be met, each time".to_owned())
 }
 
 /// Says whether a restoration met the lock: by its own count, or by being refused.

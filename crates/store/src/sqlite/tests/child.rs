@@ -144,6 +144,7 @@ fn count(dir: &Path) {
         let new = sample::new_volume("job-a", Role::Draft, durability).unwrap();
         let volume = sample::open(&journal, new).unwrap();
         let before = journal.status().unwrap();
+        let start = std::time::Instant::now();
         // A call that a tracer sees.
         drop(std::fs::metadata(dir.join(format!("{name}-begins"))));
         for n in 0..50 {
@@ -155,6 +156,7 @@ fn count(dir: &Path) {
         }
         drop(std::fs::metadata(dir.join(format!("{name}-ends"))));
         let after = journal.status().unwrap();
+        say(&format!("{name} took_ms {}", start.elapsed().as_millis()));
         say(&format!("{name} commits {}", after.commits - before.commits));
     }
 }

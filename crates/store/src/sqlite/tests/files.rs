@@ -113,6 +113,8 @@ fn a_reader_reads_beside_the_writer_and_after_it() {
     );
     drop(reader);
     drop(journal);
+    // Ended soundly, the whole journal lies in its one file.
+    assert_eq!(dir.path().join("journal.db-wal").metadata().unwrap().len(), 0);
     let reader = SqliteJournal::open_read_only(dir.path()).unwrap();
     assert!(reader.execution(intent.execution_id).unwrap().is_some());
     assert_eq!(reader.verify().unwrap().faults, Vec::<String>::new());

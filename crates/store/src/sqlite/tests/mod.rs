@@ -7,6 +7,7 @@ mod files;
 mod random;
 mod tamper;
 mod torn;
+mod writer;
 
 use super::*;
 use crate::conformance::{Loop, suite};

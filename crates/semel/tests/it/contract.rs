@@ -1,0 +1,871 @@
+//! `semel contract` on disks that somebody else manages: the ten steps, every refusal, and what a kill leaves.
+
+use crate::harness::{bare, is_root, processes_with, said, signal, skipped, wait_until};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const STATE: &str = ".workspace_contract.json";
+
+/// A workspace with one lockfile, beside a home of its own.
+struct Disk {
+    dir: tempfile::TempDir,
+}
+
+impl Disk {
+    fn new() -> Self {
+        let disk = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        for place in ["disk", "home"] {
+            std::fs::create_dir(disk.dir.path().join(place)).unwrap();
+        }
+        disk.write("requirements.txt", "idna==3.10\n");
+        disk
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("disk")
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        let place = self.at(name);
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        std::fs::write(place, text).unwrap();
+    }
+
+    /// The command with the contract's variables; an empty one is set to nothing, `-` is not set.
+    fn command(&self, args: &[&str], generation: &str, attempt: &str) -> Command {
+        let mut command = bare(&[&["contract"], args].concat());
+        command.env("HOME", self.dir.path().join("home"));
+        command.env("WORKSPACE", self.path());
+        for (name, value) in [("VOLUME_GENERATION", generation), ("JOB_ATTEMPT", attempt)] {
+            if value != "-" {
+                command.env(name, value);
+            }
+        }
+        command
+    }
+
+    fn run(&self, args: &[&str], generation: &str, attempt: &str) -> Output {
+        self.command(args, generation, attempt).output().unwrap()
+    }
+
+    fn check(&self, generation: &str, attempt: &str) -> i32 {
+        let out = self.run(&["check"], generation, attempt);
+        let code = out.status.code().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert_eq!(code == 0, text.contains("\"status\":\"clean\""), "{}", said(&out));
+        assert_eq!(
+            code == 0,
+            out.stderr.is_empty() || text.contains("warnings"),
+            "{}",
+            said(&out)
+        );
+        code
+    }
+
+    fn dirty(&self) -> bool {
+        self.at(".volume_dirty").symlink_metadata().is_ok()
+    }
+
+    /// Everything that a refusal must leave: each entry with its content and times.
+    fn picture(&self) -> Vec<(PathBuf, Vec<u8>, i64, i64, u32)> {
+        let mut all = Vec::new();
+        let mut open = vec![self.path()];
+        while let Some(dir) = open.pop() {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let place = entry.unwrap().path();
+                let facts = place.symlink_metadata().unwrap();
+                if facts.is_dir() {
+                    open.push(place.clone());
+                }
+                let content = std::fs::read(&place).unwrap_or_default();
+                all.push((place, content, facts.mtime(), facts.mtime_nsec(), facts.mode()));
+            }
+        }
+        all.sort();
+        all
+    }
+
+    fn refused(&self, args: &[&str], generation: &str, attempt: &str, code: i32) -> Output {
+        let before = self.picture();
+        let out = self.run(args, generation, attempt);
+        assert_eq!(out.status.code(), Some(code), "{args:?} {}", said(&out));
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(text.starts_with("error: ") && text.lines().count() == 3, "{text}");
+        assert_eq!(self.picture(), before, "a refusal leaves everything as it was");
+        out
+    }
+}
+
+/// Incident 1, step by step; a wipe by hand and by ours.
+#[test]
+fn the_ten_steps_of_the_first_incident() {
+    for ours in [false, true] {
+        let disk = Disk::new();
+        assert_eq!(disk.check("g-test-1", "1"), 0);
+        assert_eq!(disk.check("g-test-1", "2"), 5);
+        disk.write(".volume_dirty", "");
+        assert_eq!(disk.check("g-test-1", "2"), 3);
+        std::fs::remove_file(disk.at(".volume_dirty")).unwrap();
+        std::fs::remove_file(disk.at("requirements.txt")).unwrap();
+        assert_eq!(disk.check("g-test-1", "2"), 4);
+        assert_eq!(disk.check("-", "2"), 2);
+        if ours {
+            let out = disk.run(&["wipe"], "g-test-2", "-");
+            assert!(out.status.success(), "{}", said(&out));
+        } else {
+            std::fs::remove_dir_all(disk.path()).unwrap();
+            std::fs::create_dir(disk.path()).unwrap();
+        }
+        disk.write("requirements.txt", "idna==3.10\n");
+        assert_eq!(disk.check("g-test-2", "2"), 0);
+        // The same attempt may look again; that writes nothing.
+        let before = disk.picture();
+        assert_eq!(disk.check("g-test-2", "2"), 0);
+        assert_eq!(disk.picture(), before);
+    }
+}
+
+#[test]
+fn a_state_that_was_not_written_by_a_passed_check_is_never_a_pass() {
+    let disk = Disk::new();
+    assert_eq!(disk.check("g-1", "1"), 0);
+    let whole = std::fs::read(disk.at(STATE)).unwrap();
+    for cut in 0..whole.len() {
+        disk.write(STATE, &whole[..cut]);
+        disk.refused(&["check"], "g-1", "1", 7);
+    }
+    let text = String::from_utf8(whole.clone()).unwrap();
+    let other_shapes = [
+        "not JSON".to_owned(),
+        "\0\0\0\0".to_owned(),
+        "{}".to_owned(),
+        "[]".to_owned(),
+        "null".to_owned(),
+        format!("[{text}]"),
+        format!("{text}{text}"),
+        text.replace("{\"attempt\"", "{\"more\":1,\"attempt\""),
+        text.replace("\"attempt\":\"1\"", "\"attempt\":1"),
+        text.replace("\"attempt\":\"1\"", "\"attempt\":\"\""),
+        text.replace("\"attempt\":\"1\"", "\"attempt\":\"2\",\"attempt\":\"1\""),
+        text.replace("\"generation\":\"g-1\"", "\"generation\":null"),
+        text.replace("\"generation\":\"g-1\",", ""),
+        text.replace(
+            "\"requirements.txt\":",
+            "\"requirements.txt\":\"x\",\"requirements.txt\":",
+        ),
+        text.replace("\"requirements.txt\":", "\"/etc/passwd\":"),
+        text.replace("\"requirements.txt\":", "\"../up\":"),
+        text.split("\"locks\":").next().unwrap().to_owned() + "\"locks\":{}}",
+        text.split("\"locks\":").next().unwrap().to_owned() + "\"locks\":{\"requirements.txt\":\"abc\"}}",
+        text.split("\"locks\":").next().unwrap().to_owned() + "\"locks\":[]}",
+    ];
+    for shape in other_shapes {
+        // Whatever the order of the keys is, each of these is another text.
+        assert_ne!(shape.as_bytes(), whole, "{shape}");
+        disk.write(STATE, &shape);
+        disk.refused(&["check"], "g-1", "1", 7);
+        disk.refused(&["check"], "g-2", "1", 7);
+        disk.refused(&["run", "--", "true"], "g-1", "1", 7);
+    }
+    std::fs::remove_file(disk.at(STATE)).unwrap();
+    std::fs::create_dir(disk.at(STATE)).unwrap();
+    disk.refused(&["check"], "g-1", "1", 7);
+    std::fs::remove_dir(disk.at(STATE)).unwrap();
+    std::fs::write(disk.dir.path().join("elsewhere"), &whole).unwrap();
+    symlink(disk.dir.path().join("elsewhere"), disk.at(STATE)).unwrap();
+    disk.refused(&["check"], "g-1", "1", 7);
+    std::fs::remove_file(disk.at(STATE)).unwrap();
+    symlink("nowhere", disk.at(STATE)).unwrap();
+    disk.refused(&["check"], "g-1", "1", 7);
+    std::fs::remove_file(disk.at(STATE)).unwrap();
+    let out = Command::new("mkfifo").arg(disk.at(STATE)).status().unwrap();
+    assert!(out.success());
+    let out = disk.run(&["check"], "g-1", "1");
+    assert_eq!(out.status.code(), Some(7), "{}", said(&out));
+}
+
+/// As another user, since root reads everything.
+struct Nobody {
+    binary: PathBuf,
+}
+
+impl Nobody {
+    fn new(disk: &Disk) -> Option<Self> {
+        if !is_root() {
+            skipped("only root can become another user");
+            return None;
+        }
+        let binary = disk.dir.path().join("semel");
+        std::fs::copy(env!("CARGO_BIN_EXE_semel"), &binary).unwrap();
+        for place in [
+            disk.dir.path().to_owned(),
+            disk.path(),
+            disk.dir.path().join("home"),
+        ] {
+            mode(&place, 0o755);
+            std::os::unix::fs::chown(&place, Some(65534), Some(65534)).unwrap();
+        }
+        let nobody = Self { binary };
+        let tried = nobody.command(disk, &["--help"]).output();
+        if tried.is_ok_and(|out| out.status.success()) {
+            return Some(nobody);
+        }
+        skipped("setpriv cannot become another user here");
+        None
+    }
+
+    fn command(&self, disk: &Disk, args: &[&str]) -> Command {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(&self.binary)
+            .arg("contract")
+            .args(args)
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("HOME", disk.dir.path().join("home"))
+            .env("WORKSPACE", disk.path())
+            .env("VOLUME_GENERATION", "g-1")
+            .env("JOB_ATTEMPT", "1");
+        command
+    }
+
+    fn code(&self, disk: &Disk, args: &[&str]) -> i32 {
+        let out = self.command(disk, args).output().unwrap();
+        if !out.status.success() {
+            eprintln!("{}", said(&out));
+        }
+        out.status.code().unwrap()
+    }
+}
+
+fn mode(place: &Path, mode: u32) {
+    std::fs::set_permissions(place, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn what_cannot_be_read_is_unknown() {
+    let disk = Disk::new();
+    let Some(nobody) = Nobody::new(&disk) else { return };
+    mode(&disk.at("requirements.txt"), 0o600);
+    assert_eq!(nobody.code(&disk, &["check"]), 7, "an unreadable lockfile");
+    mode(&disk.at("requirements.txt"), 0o644);
+    assert_eq!(nobody.code(&disk, &["check"]), 0);
+    std::os::unix::fs::chown(disk.at(STATE), Some(0), Some(0)).unwrap();
+    mode(&disk.at(STATE), 0o600);
+    let before = disk.picture();
+    assert_eq!(nobody.code(&disk, &["check"]), 7, "an unreadable state");
+    assert_eq!(disk.picture(), before);
+    mode(&disk.at(STATE), 0o644);
+    disk.write(".generation", "g-1\n");
+    mode(&disk.at(".generation"), 0o600);
+    assert_eq!(nobody.code(&disk, &["check"]), 7, "an unreadable generation");
+    mode(&disk.at(".generation"), 0o644);
+    assert_eq!(nobody.code(&disk, &["check"]), 0);
+    mode(&disk.path(), 0o311);
+    assert_ne!(nobody.code(&disk, &["check"]), 0, "a disk that cannot be listed");
+}
+
+#[test]
+fn of_two_concurrent_first_checks_one_passes() {
+    for round in 0..50 {
+        let disk = Disk::new();
+        let children: Vec<_> = ["1", "2"]
+            .iter()
+            .map(|attempt| {
+                let mut command = disk.command(&["check"], "g-1", attempt);
+                command.stdout(Stdio::null()).stderr(Stdio::null());
+                command.spawn().unwrap()
+            })
+            .collect();
+        let mut codes: Vec<i32> = children
+            .into_iter()
+            .map(|mut child| child.wait().unwrap().code().unwrap())
+            .collect();
+        codes.sort_unstable();
+        assert_eq!(codes, [0, 5], "round {round}");
+    }
+}
+
+/// Of two runs of one attempt that begin at once, one finds the disk dirty: else the first to end would clean it
+/// under the other.
+#[test]
+fn of_two_concurrent_runs_one_goes() {
+    for round in 0..10 {
+        let disk = Disk::new();
+        let children: Vec<_> = (0..2)
+            .map(|_| {
+                let mut command = disk.command(&["run", "--", "sleep", "0.5"], "g-1", "1");
+                command.stderr(Stdio::null()).spawn().unwrap()
+            })
+            .collect();
+        let mut codes: Vec<i32> = children
+            .into_iter()
+            .map(|mut child| child.wait().unwrap().code().unwrap())
+            .collect();
+        codes.sort_unstable();
+        assert_eq!(codes, [0, 3], "round {round}");
+        assert!(!disk.dirty());
+    }
+}
+
+#[test]
+fn the_disk_and_the_generation_string_must_agree() {
+    let disk = Disk::new();
+    assert!(disk.run(&["wipe", "--adopt"], "g-1", "-").status.success());
+    disk.write("requirements.txt", "idna==3.10\n");
+    disk.refused(&["check"], "g-2", "1", 5);
+    assert_eq!(disk.check("g-1", "1"), 0);
+    // A new string over the same, unwiped disk.
+    disk.refused(&["check"], "g-2", "2", 5);
+    for odd in ["", "\n", "\u{0}"] {
+        disk.write(".generation", odd);
+        let out = disk.run(&["check"], "g-1", "1");
+        assert!(matches!(out.status.code(), Some(5 | 7)), "{odd:?} {}", said(&out));
+    }
+    // Without a generation on the disk, the state of an older one passes with a warning, unless strict.
+    std::fs::remove_file(disk.at(".generation")).unwrap();
+    disk.refused(&["check", "--strict"], "g-2", "2", 5);
+    let out = disk.run(&["check"], "g-2", "2");
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(
+        out.status.success() && text.starts_with("warning: "),
+        "{}",
+        said(&out)
+    );
+    let state: Value = serde_json::from_slice(&std::fs::read(disk.at(STATE)).unwrap()).unwrap();
+    assert_eq!(
+        (state["generation"].as_str(), state["attempt"].as_str()),
+        (Some("g-2"), Some("2"))
+    );
+}
+
+#[test]
+fn strict_refuses_a_leftover_environment() {
+    let disk = Disk::new();
+    let venv = Command::new("/usr/bin/python3")
+        .args(["-m", "venv", "--without-pip"])
+        .arg(disk.at(".venv"))
+        .status();
+    if !venv.is_ok_and(|status| status.success()) {
+        disk.write(".venv/pyvenv.cfg", "home = /usr/bin\n");
+    }
+    let out = disk.run(&["check", "--strict"], "g-1", "1");
+    assert_eq!(out.status.code(), Some(21), "{}", said(&out));
+    assert!(
+        String::from_utf8_lossy(&out.stderr).contains(".venv"),
+        "{}",
+        said(&out)
+    );
+    assert!(!disk.at(STATE).exists());
+    assert_eq!(
+        disk.check("g-1", "1"),
+        0,
+        "lenient: as the incident's table has it"
+    );
+}
+
+/// With everything wrong at once, each refusal shows in its order as the one before it is mended.
+#[test]
+fn the_order_of_the_checks() {
+    let disk = Disk::new();
+    assert_eq!(disk.check("g-1", "1"), 0);
+    let good = std::fs::read(disk.at(STATE)).unwrap();
+    disk.write(STATE, "{");
+    disk.write(".volume_dirty", "");
+    disk.write(".generation", "g-0\n");
+    std::fs::remove_file(disk.at("requirements.txt")).unwrap();
+    disk.refused(&["check"], "-", "-", 2);
+    disk.refused(&["check"], "", "2", 2);
+    disk.refused(&["check"], "g-1", "-", 2);
+    disk.refused(&["check"], "g-1", " ", 2);
+    disk.refused(&["check"], "g-1", "2", 3);
+    std::fs::remove_file(disk.at(".volume_dirty")).unwrap();
+    disk.refused(&["check"], "g-1", "2", 4);
+    disk.write("requirements.txt", "idna==3.9\n");
+    disk.refused(&["check"], "g-1", "2", 7);
+    disk.write(STATE, &good);
+    disk.refused(&["check"], "g-1", "2", 5);
+    disk.refused(&["check"], "g-1", "1", 5);
+    disk.write(".generation", "g-1\n");
+    let out = disk.refused(&["check"], "g-1", "1", 6);
+    assert!(
+        String::from_utf8_lossy(&out.stderr).contains("requirements.txt changed"),
+        "{}",
+        said(&out)
+    );
+    disk.write("requirements.txt", "idna==3.10\n");
+    disk.write("uv.lock", "version = 1\n");
+    disk.refused(&["check"], "g-1", "1", 6);
+    std::fs::remove_file(disk.at("uv.lock")).unwrap();
+    assert_eq!(disk.check("g-1", "1"), 0);
+    // Without a workspace the identity still comes first.
+    std::fs::remove_dir_all(disk.path()).unwrap();
+    assert_eq!(disk.run(&["check"], "-", "1").status.code(), Some(2));
+    assert_eq!(disk.run(&["check"], "g-1", "1").status.code(), Some(65));
+}
+
+#[test]
+fn a_dirty_mark_counts_whatever_it_is() {
+    let disk = Disk::new();
+    let mark = disk.at(".volume_dirty");
+    std::fs::create_dir(&mark).unwrap();
+    disk.refused(&["check"], "g-1", "1", 3);
+    std::fs::remove_dir(&mark).unwrap();
+    symlink("nowhere", &mark).unwrap();
+    disk.refused(&["check"], "g-1", "1", 3);
+    assert!(
+        disk.run(&["dirty"], "-", "-").status.success(),
+        "marking a marked disk is no failure"
+    );
+    std::fs::remove_file(&mark).unwrap();
+    assert!(disk.run(&["dirty"], "-", "-").status.success());
+    disk.refused(&["run", "--", "true"], "g-1", "1", 3);
+    // A wipe takes away a mark of any type, and what stands at the place of its own.
+    for odd in ["file", "directory", "link"] {
+        drop(std::fs::remove_file(&mark));
+        match odd {
+            "directory" => {
+                disk.write(".volume_dirty/full", "");
+                disk.write(".volume_trash", "");
+            }
+            "link" => {
+                symlink("nowhere", &mark).unwrap();
+                symlink("/", disk.at(".volume_trash")).unwrap();
+            }
+            _ => disk.write(".volume_dirty", ""),
+        }
+        let out = disk.run(&["wipe", "--adopt"], "g-1", "-");
+        assert!(out.status.success(), "{odd} {}", said(&out));
+        assert_eq!(listed(&disk.path()), [".generation", ".volume_clean"], "{odd}");
+    }
+}
+
+fn listed(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn lockfiles_are_plain_files_at_the_root_or_where_they_are_named() {
+    let disk = Disk::new();
+    std::fs::rename(disk.at("requirements.txt"), disk.at("real.txt")).unwrap();
+    symlink("real.txt", disk.at("requirements.txt")).unwrap();
+    disk.refused(&["check"], "g-1", "1", 7);
+    std::fs::remove_file(disk.at("requirements.txt")).unwrap();
+    std::fs::create_dir(disk.at("requirements.txt")).unwrap();
+    disk.refused(&["check"], "g-1", "1", 7);
+    std::fs::remove_dir(disk.at("requirements.txt")).unwrap();
+    disk.write("sub/uv.lock", "version = 1\n");
+    disk.refused(&["check"], "g-1", "1", 4);
+    disk.refused(&["check", "--lock", "../real.txt"], "g-1", "1", 14);
+    let named = ["check", "--lock", "sub/uv.lock"];
+    assert!(disk.run(&named, "g-1", "1").status.success());
+    disk.refused(
+        &["check", "--lock", "sub/uv.lock", "--lock", "other.lock"],
+        "g-1",
+        "1",
+        7,
+    );
+    // Not naming it any more is a lockfile that vanished.
+    disk.refused(&["check"], "g-1", "1", 4);
+    disk.write("sub/uv.lock", "version = 2\n");
+    disk.refused(&named, "g-1", "1", 6);
+    std::fs::rename(disk.at("sub"), disk.at("other")).unwrap();
+    symlink("other", disk.at("sub")).unwrap();
+    disk.refused(&named, "g-1", "1", 7);
+    for name in [
+        "uv.lock",
+        "poetry.lock",
+        "package-lock.json",
+        "Cargo.lock",
+        "go.sum",
+    ] {
+        let disk = Disk::new();
+        std::fs::remove_file(disk.at("requirements.txt")).unwrap();
+        disk.write(name, "anything: no hashes are asked for\n");
+        assert_eq!(disk.check("g-1", "1"), 0, "{name}");
+    }
+}
+
+#[test]
+fn flags_win_over_variables_and_an_empty_one_is_none() {
+    let disk = Disk::new();
+    let flags = ["check", "--json", "--generation", "g-flag", "--attempt", "7"];
+    let out = disk.run(&flags, "g-env", "1");
+    let said_by: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(
+        (&said_by["generation"], &said_by["attempt"]),
+        (&"g-flag".into(), &"7".into())
+    );
+    disk.refused(&["check", "--generation", ""], "g-env", "1", 2);
+    let mut here = disk.command(&["check"], "g-flag", "7");
+    here.env("WORKSPACE", "").current_dir(disk.path());
+    let out = here.output().unwrap();
+    assert!(
+        out.status.success(),
+        "an empty WORKSPACE is the current directory: {}",
+        said(&out)
+    );
+    let mut elsewhere = disk.command(&["check", "--workspace"], "g-flag", "7");
+    elsewhere.arg(disk.path()).env("WORKSPACE", "/nowhere");
+    assert!(elsewhere.output().unwrap().status.success());
+    // Two identities that are no text must not look the same.
+    let mut bytes = disk.command(&["check"], "g-flag", "-");
+    bytes.env("JOB_ATTEMPT", OsString::from_vec(vec![0xff]));
+    assert_eq!(bytes.output().unwrap().status.code(), Some(2));
+    let out = disk.run(&["check", "--json"], "g-flag", "8");
+    let refusal: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(
+        (&refusal["code"], &refusal["exit"]),
+        (&"generation_reused".into(), &5.into())
+    );
+    assert_eq!(
+        disk.run(&["check", "--surprise"], "g-flag", "7").status.code(),
+        Some(64)
+    );
+}
+
+#[test]
+fn run_passes_the_exit_status_through_and_cleans_only_after_zero() {
+    for (script, code) in [
+        ("test -e .volume_dirty && test \"$WORKSPACE\" = \"$(pwd)\"", 0),
+        ("exit 3", 3),
+        ("exit 255", 255),
+        ("kill -TERM $$", 143),
+        ("kill -KILL $$", 137),
+    ] {
+        let disk = Disk::new();
+        let out = disk.run(&["run", "--", "sh", "-c", script], "g-1", "1");
+        assert_eq!(out.status.code(), Some(code), "{script}: {}", said(&out));
+        assert_eq!(disk.dirty(), code != 0, "{script}");
+        assert_eq!(disk.check("g-1", "1"), if code == 0 { 0 } else { 3 }, "{script}");
+    }
+    let disk = Disk::new();
+    let out = disk.run(&["run", "--json", "--", "sh", "-c", "exit 9"], "g-1", "1");
+    let verdict: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(
+        (&verdict["status"], &verdict["child_exit"]),
+        (&"dirty".into(), &9.into())
+    );
+    // What cannot be started dirties nothing.
+    let disk = Disk::new();
+    let out = disk.run(&["run", "--", "no-such-program"], "g-1", "1");
+    assert_eq!(out.status.code(), Some(17), "{}", said(&out));
+    assert!(!disk.dirty() && !disk.at(STATE).exists());
+    // Standard input and output are the command's own.
+    let mut command = disk.command(&["run", "--", "cat"], "g-1", "1");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"through").unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success() && out.stdout == b"through", "{}", said(&out));
+}
+
+/// A mark that somebody else set while the command ran is not lifted with the run's own.
+#[test]
+fn a_mark_that_came_meanwhile_stays() {
+    let disk = Disk::new();
+    let semel = env!("CARGO_BIN_EXE_semel");
+    let script = format!("'{semel}' contract dirty");
+    let out = disk.run(&["run", "--", "sh", "-c", &script], "g-1", "1");
+    assert_eq!(out.status.code(), Some(3), "{}", said(&out));
+    assert_eq!(disk.check("g-1", "1"), 3);
+}
+
+struct Running {
+    child: std::process::Child,
+    marker: String,
+}
+
+/// A run whose command starts a grandchild in a session of its own.
+fn running(disk: &Disk, trap: &str) -> Running {
+    let marker = format!(
+        "semel-contract-{}-{}",
+        std::process::id(),
+        disk.dir.path().display()
+    );
+    let script = format!("{trap} setsid sleep 300 & touch started; sleep 300 & wait; sleep 300");
+    let mut command = disk.command(&["run", "--", "sh", "-c", &script], "g-1", "1");
+    command.env("MARKER", &marker).process_group(0);
+    let child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert!(wait_until(Duration::from_secs(20), || disk
+        .at("started")
+        .exists()));
+    assert!(wait_until(Duration::from_secs(20), || processes_with(&marker)
+        .len()
+        >= 4));
+    Running { child, marker }
+}
+
+impl Running {
+    fn all_gone(&self) -> bool {
+        wait_until(Duration::from_secs(10), || {
+            processes_with(&self.marker).is_empty()
+        })
+    }
+}
+
+#[test]
+fn a_killed_run_leaves_the_disk_dirty() {
+    let disk = Disk::new();
+    let mut run = running(&disk, "");
+    signal(run.child.id(), libc::SIGKILL);
+    assert_eq!(run.child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert!(run.all_gone(), "{:?}", processes_with(&run.marker));
+    assert_eq!(disk.check("g-1", "1"), 3);
+}
+
+#[test]
+fn a_signal_ends_the_whole_tree() {
+    for (name, code) in [(libc::SIGTERM, 143), (libc::SIGINT, 130)] {
+        let disk = Disk::new();
+        let mut run = running(&disk, "");
+        signal(run.child.id(), name);
+        assert_eq!(run.child.wait().unwrap().code(), Some(code));
+        assert!(
+            processes_with(&run.marker).is_empty(),
+            "nothing is left when it returns"
+        );
+        assert_eq!(disk.check("g-1", "1"), 3);
+    }
+}
+
+#[test]
+fn a_second_signal_kills_at_once() {
+    let disk = Disk::new();
+    let mut run = running(&disk, "trap '' TERM;");
+    let since = Instant::now();
+    signal(run.child.id(), libc::SIGTERM);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(run.child.try_wait().unwrap().is_none(), "it gets its grace");
+    signal(run.child.id(), libc::SIGTERM);
+    assert_eq!(run.child.wait().unwrap().code(), Some(143));
+    assert!(since.elapsed() < Duration::from_secs(4), "{:?}", since.elapsed());
+    assert!(run.all_gone());
+}
+
+#[test]
+fn a_wipe_refuses_what_it_must_not_touch() {
+    let disk = Disk::new();
+    let wipe = |workspace: &str, generation: &str, more: &[&str]| -> i32 {
+        let mut command = disk.command(&[&["wipe"], more].concat(), generation, "-");
+        let out = command
+            .env("WORKSPACE", workspace)
+            .current_dir(disk.dir.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(
+            out.status.success() || text.lines().count() == 3,
+            "{}",
+            said(&out)
+        );
+        out.status.code().unwrap()
+    };
+    let top = disk.dir.path().to_str().unwrap().to_owned();
+    let place = disk.path().to_str().unwrap().to_owned();
+    std::fs::create_dir_all(disk.dir.path().join("home/.local/state/semel/volumes")).unwrap();
+    std::fs::create_dir_all(disk.dir.path().join("repository/.git")).unwrap();
+    std::fs::create_dir_all(disk.dir.path().join("linked")).unwrap();
+    symlink("../repository/.git", disk.dir.path().join("linked/.git")).unwrap();
+    symlink(disk.path(), disk.dir.path().join("a-link-to-it")).unwrap();
+    disk.write(".generation", "g-0\n");
+    let before = disk.picture();
+    for (workspace, code) in [
+        ("", 2),
+        ("disk", 2),
+        ("./disk", 2),
+        ("/", 2),
+        ("/tmp", 2),
+        ("/tmp////////", 2),
+        ("///////////", 2),
+        (&format!("{top}/home"), 14),
+        (&top, 14),
+        ("/usr/../root", 14),
+        (&format!("{top}/home/.local/state/semel"), 14),
+        (&format!("{top}/home/.local/state/semel/volumes"), 14),
+        (&format!("{top}/home/.local/state"), 14),
+        (&format!("{top}/repository"), 14),
+        (&format!("{top}/linked"), 14),
+        (&format!("{top}/a-link-to-it"), 14),
+        (&format!("{top}/a-link-to-it/"), 14),
+        (&format!("{top}/a-link-to-it/."), 14),
+        (&format!("{top}/a-link-to-it//./"), 14),
+        (&format!("{top}/a-link-to-it/../disk"), 14),
+        (&format!("{top}/nothing-there"), 65),
+        (&format!("{place}/requirements.txt"), 74),
+    ] {
+        let found = wipe(workspace, "g-1", &["--adopt"]);
+        assert!(
+            found == code || (code == 74 && found != 0),
+            "{workspace}: {found}"
+        );
+    }
+    let unset = disk.run(&["wipe"], "-", "-");
+    assert_eq!(unset.status.code(), Some(2));
+    assert_eq!(wipe(&place, "", &[]), 2);
+    assert_eq!(disk.picture(), before, "nothing was touched");
+    let mut nowhere = disk.command(&["wipe", "--adopt"], "g-1", "-");
+    nowhere.env_remove("WORKSPACE").current_dir(disk.path());
+    assert_eq!(nowhere.output().unwrap().status.code(), Some(2));
+    std::fs::remove_file(disk.at(".generation")).unwrap();
+    let out = disk.refused(&["wipe"], "g-1", "-", 14);
+    assert!(
+        String::from_utf8_lossy(&out.stderr).contains("not_ours"),
+        "{}",
+        said(&out)
+    );
+    let state = disk.dir.path().join("disk");
+    let mut as_state = disk.command(&["wipe", "--adopt", "--state"], "g-1", "-");
+    assert_eq!(as_state.arg(state).output().unwrap().status.code(), Some(14));
+    assert_eq!(wipe(&place, "g-1", &["--adopt"]), 0);
+    assert_eq!(listed(&disk.path()), [".generation", ".volume_clean"]);
+    assert_eq!(std::fs::read_to_string(disk.at(".generation")).unwrap(), "g-1\n");
+    // A wiped disk may carry an old generation string again, and is ours now.
+    disk.write("requirements.txt", "");
+    assert_eq!(disk.check("g-1", "1"), 0);
+    assert_eq!(wipe(&place, "g-1", &[]), 0);
+    disk.write("requirements.txt", "");
+    assert_eq!(disk.check("g-1", "2"), 0);
+}
+
+fn fill(disk: &Disk, dirs: usize, files: usize) {
+    for d in 0..dirs {
+        let dir = disk.at(&format!("tree/{}/{d}", d % 10));
+        std::fs::create_dir_all(&dir).unwrap();
+        for f in 0..files {
+            std::fs::write(dir.join(f.to_string()), "").unwrap();
+        }
+    }
+    disk.write(".hidden/file", "");
+    symlink("/etc", disk.at("link")).unwrap();
+}
+
+#[test]
+fn a_wipe_takes_everything_even_without_permissions() {
+    let disk = Disk::new();
+    let Some(nobody) = Nobody::new(&disk) else { return };
+    fill(&disk, 20, 3);
+    std::fs::create_dir_all(disk.at("closed/inner/innermost")).unwrap();
+    disk.write("closed/inner/innermost/file", "");
+    let owned = Command::new("chown")
+        .args(["-R", "-h", "65534:65534"])
+        .arg(disk.path())
+        .status();
+    assert!(owned.unwrap().success());
+    for place in ["closed/inner/innermost", "closed/inner", "closed", "tree/3"] {
+        mode(&disk.at(place), 0);
+    }
+    symlink("..", disk.at("up")).unwrap();
+    assert_eq!(nobody.code(&disk, &["wipe", "--adopt"]), 0);
+    assert_eq!(listed(&disk.path()), [".generation", ".volume_clean"]);
+}
+
+#[test]
+fn a_wipe_enters_no_mount() {
+    if !is_root() {
+        return skipped("only root can mount");
+    }
+    let disk = Disk::new();
+    for deep in ["mounted", "below/this/mounted"] {
+        let outside = disk.dir.path().join("outside");
+        std::fs::create_dir_all(&outside).unwrap();
+        std::fs::write(outside.join("precious"), "kept").unwrap();
+        std::fs::create_dir_all(disk.at(deep)).unwrap();
+        disk.write("other/file", "");
+        let mount = |program: &str, args: &[&Path]| {
+            let mut command = Command::new(program);
+            if program == "mount" {
+                command.arg("--bind");
+            }
+            command.args(args).output().is_ok_and(|out| out.status.success())
+        };
+        if !mount("mount", &[&outside, &disk.at(deep)]) {
+            return skipped("nothing can be mounted here");
+        }
+        let out = disk.run(&["wipe", "--adopt"], "g-1", "-");
+        let kept = std::fs::read_to_string(outside.join("precious"));
+        // Where the mount is by now is the kernel's to say.
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let now: Vec<&str> = mounts
+            .lines()
+            .filter_map(|line| line.split(' ').nth(1))
+            .filter(|place| place.starts_with(disk.path().to_str().unwrap()))
+            .collect();
+        assert_eq!(now.len(), 1, "{now:?}");
+        assert!(mount("umount", &[Path::new(now[0])]));
+        assert_eq!(kept.unwrap(), "kept");
+        assert_eq!(out.status.code(), Some(74), "{}", said(&out));
+        assert!(disk.dirty(), "{deep}");
+        let out = disk.run(&["wipe", "--adopt"], "g-1", "-");
+        assert!(out.status.success(), "{}", said(&out));
+        assert_eq!(std::fs::read_to_string(outside.join("precious")).unwrap(), "kept");
+        assert_eq!(listed(&disk.path()), [".generation", ".volume_clean"]);
+    }
+}
+
+/// A wipe that is killed anywhere leaves a dirty disk that the next wipe takes up, without being told to adopt it.
+#[test]
+fn a_killed_wipe_leaves_a_dirty_disk_that_is_still_ours() {
+    let mut cut_short = 0;
+    for round in 0_u64..9 {
+        let disk = Disk::new();
+        disk.write(".generation", "g-0\n");
+        fill(&disk, 30, 25);
+        let mut child = disk
+            .command(&["wipe"], "g-1", "-")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Sooner and later: from before the mark to among the last files.
+        let kill_now = match round {
+            0..3 => wait_until(Duration::from_secs(10), || {
+                disk.dirty() || child.try_wait().unwrap().is_some()
+            }),
+            3..6 => wait_until(Duration::from_secs(10), || {
+                !disk.at("tree").exists() || child.try_wait().unwrap().is_some()
+            }),
+            _ => {
+                std::thread::sleep(Duration::from_millis(round * 3));
+                true
+            }
+        };
+        assert!(kill_now);
+        signal(child.id(), libc::SIGKILL);
+        let status = child.wait().unwrap();
+        if status.signal() == Some(libc::SIGKILL) && disk.at(".volume_dirty").exists() {
+            cut_short += 1;
+            disk.write("requirements.txt", "");
+            assert_eq!(disk.check("g-0", "1"), 3);
+            assert_eq!(disk.check("g-1", "1"), 3);
+        }
+        let out = disk.run(&["wipe"], "g-1", "-");
+        assert!(out.status.success(), "round {round}: {}", said(&out));
+        assert_eq!(listed(&disk.path()), [".generation", ".volume_clean"]);
+    }
+    assert!(cut_short >= 3, "only {cut_short} wipes were cut short");
+}

@@ -1,0 +1,233 @@
+//! The tables, held against the state that follows from the entries.
+//!
+//! Every column of every row is compared; nothing is mended.
+
+use super::fault;
+use super::fold::{Call, Fold, Place};
+use super::row::{self, select_calls};
+use super::verify::Faults;
+use crate::error::Result;
+use rusqlite::Connection;
+use semel_core::ids::{Generation, RunId};
+use semel_core::pipeline::Run;
+use semel_core::record::{Consumption, Judgement};
+use semel_core::volume::Volume;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+impl Fold {
+    /// Holds the folded state against every table.
+    pub(super) fn compare(self, conn: &Connection, faults: &mut Faults) -> Result<()> {
+        let sql = "SELECT incarnation, boot_id, version, at_ms FROM incarnations";
+        let stored = list(conn, sql, |row| {
+            Ok((number(row, 0)?, (row.get(1)?, row.get(2)?, number(row, 3)?)))
+        })?;
+        differ("incarnation", &self.incarnations, &stored, faults);
+        let stored = list(conn, "SELECT token_sha256, generation FROM volumes", |row| {
+            let generation: String = row.get(1)?;
+            Ok((row.get::<_, [u8; 32]>(0)?, generation))
+        })?;
+        let tokens = self.tokens.into_iter();
+        let tokens = tokens
+            .map(|(t, g)| (*t.as_bytes(), g.as_str().to_owned()))
+            .collect();
+        differ("bearer token", &tokens, &stored, faults);
+        differ("volume", &self.volumes, &volumes(conn, faults)?, faults);
+        differ("run", &self.runs, &runs(conn, faults)?, faults);
+        differ("verdict", &self.judgements, &judgements(conn, faults)?, faults);
+        let stored = list(conn, "SELECT generation, json FROM consumptions", |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+        })?;
+        let stored = stored.into_iter().filter_map(|(generation, json)| {
+            let consumption: Consumption = told(&json, faults)?;
+            agree(
+                "consumption",
+                &generation,
+                &consumption.generation.as_str(),
+                &generation.as_str(),
+                faults,
+            );
+            Some((consumption.generation.clone(), consumption))
+        });
+        let stored = stored.collect();
+        differ("consumption", &self.consumptions, &stored, faults);
+        differ("call", &self.calls, &calls(conn, faults)?, faults);
+        Ok(())
+    }
+}
+
+fn number(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<u64> {
+    row.get::<_, i64>(at).map(i64::unsigned_abs)
+}
+
+fn list<K: Ord, V>(
+    conn: &Connection,
+    sql: &str,
+    read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<(K, V)>,
+) -> Result<BTreeMap<K, V>> {
+    conn.prepare(sql)
+        .and_then(|mut s| {
+            s.query_map([], read)?
+                .collect::<rusqlite::Result<BTreeMap<_, _>>>()
+        })
+        .map_err(fault("verify the tables"))
+}
+
+/// Reads what a row tells, or says that it cannot be read.
+fn told<T: DeserializeOwned>(json: &str, faults: &mut Faults) -> Option<T> {
+    row::decode(json)
+        .map_err(|e| faults.add(format!("a row: {e}")))
+        .ok()
+}
+
+/// Holds the columns of a row against what it tells.
+fn agree<T: PartialEq + Debug>(what: &str, of: &str, must: &T, is: &T, faults: &mut Faults) {
+    if must != is {
+        faults.add(format!(
+            "the row of {what} {of} says {is:?}, and must say {must:?}"
+        ));
+    }
+}
+
+fn volumes(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Generation, Volume>> {
+    let sql = "SELECT generation, job, attempt, fencing_token, role, state, json FROM volumes";
+    let rows = list(conn, sql, |row| {
+        let columns: (String, String, u64, u64, String, String) = (
+            row.get(0)?,
+            row.get(1)?,
+            number(row, 2)?,
+            number(row, 3)?,
+            row.get(4)?,
+            row.get(5)?,
+        );
+        Ok((columns, row.get::<_, String>(6)?))
+    })?;
+    let mut volumes = BTreeMap::new();
+    for (columns, json) in rows {
+        let Some(volume) = told::<Volume>(&json, faults) else {
+            continue;
+        };
+        let must = (
+            volume.generation.as_str().to_owned(),
+            volume.job.as_str().to_owned(),
+            u64::from(volume.attempt.0),
+            volume.fencing_token.0,
+            row::role_of(volume.role).to_owned(),
+            row::state_of(&volume).to_owned(),
+        );
+        agree("volume", &columns.0, &must, &columns, faults);
+        volumes.insert(volume.generation.clone(), volume);
+    }
+    Ok(volumes)
+}
+
+fn runs(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<RunId, (u64, Run)>> {
+    let rows = list(conn, "SELECT run, seq, job, over, json FROM runs", |row| {
+        let columns: (String, String, i64) = (row.get(0)?, row.get(2)?, row.get(3)?);
+        Ok((columns, (number(row, 1)?, row.get::<_, String>(4)?)))
+    })?;
+    let mut runs = BTreeMap::new();
+    for (columns, (seq, json)) in rows {
+        let Some(run) = told::<Run>(&json, faults) else {
+            continue;
+        };
+        let must = (
+            run.new.run.as_str().to_owned(),
+            run.new.job.as_str().to_owned(),
+            i64::from(run.end.is_some()),
+        );
+        agree("run", &columns.0, &must, &columns, faults);
+        runs.insert(run.new.run.clone(), (seq, run));
+    }
+    Ok(runs)
+}
+
+fn judgements(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Generation, (u64, Judgement)>> {
+    let sql = "SELECT generation, seq, job, proposal, json FROM judgements";
+    let rows = list(conn, sql, |row| {
+        let columns: (String, String, [u8; 32]) = (row.get(0)?, row.get(2)?, row.get(3)?);
+        Ok((columns, (number(row, 1)?, row.get::<_, String>(4)?)))
+    })?;
+    let mut judgements = BTreeMap::new();
+    for (columns, (seq, json)) in rows {
+        let Some(judgement) = told::<Judgement>(&json, faults) else {
+            continue;
+        };
+        let must = (
+            judgement.generation.as_str().to_owned(),
+            judgement.job.as_str().to_owned(),
+            *judgement.proposal.as_bytes(),
+        );
+        agree("verdict", &columns.0, &must, &columns, faults);
+        judgements.insert(judgement.generation.clone(), (seq, judgement));
+    }
+    Ok(judgements)
+}
+
+fn calls(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Place, Call>> {
+    let sql = "SELECT intent_seq, outcome_seq, at_ms, scope, key, state, execution_id, generation, job_scoped FROM calls";
+    let rows = list(conn, sql, |row| {
+        let outcome_seq = row.get::<_, Option<i64>>(1)?.map(i64::unsigned_abs);
+        let columns: [Option<String>; 6] = [
+            row.get(3)?,
+            row.get(4)?,
+            row.get(5)?,
+            row.get(6)?,
+            row.get(7)?,
+            row.get(8)?,
+        ];
+        Ok((row.get::<_, i64>(0)?, (outcome_seq, number(row, 2)?, columns)))
+    })?;
+    let mut records = conn
+        .prepare(select_calls!("WHERE c.intent_seq = ?1"))
+        .map_err(fault("verify the calls"))?;
+    let mut calls = BTreeMap::new();
+    for (intent_seq, (outcome_seq, at_ms, columns)) in rows {
+        let raw = records.query_row([intent_seq], row::raw_call);
+        let state = match raw.map_err(fault("verify the calls")).and_then(row::fold_call) {
+            Ok(call) => call.state,
+            Err(e) => {
+                faults.add(format!("the call of entry {intent_seq}: {e}"));
+                continue;
+            }
+        };
+        let intent = state.intent();
+        let place = (row::scope(&intent.scope), intent.key.as_str().to_owned());
+        let must = [
+            Some(place.0.clone()),
+            Some(place.1.clone()),
+            Some(row::state_of_call(&state).to_owned()),
+            Some(intent.execution_id.as_str().to_owned()),
+            Some(intent.generation.as_str().to_owned()),
+            row::job_scoped(intent).map(str::to_owned),
+        ];
+        agree("call", intent.execution_id.as_str(), &must, &columns, faults);
+        let row = Call {
+            state,
+            intent_seq: intent_seq.unsigned_abs(),
+            outcome_seq,
+            at_ms,
+        };
+        calls.insert(place, row);
+    }
+    Ok(calls)
+}
+
+fn differ<K: Ord + Debug, V: PartialEq>(
+    what: &str,
+    folded: &BTreeMap<K, V>,
+    stored: &BTreeMap<K, V>,
+    faults: &mut Faults,
+) {
+    for (key, value) in folded {
+        if stored.get(key) != Some(value) {
+            faults.add(format!(
+                "the stored {what} {key:?} does not follow from the entries"
+            ));
+        }
+    }
+    for key in stored.keys().filter(|key| !folded.contains_key(*key)) {
+        faults.add(format!("the stored {what} {key:?} has no entry"));
+    }
+}
