@@ -23,7 +23,10 @@ fn schema(name: &str) -> Value {
 /// Gives the body of `struct Name` or `enum Name`.
 fn body<'a>(source: &'a str, kind: &str, name: &str) -> &'a str {
     let head = format!("pub {kind} {name} {{\n");
-    let rest = source.split_once(&head).unwrap_or_else(|| panic!("no {kind} {name}")).1;
+    let rest = source
+        .split_once(&head)
+        .unwrap_or_else(|| panic!("no {kind} {name}"))
+        .1;
     rest.split_once("\n}\n").unwrap().0
 }
 
@@ -61,17 +64,29 @@ fn variants(source: &str, name: &str, between: char) -> BTreeSet<String> {
 }
 
 fn strings(value: &Value) -> BTreeSet<String> {
-    value.as_array().unwrap().iter().map(|v| v.as_str().unwrap().to_owned()).collect()
+    value
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| v.as_str().unwrap().to_owned())
+        .collect()
 }
 
 /// Compares one object of a schema with the struct that it stands for.
 fn same(object: &Value, source: &str, name: &str, also_required: &[&str]) {
     assert_eq!(object["additionalProperties"], false, "{name} is closed");
     let fields = fields(source, name);
-    let given: BTreeSet<String> = object["properties"].as_object().unwrap().keys().cloned().collect();
+    let given: BTreeSet<String> = object["properties"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .cloned()
+        .collect();
     let wanted: BTreeSet<String> = fields.iter().map(|(field, _)| field.clone()).collect();
     assert_eq!(given, wanted, "the keys of {name}");
-    let must = fields.iter().filter(|(field, required)| *required || also_required.contains(&field.as_str()));
+    let must = fields
+        .iter()
+        .filter(|(field, required)| *required || also_required.contains(&field.as_str()));
     let must: BTreeSet<String> = must.map(|(field, _)| field.clone()).collect();
     assert_eq!(strings(&object["required"]), must, "what {name} requires");
 }
@@ -103,11 +118,26 @@ fn the_schema_of_a_job_is_what_core_parses() {
     let volume = read("crates/core/src/volume.rs");
     let installer = read("crates/core/src/installer.rs");
     for (given, wanted) in [
-        (&schema["properties"]["durability"]["enum"], variants(&volume, "Durability", '-')),
-        (&schema["properties"]["confinement"]["enum"], variants(&source, "Confine", '_')),
-        (&schema["$defs"]["installer"]["enum"], variants(&installer, "Installer", '_')),
-        (&schema["$defs"]["certify"]["properties"]["project"]["enum"], variants(&installer, "ProjectInstall", '_')),
-        (&schema["$defs"]["certify"]["properties"]["retry"]["items"]["enum"], variants(&source, "RetryOn", '_')),
+        (
+            &schema["properties"]["durability"]["enum"],
+            variants(&volume, "Durability", '-'),
+        ),
+        (
+            &schema["properties"]["confinement"]["enum"],
+            variants(&source, "Confine", '_'),
+        ),
+        (
+            &schema["$defs"]["installer"]["enum"],
+            variants(&installer, "Installer", '_'),
+        ),
+        (
+            &schema["$defs"]["certify"]["properties"]["project"]["enum"],
+            variants(&installer, "ProjectInstall", '_'),
+        ),
+        (
+            &schema["$defs"]["certify"]["properties"]["retry"]["items"]["enum"],
+            variants(&source, "RetryOn", '_'),
+        ),
     ] {
         assert_eq!(strings(given), wanted);
     }
@@ -126,12 +156,21 @@ fn the_schema_of_a_policy_is_what_core_parses() {
     same(&schema["$defs"]["gate"], &source, "Policy", &["keys"]);
     let confinement = read("crates/core/src/confinement.rs");
     let properties = &schema["$defs"]["gate"]["properties"];
-    assert_eq!(strings(&properties["confinement"]["enum"]), variants(&confinement, "Confinement", '_'));
-    assert_eq!(strings(&properties["consumption"]["enum"]), variants(&source, "ConsumptionRule", '_'));
+    assert_eq!(
+        strings(&properties["confinement"]["enum"]),
+        variants(&confinement, "Confinement", '_')
+    );
+    assert_eq!(
+        strings(&properties["consumption"]["enum"]),
+        variants(&source, "ConsumptionRule", '_')
+    );
     let example = &schema["examples"][0];
     Policy::parse(&toml::to_string(example).unwrap()).unwrap();
     for wrong in surprises(example) {
-        assert!(Policy::parse(&toml::to_string(&wrong).unwrap()).is_err(), "{wrong}");
+        assert!(
+            Policy::parse(&toml::to_string(&wrong).unwrap()).is_err(),
+            "{wrong}"
+        );
     }
 }
 
@@ -140,7 +179,10 @@ fn the_schema_of_a_policy_is_what_core_parses() {
 fn the_examples_show_every_key() {
     let shown = |object: &Value, example: &Value, but: &[&str]| {
         for key in object["properties"].as_object().unwrap().keys() {
-            assert!(but.contains(&key.as_str()) || example.get(key).is_some(), "{key} is in no example");
+            assert!(
+                but.contains(&key.as_str()) || example.get(key).is_some(),
+                "{key} is in no example"
+            );
         }
     };
     let job = schema("job");

@@ -28,14 +28,19 @@ fn walks() -> Vec<Vec<Hop>> {
     texts
         .map(|text| {
             let lines = text.lines().skip_while(|line| line.trim().is_empty());
-            lines.take_while(|line| line.starts_with("    ")).map(hop).collect()
+            lines
+                .take_while(|line| line.starts_with("    "))
+                .map(hop)
+                .collect()
         })
         .collect()
 }
 
 fn hop(line: &str) -> Hop {
     let place = line.split_whitespace().next().unwrap();
-    let (file, function) = place.split_once("::").unwrap_or_else(|| panic!("no function: {line}"));
+    let (file, function) = place
+        .split_once("::")
+        .unwrap_or_else(|| panic!("no function: {line}"));
     Hop {
         depth: line.len() - line.trim_start().len(),
         file: file.to_owned(),
@@ -73,7 +78,10 @@ fn names(text: &str, function: &str) -> bool {
 #[test]
 fn every_hop_of_a_walk_is_a_call() {
     let walks = walks();
-    assert!(walks.len() >= 3 && walks.iter().map(Vec::len).sum::<usize>() > 40, "the walks were found");
+    assert!(
+        walks.len() >= 3 && walks.iter().map(Vec::len).sum::<usize>() > 40,
+        "the walks were found"
+    );
     let mut wrong = Vec::new();
     for walk in &walks {
         for (at, hop) in walk.iter().enumerate() {
@@ -86,11 +94,18 @@ fn every_hop_of_a_walk_is_a_call() {
             };
             let callers = bodies(&source(&caller.file), &caller.function);
             if !callers.iter().any(|body| names(body, &hop.function)) {
-                wrong.push(format!("{}::{} does not call {}", caller.file, caller.function, hop.function));
+                wrong.push(format!(
+                    "{}::{} does not call {}",
+                    caller.file, caller.function, hop.function
+                ));
             }
         }
     }
-    assert!(wrong.is_empty(), "docs/architecture.md is out of date:\n  {}", wrong.join("\n  "));
+    assert!(
+        wrong.is_empty(),
+        "docs/architecture.md is out of date:\n  {}",
+        wrong.join("\n  ")
+    );
 }
 
 /// The tables name files in full, and neighbours of one by their name alone.
@@ -106,9 +121,16 @@ fn every_file_that_is_named_exists() {
             if !known {
                 continue;
             }
-            let place = if file.contains('/') { PathBuf::from(file) } else { beside.join(file) };
+            let place = if file.contains('/') {
+                PathBuf::from(file)
+            } else {
+                beside.join(file)
+            };
             let here = root().join(&place);
-            assert!(here.is_file() || root().join("docs").join(file).is_file(), "{file} in: {line}");
+            assert!(
+                here.is_file() || root().join("docs").join(file).is_file(),
+                "{file} in: {line}"
+            );
             beside = place.parent().unwrap().to_owned();
             checked += 1;
         }
