@@ -21,5 +21,7 @@ mod http;
 mod interop;
 mod probe;
 mod run;
+mod schemas;
 mod snapshots;
 mod tidy;
+mod walks;
