@@ -10,6 +10,7 @@
     reason = "a test prepares, looks at and spawns what the product may not"
 )]
 
+mod agents;
 mod contract;
 mod crash;
 mod daemon;
@@ -19,7 +20,9 @@ mod gate;
 mod harness;
 mod http;
 mod interop;
+mod kills;
 mod probe;
 mod run;
 mod snapshots;
 mod tidy;
+mod wipe;
