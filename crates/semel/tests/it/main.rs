@@ -10,6 +10,7 @@
     reason = "a test prepares, looks at and spawns what the product may not"
 )]
 
+mod agents;
 mod contract;
 mod crash;
 mod daemon;
@@ -19,9 +20,11 @@ mod gate;
 mod harness;
 mod http;
 mod interop;
+mod kills;
 mod probe;
 mod run;
 mod schemas;
 mod snapshots;
 mod tidy;
 mod walks;
+mod wipe;
