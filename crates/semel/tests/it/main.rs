@@ -23,6 +23,8 @@ mod interop;
 mod kills;
 mod probe;
 mod run;
+mod schemas;
 mod snapshots;
 mod tidy;
+mod walks;
 mod wipe;
