@@ -176,11 +176,11 @@ pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) ->
     let base = base_of(&disk)?;
     let git = Git::find(&engine.config.path).map_err(host)?;
     let (rules, format) = rules(&git, base.as_ref(), cancel)?;
-    let selection = select(disk.tree().handle(), &rules.tracked, &rules.ignore).map_err(host)?;
+    let selection = select(disk.tree().handle(), &rules.tracked, &rules.ignore).map_err(unreadable)?;
     let chosen = Chosen::of(selection);
     refuse_leftover(&rules, &chosen, disk.tree())?;
     let mut choose = |path: &RelPath, kind| Ok(chosen.choose(path, kind));
-    let sealed = tarball::pack(disk.tree(), &mut choose, &directory(engine)).map_err(host)?;
+    let sealed = tarball::pack(disk.tree(), &mut choose, &directory(engine)).map_err(unreadable)?;
     let proposal = complete(sealed.manifest, sealed.path, disk.tree(), format)?;
     let text = proposal.manifest.to_json()?;
     plain::write_file(&manifest_path(engine, &proposal.digest()), &text).map_err(host)?;
@@ -204,11 +204,25 @@ fn refuse_leftover(rules: &BaseRules, chosen: &Chosen, root: &Root) -> Result<()
     let skip = |path: &RelPath, kind: FileKind| {
         rules.tracked.contains(path) || matches!(chosen.choose(path, kind), Choice::LeaveOut(_))
     };
-    match leftover::find(root.handle(), &skip).map_err(host)? {
+    match leftover::find(root.handle(), &skip).map_err(unreadable)? {
         None => Ok(()),
         Some((path, of)) => Err(
             Refusal::new(Code::TreeNotEmpty, format!("{of} was left in the draft")).name(path.to_string()),
         ),
+    }
+}
+
+/// An entry that its owner closed is the draft's fault, not the system's: trying again would change nothing.
+fn unreadable(error: semel_host::Error) -> Refusal {
+    match &error {
+        semel_host::Error::Io { path, source, .. }
+            if source.kind() == std::io::ErrorKind::PermissionDenied =>
+        {
+            Refusal::new(Code::ProposalRefused, "an entry of the draft cannot be read")
+                .reason("unreadable")
+                .name(path)
+        }
+        _ => host(error),
     }
 }
 

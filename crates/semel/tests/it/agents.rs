@@ -1,6 +1,6 @@
 //! Agents that misbehave: each is refused by name, and reaches nothing that is not its own.
 
-use crate::harness::{RUN, Site, last_draft, processes_with, said, text};
+use crate::harness::{RUN, Site, is_root, last_draft, processes_with, said, text};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -151,18 +151,6 @@ const LEFT: &[(&str, &str, i32, &str)] = &[
     ),
     ("a link inside", "os.symlink('lib.rs', 'src/other.rs')", 0, ""),
     (
-        "a closed file",
-        "open('closed', 'w').close(); os.chmod('closed', 0)",
-        0,
-        "",
-    ),
-    (
-        "a closed directory",
-        "os.mkdir('d'); open('d/f', 'w').close(); os.chmod('d', 0)",
-        0,
-        "",
-    ),
-    (
         "a setuid file",
         "open('s', 'w').close(); os.chmod('s', 0o4755)",
         0,
@@ -178,8 +166,8 @@ const LEFT: &[(&str, &str, i32, &str)] = &[
     (
         "a nested repository",
         "subprocess.run(['git', 'init', '-q', 'sub'], check=True); open('sub/f', 'w').close()",
-        0,
-        "",
+        29,
+        "proposal_refused",
     ),
     ("its repository gone", "shutil.rmtree('.git')", 0, ""),
     (
@@ -245,6 +233,37 @@ fn what_an_agent_leaves_is_taken_whole_or_refused_by_name() {
             assert_eq!(answer["code"], *wire, "{name}");
         }
         assert!(processes_with(&site.marker).is_empty(), "{name}");
+    }
+    site.at_rest();
+}
+
+/// Root reads everything; whoever cannot is told, and the job is not stuck for it.
+#[test]
+fn an_entry_that_nobody_can_read_is_refused_by_name() {
+    let site = Site::new();
+    for (name, code) in [
+        ("closed", "open('closed', 'w').close(); os.chmod('closed', 0)"),
+        (
+            "dir",
+            "os.mkdir('dir'); open('dir/f', 'w').close(); os.chmod('dir', 0)",
+        ),
+    ] {
+        site.agent(&format!("import os\n{code}\n"));
+        if is_root() {
+            assert_eq!(
+                site.json(&["run", "job.toml", "--new-attempt"])["status"],
+                "certified"
+            );
+            continue;
+        }
+        for _ in 0..2 {
+            let refusal = site.refused(RUN, 29);
+            assert_eq!(
+                (text(&refusal["code"]), text(&refusal["reason"])),
+                ("proposal_refused", "unreadable")
+            );
+            assert!(refusal["names"].to_string().contains(name), "{refusal}");
+        }
     }
     site.at_rest();
 }

@@ -335,7 +335,7 @@ fn certify_holds_its_job_and_a_killed_one_is_in_nobodys_way() {
         .map(ToString::to_string)
         .collect()
     };
-    let slow = certify("sleep 300 {report}");
+    let slow = certify("tail -f /dev/null {report}");
     let slow: Vec<&str> = slow.iter().map(String::as_str).collect();
     let mut under_way = site.spawn(&slow);
     assert!(under_way.hears("record   "));
@@ -345,7 +345,8 @@ fn certify_holds_its_job_and_a_killed_one_is_in_nobodys_way() {
     }
     assert!(under_way.child.try_wait().unwrap().is_none());
     under_way.signal(libc::SIGKILL);
-    under_way.ends(Duration::from_secs(10)).unwrap();
+    let status = under_way.ends(Duration::from_secs(10)).unwrap();
+    assert_eq!(status.signal(), Some(libc::SIGKILL));
     let good = certify("python3 check.py {report}");
     let good: Vec<&str> = good.iter().map(String::as_str).collect();
     let done = site.json(&good);
@@ -365,5 +366,16 @@ fn certify_holds_its_job_and_a_killed_one_is_in_nobodys_way() {
     assert!(under_way.hears("record   "));
     assert_eq!(site.json(&["cancel", "small"])["status"], "told");
     assert_eq!(under_way.ends(Duration::from_secs(15)).unwrap().code(), Some(143));
+    site.at_rest();
+}
+
+#[test]
+fn a_job_file_that_changed_ends_the_unfinished_run_of_the_old_one() {
+    let site = Site::new();
+    let out = site.run(&["run", "job.toml", "--crash-at", "sealed"]);
+    assert_eq!(out.status.signal(), Some(libc::SIGKILL));
+    site.job("timeout = \"50s\" => timeout = \"49s\"");
+    assert_eq!(site.json(RUN)["status"], "certified");
+    assert_eq!(site.volumes().iter().filter(|v| v["role"] == "draft").count(), 2);
     site.at_rest();
 }

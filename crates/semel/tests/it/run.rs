@@ -171,3 +171,91 @@ fn a_job_file_and_what_it_names_lie_outside_of_the_state_root() {
     assert_eq!(out.status.code(), Some(78), "{}", said(&out));
     assert!(!site.at(".local").exists());
 }
+
+/// For people who run their own agents: open, work, end, seal, certify, gate.
+#[test]
+fn a_draft_of_a_persons_own_is_sealed_certified_and_gated() {
+    let site = Site::new();
+    let repository = site.repository();
+    let opened = site.json(&["volume", "open", "own", "--from", repository.to_str().unwrap()]);
+    let generation = text(&opened["generation"]);
+    assert_eq!(site.refused(&["seal", generation], 32)["code"], "volume_busy");
+    std::fs::write(site.at("token"), text(&opened["token"])).unwrap();
+    let arguments = json!({"path": "src/more.rs", "content": "//test own holds\n"}).to_string();
+    site.json(&[
+        "call",
+        "--token-file",
+        "token",
+        "write_file",
+        &arguments,
+        "--key",
+        "k",
+    ]);
+    site.json(&["volume", "end", generation]);
+    let sealed = site.json(&["seal", generation]);
+    let again = site.json(&["seal", generation]);
+    assert_eq!(
+        (&again["proposal"], &again["tree"]),
+        (&sealed["proposal"], &sealed["tree"])
+    );
+    let proposal = text(&sealed["proposal"]);
+    let certify = |more: &[&str]| {
+        let args = [
+            "certify",
+            "--job",
+            "own",
+            "--proposal",
+            proposal,
+            "--install",
+            "cargo",
+            "--test",
+        ];
+        [&args[..], more]
+            .concat()
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+    };
+    let late = certify(&["tail -f /dev/null {report}", "--timeout", "1s", "--attempts", "2"]);
+    let late: Vec<&str> = late.iter().map(String::as_str).collect();
+    assert_eq!(site.refused(&late, 24)["code"], "timed_out");
+    let refused = site.certificates();
+    assert_eq!(refused.len(), 2, "a passed deadline is worth another generation");
+    assert!(
+        refused
+            .iter()
+            .all(|s| s["predicate"]["verdict"].to_string().contains("timed_out"))
+    );
+    let good = certify(&["python3 check.py {report}"]);
+    let good: Vec<&str> = good.iter().map(String::as_str).collect();
+    let done = site.json(&good);
+    assert_eq!(done["counts"]["passed"], 1);
+    gated(&site, &done);
+    site.at_rest();
+}
+
+/// Merges what was certified by hand, and asks the gate.
+fn gated(site: &Site, done: &Value) {
+    std::fs::write(site.repository().join("src/more.rs"), "//test own holds\n").unwrap();
+    let commit = site.commit_all("the person's own merge");
+    let key = site.json(&["key", "show"]);
+    let policy = format!(
+        "[gate]\nkeys = [\"{}\"]\nrecipe = \"{}\"\nmax_attempts = 3\n",
+        text(&key["ssh"]).trim(),
+        text(&done["recipe"])
+    );
+    std::fs::write(site.at("policy.toml"), policy).unwrap();
+    let envelope = text(&done["envelope"]);
+    let gate = [
+        "gate",
+        "--repository",
+        "repo",
+        "--certificate",
+        envelope,
+        "--policy",
+        "policy.toml",
+        "--commit",
+        &commit,
+    ];
+    assert_eq!(site.json(&gate)["verdict"]["pass"], json!(true));
+}
