@@ -3,6 +3,7 @@
 //! Every prefix of such a file is valid, so a cut made before sealing cannot be seen: always named as weak.
 
 use super::pep::{Requirement, normal_name, normal_version};
+use super::uv_inputs::{self, Needs};
 use super::{Algorithm, Artifact, Declared, Format, Lockfile, Package, Scope, Source, incomplete, resolve};
 use crate::code::Refusal;
 use crate::digest::from_hex;
@@ -152,43 +153,103 @@ fn artifact(hash: &str, url: Option<&str>) -> Option<Artifact> {
     })
 }
 
-/// Compares with `requirements*.in` where one lies beside, and follows what is included.
+/// Is what a requirements file was made from.
+struct Inputs {
+    /// Each requirement, with where it is declared.
+    wanted: Vec<(String, Requirement)>,
+    /// What they cannot show.
+    weak: Vec<String>,
+}
+
+/// Compares with what is declared beside the file, and follows what is included.
 pub(super) fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<String>, Refusal> {
     let mut held: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     collect(lock, declared, &mut seen, &mut held)?;
-    let input = source_of(&lock.path);
-    let Some(text) = input.as_ref().and_then(|p| declared.texts.get(p)) else {
+    let Some(inputs) = inputs(lock, declared)? else {
         return Ok(vec![format!("{}: no declared inputs lie beside it", lock.path)]);
     };
-    let input = input.map(|p| p.to_string()).unwrap_or_default();
-    let text = core::str::from_utf8(text)
-        .map_err(|_| incomplete(&lock.path, "has a manifest that is not UTF-8").name(&input))?;
-    for (number, line) in logical_lines(lock, text)? {
-        if line.starts_with('-') || line.contains("://") || line.starts_with('.') {
-            continue;
-        }
-        let wanted = Requirement::parse(&line).ok_or_else(|| {
-            incomplete(&lock.path, "has a manifest with a line that is not understood")
-                .name(format!("{input} line {number}"))
-        })?;
+    for (place, wanted) in &inputs.wanted {
         // A requirement with a marker may be left out for the platform that was locked for.
         match held.get(&wanted.name) {
             None if wanted.marker.is_some() => {}
             None => {
-                return Err(incomplete(&lock.path, "lacks a declared dependency").name(wanted.plain()));
+                return Err(incomplete(&lock.path, "lacks a declared dependency")
+                    .names([wanted.plain(), place.clone()]));
             }
             Some(versions) => {
                 if let Some(pinned) = wanted.pinned().filter(|p| !versions.contains(*p)) {
                     return Err(
                         incomplete(&lock.path, "holds another version than the one declared")
-                            .name(format!("{}=={pinned}", wanted.name)),
+                            .names([format!("{}=={pinned}", wanted.name), place.clone()]),
                     );
                 }
             }
         }
     }
-    Ok(Vec::new())
+    Ok(inputs.weak)
+}
+
+/// Finds what a requirements file was made from: the same name with `.in`; else, for `requirements.txt` alone, what
+/// the project beside it always needs.
+fn inputs(lock: &Lockfile, declared: &Declared) -> Result<Option<Inputs>, Refusal> {
+    let input = source_of(&lock.path);
+    if let Some((path, text)) = input.and_then(|path| Some((path.clone(), declared.texts.get(&path)?))) {
+        return of_input(lock, &path, text).map(Some);
+    }
+    let usual = lock.path.split_last();
+    if usual.is_none_or(|(_, name)| name != Format::Requirements.file_name().as_bytes()) {
+        return Ok(None);
+    }
+    of_project(lock, declared)
+}
+
+fn of_input(lock: &Lockfile, input: &RelPath, text: &[u8]) -> Result<Inputs, Refusal> {
+    let text = core::str::from_utf8(text)
+        .map_err(|_| incomplete(&lock.path, "has a manifest that is not UTF-8").name(input.to_string()))?;
+    let mut wanted = Vec::new();
+    for (number, line) in logical_lines(lock, text)? {
+        if line.starts_with('-') || line.contains("://") || line.starts_with('.') {
+            continue;
+        }
+        let place = format!("{input} line {number}");
+        let requirement = Requirement::parse(&line).ok_or_else(|| {
+            incomplete(&lock.path, "has a manifest with a line that is not understood").name(&place)
+        })?;
+        wanted.push((place, requirement));
+    }
+    Ok(Inputs {
+        wanted,
+        weak: Vec::new(),
+    })
+}
+
+fn of_project(lock: &Lockfile, declared: &Declared) -> Result<Option<Inputs>, Refusal> {
+    let Some(needs) = uv_inputs::needs(lock, declared)? else {
+        return Ok(None);
+    };
+    let mut inputs = Inputs {
+        wanted: Vec::new(),
+        weak: Vec::new(),
+    };
+    let Needs::Listed(texts) = needs else {
+        inputs.weak.push(format!(
+            "{}: the dependencies of the project beside it are computed, not declared",
+            lock.path
+        ));
+        return Ok(Some(inputs));
+    };
+    for text in texts {
+        let requirement = Requirement::parse(&text).ok_or_else(|| {
+            incomplete(
+                &lock.path,
+                "has a manifest with a requirement that is not understood",
+            )
+            .name(&text)
+        })?;
+        inputs.wanted.push(("pyproject.toml".to_owned(), requirement));
+    }
+    Ok(Some(inputs))
 }
 
 fn collect(

@@ -355,6 +355,42 @@ fn twins_orphans_and_unbound_sources_of_cargo_and_npm_are_refused() {
     assert!(check("package-lock.json", nested.as_bytes(), &node).is_ok());
 }
 
+/// Cut at the end of a record, such a file is a valid one with fewer pins; the manifest beside it tells.
+#[test]
+fn requirements_close_over_the_project_beside_them() {
+    let project = |needs: &str| {
+        let text = format!("[project]\nname = \"demo\"\nversion = \"1\"\n{needs}\n");
+        declared(&[("pyproject.toml", &text)])
+    };
+    let weak = |beside: &Declared| check("requirements.txt", REQUIREMENTS.as_bytes(), beside).unwrap();
+    let whole = project("dependencies = [\"six>=1\", \"tomli ; python_version < '3.11'\"]");
+    assert_eq!(weak(&whole).len(), 1, "the format is weak, its inputs are there");
+    for (needs, part) in [
+        ("dependencies = [\"six\", \"Ruff >= 0.1\"]", "ruff>=0.1"),
+        ("dependencies = [\"six==1.16.0\"]", "six==1.16.0"),
+        ("dependencies = [\"six\", \"?\"]", "?"),
+        ("dependencies = [\"six\"", "pyproject.toml"),
+    ] {
+        refused("requirements.txt", REQUIREMENTS, &project(needs), part);
+    }
+    let computed = weak(&project("dynamic = [\"dependencies\"]"));
+    assert!(computed[1].contains("computed"), "{computed:?}");
+    let none = declared(&[("pyproject.toml", "[tool.black]\nline-length = 100\n")]);
+    assert!(weak(&none)[1].contains("no declared inputs"));
+    // Another file than the usual one need not hold what the project needs.
+    let other = project("dependencies = [\"ruff\"]");
+    assert_eq!(
+        check("requirements-dev.txt", REQUIREMENTS.as_bytes(), &other)
+            .unwrap()
+            .len(),
+        2
+    );
+    // Its own input comes first.
+    let mut both = other;
+    both.texts.insert(at("requirements.in"), b"six\n".to_vec());
+    assert_eq!(weak(&both).len(), 1);
+}
+
 #[test]
 fn requirements_name_the_line() {
     let none = Declared::default();
