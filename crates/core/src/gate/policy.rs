@@ -8,7 +8,7 @@ use crate::code::{Code, Refusal};
 use crate::confinement::Confinement;
 use crate::digest::Sha256;
 use crate::git_tree::ObjectId;
-use crate::path::{RelPath, shown};
+use crate::path::RelPath;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
