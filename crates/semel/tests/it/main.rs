@@ -11,6 +11,7 @@
 )]
 
 mod agents;
+mod cases;
 mod contract;
 mod crash;
 mod daemon;
