@@ -166,10 +166,8 @@ pub(super) fn run(
 
 /// Gives what surrounds every command of a job.
 pub(in crate::engine) fn isolation(engine: &Engine, confine: Confine) -> Isolation {
-    let mut hide = vec![engine.config.state.clone()];
-    hide.extend(engine.config.homes.iter().filter(|home| home.is_dir()).cloned());
     Isolation {
-        hide,
+        hide: engine.config.hidden(),
         read_only: Vec::new(),
         require: match confine {
             Confine::Require => Require::Full,
