@@ -10,6 +10,7 @@
     reason = "a test prepares, looks at and spawns what the product may not"
 )]
 
+mod broken;
 mod contract;
 mod crash;
 mod daemon;
