@@ -90,7 +90,9 @@ fn sync(step: Step, plan: &Plan) -> Result<Step> {
 /// Turns a step into one of the project's own build: other home, other cache, a tree that backends write into.
 fn build(step: Step, plan: &Plan) -> Step {
     let home = plan.home.join("build");
-    step.var("UV_CACHE_DIR", home.join("cache"))
+    // Compiled modules that it left in the tree would be run in place of the sources.
+    step.var("PYTHONDONTWRITEBYTECODE", "1")
+        .var("UV_CACHE_DIR", home.join("cache"))
         .home(home)
         .writes_tree()
 }

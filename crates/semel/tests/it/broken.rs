@@ -223,3 +223,92 @@ fn a_second_daemon_does_not_start_where_the_lock_file_was_removed() {
         .call(&volume, "write_file", "k", &json!({"path": "f", "content": "x"}));
     assert_eq!(reply.status, 200, "{}", reply.body);
 }
+
+/// A build backend inside of the tree: it makes the project's wheel, and leaves files behind.
+const BACKEND: &str = r#"
+import base64, hashlib, os, zipfile
+for place in PLANTED:
+    os.makedirs(os.path.dirname(place) or ".", exist_ok=True)
+    open(place, "w").write("planted = 1\n")
+def get_requires_for_build_editable(config=None): return []
+def build_editable(into, config=None, metadata=None):
+    info = "app-0.dist-info/"
+    files = {"app.pth": os.path.abspath("src") + "\n",
+             info + "METADATA": "Metadata-Version: 2.1\nName: app\nVersion: 0\nRequires-Python: >=3.9\n",
+             info + "WHEEL": "Wheel-Version: 1.0\nGenerator: b\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
+    digest = lambda text: base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+    record = [f"{name},sha256={digest(text)},{len(text)}\n" for name, text in files.items()]
+    files[info + "RECORD"] = "".join(record) + info + "RECORD,,\n"
+    with zipfile.ZipFile(os.path.join(into, "app-0-py3-none-any.whl"), "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+    return "app-0-py3-none-any.whl"
+"#;
+
+/// What a build leaves in the tree is not in the tree that will be merged: it is set apart by name, and refused where
+/// it can change what the tests say.
+#[test]
+fn what_a_build_leaves_in_the_tree_is_set_apart() {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/bin");
+    if !tools.join("uv").exists() {
+        crate::harness::skipped("there is no uv in .tools");
+        return;
+    }
+    let site = Site::new();
+    let write = |name: &str, text: &str| std::fs::write(site.repository().join(name), text).unwrap();
+    write(
+        "pyproject.toml",
+        "[project]\nname = \"app\"\nversion = \"0\"\nrequires-python = \">=3.9\"\n[build-system]\nrequires = []\n\
+         build-backend = \"backend\"\nbackend-path = [\".\"]\n",
+    );
+    write(
+        "uv.lock",
+        "version = 1\nrevision = 3\nrequires-python = \">=3.9\"\n\n[[package]]\nname = \"app\"\nversion = \"0\"\n\
+         source = { editable = \".\" }\n",
+    );
+    let certify = |planted: &str| {
+        write("backend.py", &BACKEND.replace("PLANTED", planted));
+        let commit = site.commit_all("backend");
+        let mut command = site.command(&[
+            "certify",
+            "--job",
+            "build",
+            "--git",
+            &commit,
+            "--repository",
+            "repo",
+            "--install",
+            "uv",
+            "--unbound-backend",
+            "--test",
+            "python3 check.py {report}",
+            "--json",
+        ]);
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", tools.display());
+        let out = command.env("PATH", path).output().unwrap();
+        let value: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{}", said(&out)));
+        (out.status.code(), value)
+    };
+    for guilty in [
+        "conftest.py",
+        "tests/test_more.py",
+        "src/__pycache__/lib.cpython-311.pyc",
+    ] {
+        let (code, refusal) = certify(&format!("[{guilty:?}]"));
+        assert_eq!(
+            (code, refusal["reason"].as_str()),
+            (Some(28), Some("new_file")),
+            "{refusal}"
+        );
+        assert_eq!(refusal["names"], json!([guilty]));
+    }
+    let (code, done) = certify("['src/_version.py', 'src/app.egg-info/PKG-INFO']");
+    assert_eq!(code, Some(0), "{done}");
+    let statement = crate::harness::statement(text(&done["envelope"]).as_ref());
+    let weak = statement["predicate"]["weak"].as_array().unwrap().iter();
+    let new: Vec<&Value> = weak
+        .filter(|weak| weak["name"] == "new_file")
+        .map(|weak| &weak["about"])
+        .collect();
+    assert_eq!(new, ["src/_version.py", "src/app.egg-info/PKG-INFO"]);
+}
