@@ -50,7 +50,8 @@ pub enum End {
     /// It did not; the volume is kept for salvage.
     Dirty {
         /// Why, as a stable name: `agent_failed`, `timed_out`, `cancelled`, `owner_died`, `boot_changed`,
-        /// `outcome_unknown`, `process_tree_unproved`, `identity_changed`, `ended_dirty`, `certification_refused`.
+        /// `outcome_unknown`, `process_tree_unproved`, `identity_changed`, `journal_rolled_back`, `ended_dirty`,
+        /// `certification_refused`.
         reason: String,
     },
 }

@@ -58,6 +58,21 @@ pub fn read_file(path: &Path, cap_bytes: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Names the very file that stands at a path, without opening it: inode and time of birth, where it has one. A copy
+/// in its place is another one.
+///
+/// # Errors
+/// `io_failed`.
+pub fn birth(path: &Path) -> Result<String> {
+    use rustix::fs::{CWD, StatxFlags};
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    let facts = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted)
+        .map_err(|e| Error::io("examine", path, e))?;
+    let born = (facts.stx_mask & StatxFlags::BTIME.bits() != 0).then_some(facts.stx_btime);
+    let born = born.map_or_else(String::new, |at| format!("{}.{:09}", at.tv_sec, at.tv_nsec));
+    Ok(format!("{}-{born}", facts.stx_ino))
+}
+
 /// Digests a whole file.
 ///
 /// # Errors

@@ -63,6 +63,8 @@ pub(crate) struct Config {
     pub(crate) revoked_keys: Vec<KeyId>,
     /// Homes, which no sandbox may see.
     pub(crate) homes: Vec<PathBuf>,
+    /// The operator's files, which may hold credentials of the fetch stage: no sandbox may see them.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// Variables that name a proxy, an index or a trust store: handed to the fetch stage of a person's own command.
@@ -135,7 +137,8 @@ impl Config {
     /// job names; for a relative one.
     pub(crate) fn load(state: Option<&Path>, file: Option<&Path>) -> Result<Self, Refusal> {
         let in_job = variable("SEMEL_JOB").is_some();
-        let read = read_file(file, in_job)?;
+        let place = file_place(file, in_job);
+        let read = place.as_deref().map(read_file).transpose()?.unwrap_or_default();
         let state = match (state, &read.state) {
             (Some(flag), _) => flag.to_owned(),
             (None, Some(set)) => set.clone(),
@@ -161,21 +164,40 @@ impl Config {
             },
             revoked_keys: read.revoked_keys.clone(),
             homes: homes(),
+            files: operator_files(place.as_deref()),
         })
+    }
+
+    /// Gives what no sandbox may see, of what is there: state root, homes, the operator's files.
+    pub(crate) fn hidden(&self) -> Vec<PathBuf> {
+        let others = self
+            .homes
+            .iter()
+            .chain(&self.files)
+            .filter(|place| place.exists());
+        std::iter::once(&self.state).chain(others).cloned().collect()
     }
 }
 
-fn read_file(named: Option<&Path>, in_job: bool) -> Result<File, Refusal> {
-    let place = match named {
-        Some(place) => place.to_owned(),
-        None => match person_file(in_job).filter(|place| place.exists()) {
-            Some(place) => place,
-            None if Path::new(SYSTEM_FILE).exists() => SYSTEM_FILE.into(),
-            None => return Ok(File::default()),
-        },
-    };
+/// The file that was read, whatever its place, and the place of the system's.
+fn operator_files(read: Option<&Path>) -> Vec<PathBuf> {
+    let system = Path::new(SYSTEM_FILE).parent().map(Path::to_owned);
+    let read = read.and_then(|place| place.canonicalize().ok());
+    system.into_iter().chain(read).collect()
+}
+
+fn file_place(named: Option<&Path>, in_job: bool) -> Option<PathBuf> {
+    match named {
+        Some(place) => Some(place.to_owned()),
+        None => person_file(in_job)
+            .filter(|place| place.exists())
+            .or_else(|| Some(PathBuf::from(SYSTEM_FILE)).filter(|place| place.exists())),
+    }
+}
+
+fn read_file(place: &Path) -> Result<File, Refusal> {
     #[expect(clippy::disallowed_methods, reason = "the operator's file is configuration")]
-    let text = std::fs::read_to_string(&place)
+    let text = std::fs::read_to_string(place)
         .map_err(|e| bad(format!("cannot read the configuration: {e}")).name(place.display().to_string()))?;
     toml::from_str(&text).map_err(|e| {
         semel_core::code::toml_refusal(Code::BadConfig, "the configuration", &text, &e)

@@ -4,6 +4,7 @@ use crate::client::{Ask, Place, Unanswered, ask};
 use crate::config::Config;
 use crate::engine::crash::Hooks;
 use crate::engine::gateway::Gateway;
+use crate::engine::mark;
 use crate::engine::recover::{Recovery, recover};
 use crate::engine::{Engine, host, store};
 use crate::limits;
@@ -66,7 +67,9 @@ pub(crate) fn daemon(config: Config, hooks: Hooks) -> Result<Daemon, Refusal> {
         volumes: Arc::new(Volumes::open(&config.state).map_err(host)?),
         config: Arc::new(config),
     };
-    let recovery = recover(&engine, &hooks)?;
+    let age = mark::compare(&engine, &root)?;
+    let recovery = recover(&engine, &hooks, age)?;
+    mark::write(&engine, &root)?;
     let operator = operator_token(&root)?;
     Ok(Daemon {
         gateway: Gateway::new(engine, hooks),

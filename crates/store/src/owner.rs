@@ -15,6 +15,8 @@ pub struct OwnerLock {
     dir: PathBuf,
     file: PathBuf,
     held: OwnedFd,
+    /// The directory, locked too: `owner.lock` can be removed, and a new one be locked by another process.
+    held_dir: OwnedFd,
 }
 
 impl OwnerLock {
@@ -31,7 +33,11 @@ impl OwnerLock {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let held = rustix::fs::open(&file, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| Refusal::new(Code::IoFailed, format!("owner.lock cannot be opened ({e})")))?;
-        match rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let held_dir = rustix::fs::open(dir, flags, Mode::empty())
+            .map_err(|e| Refusal::new(Code::IoFailed, format!("the state root cannot be opened ({e})")))?;
+        let lock = |fd: &OwnedFd| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive);
+        match lock(&held).and_then(|()| lock(&held_dir)) {
             Ok(()) => rustix::fs::fchmod(&held, Mode::RUSR | Mode::WUSR)
                 .map_err(|e| {
                     Refusal::new(Code::IoFailed, format!("owner.lock is not of this user ({e})")).into()
@@ -40,6 +46,7 @@ impl OwnerLock {
                     dir: dir.to_path_buf(),
                     file,
                     held,
+                    held_dir,
                 }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Refused(
                 Refusal::new(Code::StoreUnavailable, "another process writes this journal")
@@ -68,6 +75,8 @@ impl Drop for OwnerLock {
     fn drop(&mut self) {
         // Said aloud: a child that is being spawned just now holds a copy of the descriptor until it executes.
         // Where it fails, closing the descriptor gives the lock up all the same.
-        let _closing_does_it_too = rustix::fs::flock(&self.held, FlockOperation::Unlock);
+        for held in [&self.held_dir, &self.held] {
+            let _closing_does_it_too = rustix::fs::flock(held, FlockOperation::Unlock);
+        }
     }
 }

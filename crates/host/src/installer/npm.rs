@@ -3,9 +3,11 @@
 //! `npm ci` alone, and no script of any package runs. Artifacts are fetched for a copy of the manifests, so that
 //! the tree stays empty until the offline stage.
 
-use super::plan::{Plan, Step, private_dir, selections, values_of};
+use super::plan::{LARGEST_TEXT, Plan, Step, private_dir, selections, values_of};
 use super::toolchain::Tools;
 use crate::error::{Error, Result};
+use crate::files::read_file;
+use crate::root::Root;
 use crate::sandbox::Network;
 use semel_core::installer::ProjectInstall;
 use semel_core::lockset::Selection;
@@ -84,17 +86,19 @@ fn copy_manifests(tree: &Path, copy: &Path) -> Result<()> {
     let mut files = named_by(&text, &lock)?;
     files.extend(lock.file_name().map(PathBuf::from));
     files.insert("package.json".into());
+    let root = Root::open(tree)?;
     for file in files {
-        let (from, to) = (tree.join(&file), copy.join(&file));
+        let to = copy.join(&file);
         // Links are never followed out of the tree; a tracked manifest is a plain file.
-        let plain = std::fs::symlink_metadata(&from).is_ok_and(|facts| facts.is_file());
-        if !plain {
+        let path = RelPath::parse(file.as_os_str().as_bytes())?;
+        let content = read_file(&root, &path, LARGEST_TEXT);
+        let Some(content) = content.ok().filter(|content| content.resolved == path) else {
             let name = semel_core::path::shown(file.as_os_str().as_bytes());
             let why = "the lock names a local package that is not a plain file of the tree";
             return Err(Refusal::new(Code::LockIncomplete, why).name(name).into());
-        }
+        };
         private_dir(to.parent().unwrap_or(copy))?;
-        std::fs::copy(&from, &to).map_err(|e| Error::io("copy", &from, e))?;
+        std::fs::write(&to, content.bytes).map_err(|e| Error::io("write", &to, e))?;
     }
     Ok(())
 }

@@ -4,7 +4,9 @@
 
 use super::toolchain::Tools;
 use crate::error::{Error, Result};
+use crate::files::read_file;
 use crate::process::{Cancel, Command, Confinement, End, Ended, Output, TreeEnded, run};
+use crate::root::Root;
 use crate::sandbox::{Network, Require, Sandbox, TreeAccess};
 use semel_core::confinement::Level;
 use semel_core::installer::ProjectInstall;
@@ -20,6 +22,8 @@ use std::time::{Duration, Instant};
 /// Where programs of the system are found inside.
 pub(super) const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 const CAPTURED: u64 = 4 << 20;
+/// The largest manifest, lock or local archive that is read.
+pub(super) const LARGEST_TEXT: u64 = 256 << 20;
 const LAST_LINES: usize = 40;
 const LONGEST_LINE: usize = 300;
 
@@ -73,6 +77,20 @@ impl Plan {
             return self.tree.clone();
         }
         self.tree.join(OsStr::from_bytes(self.directory.as_bytes()))
+    }
+
+    /// Reads a file beside the manifest; `None` where there is none. The tree is another's: no link leads out of it,
+    /// and nothing but a plain file is read.
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>> {
+        let path = self.directory.join(name.as_bytes())?;
+        match read_file(&Root::open(&self.tree)?, &path, LARGEST_TEXT) {
+            Ok(content) => String::from_utf8(content.bytes).map(Some).map_err(|_| {
+                let refusal = Refusal::new(Code::LockIncomplete, "a manifest is not UTF-8");
+                refusal.name(path.to_string()).into()
+            }),
+            Err(error) if error.code() == Code::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Makes the step that frees what a fetch left beside its cache; it runs inside, where it can reach no more.

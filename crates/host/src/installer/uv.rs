@@ -6,7 +6,7 @@
 
 use super::plan::{Plan, Step, selections, values_of};
 use super::toolchain::Tools;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::sandbox::Network;
 use semel_core::installer::ProjectInstall;
 use semel_core::lockset::{Lockfile, Scope, Selection, normal_name};
@@ -14,7 +14,6 @@ use semel_core::{Code, Refusal};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 const ALONE: &[&str] = &[
     "--all-extras",
@@ -91,7 +90,9 @@ fn sync(step: Step, plan: &Plan) -> Result<Step> {
 /// Turns a step into one of the project's own build: other home, other cache, a tree that backends write into.
 fn build(step: Step, plan: &Plan) -> Step {
     let home = plan.home.join("build");
-    step.var("UV_CACHE_DIR", home.join("cache"))
+    // Compiled modules that it left in the tree would be run in place of the sources.
+    step.var("PYTHONDONTWRITEBYTECODE", "1")
+        .var("UV_CACHE_DIR", home.join("cache"))
         .home(home)
         .writes_tree()
 }
@@ -108,7 +109,7 @@ fn base(plan: &Plan, network: Network) -> Result<Step> {
         .var("UV_PYTHON_DOWNLOADS", "never")
         .var("UV_NO_ENV_FILE", "1")
         .var("UV_PROJECT_ENVIRONMENT", plan.project_dir().join(".venv"));
-    if !configures_uv(&plan.project_dir())? {
+    if !configures_uv(plan)? {
         // Else uv would look for settings in the directories above the tree.
         step = step.var("UV_NO_CONFIG", "1");
     }
@@ -120,22 +121,14 @@ fn base(plan: &Plan, network: Network) -> Result<Step> {
     Ok(step)
 }
 
-fn read(path: &Path) -> Result<Option<String>> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Error::io("read", path, e)),
-    }
-}
-
 /// Whether the sealed tree itself holds settings of uv; these belong to the proposal.
-fn configures_uv(project: &Path) -> Result<bool> {
-    Ok(read(&project.join("uv.toml"))?.is_some() || settings(project)?.is_some())
+fn configures_uv(plan: &Plan) -> Result<bool> {
+    Ok(plan.text("uv.toml")?.is_some() || settings(plan)?.is_some())
 }
 
 /// The `[tool.uv]` of a manifest.
-fn settings(project: &Path) -> Result<Option<toml::Value>> {
-    let manifest = read(&project.join("pyproject.toml"))?.unwrap_or_default();
+fn settings(plan: &Plan) -> Result<Option<toml::Value>> {
+    let manifest = plan.text("pyproject.toml")?.unwrap_or_default();
     let parsed: toml::Table = toml::from_str(&manifest).unwrap_or_default();
     Ok(parsed.get("tool").and_then(|tool| tool.get("uv")).cloned())
 }
@@ -143,7 +136,7 @@ fn settings(project: &Path) -> Result<Option<toml::Value>> {
 /// `--locked` compares the index of the lock with the one that is set, so an index that the lock itself names
 /// stays set; one with credentials never does.
 fn kept_index(plan: &Plan) -> Result<Vec<(&'static str, OsString)>> {
-    let lock = read(&plan.project_dir().join("uv.lock"))?.unwrap_or_default();
+    let lock = plan.text("uv.lock")?.unwrap_or_default();
     let kept = INDEX_NAMES.iter().filter_map(|name| {
         let value = plan.network_env.get(std::ffi::OsStr::new(name))?;
         let url = std::str::from_utf8(value.as_bytes()).ok()?;
@@ -175,7 +168,7 @@ pub(super) fn selected(plan: &Plan, locks: &[&Lockfile]) -> Result<Selection> {
     if given("--all-groups") {
         selection.groups.clone_from(&groups);
     } else if !given("--no-default-groups") {
-        selection.groups = default_groups(&plan.project_dir(), &groups)?;
+        selection.groups = default_groups(plan, &groups)?;
     }
     if given("--all-extras") {
         selection.extras = extras;
@@ -197,8 +190,8 @@ pub(super) fn selected(plan: &Plan, locks: &[&Lockfile]) -> Result<Selection> {
     Ok(selection)
 }
 
-fn default_groups(project: &Path, all: &BTreeSet<String>) -> Result<BTreeSet<String>> {
-    let settings = settings(project)?;
+fn default_groups(plan: &Plan, all: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+    let settings = settings(plan)?;
     let named = settings.as_ref().and_then(|uv| uv.get("default-groups"));
     Ok(match named {
         None => BTreeSet::from(["dev".to_owned()]),

@@ -106,6 +106,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         certify,
         confine,
         base,
+        run: None,
     };
     let line = |line: &str| say(context, line);
     let result = certify::certify(&engine, &ask, Say::new(&line, None), interrupt.cancel());

@@ -208,14 +208,12 @@ fn command(engine: &Engine, job: &Job, draft: &Draft, around: &Surroundings) -> 
         stderr: meta.join("stderr"),
         cap_bytes: limits::OUTPUT,
     };
-    let mut hide = vec![engine.config.state.clone()];
-    hide.extend(engine.config.homes.iter().filter(|home| home.is_dir()).cloned());
     command.confinement = Confinement::Sandbox(Sandbox {
         tree: draft.opened.disk.tree_path(),
         tree_access: TreeAccess::Writable,
         home: around.home.clone(),
         tmp: around.tmp.clone(),
-        hide,
+        hide: engine.config.hidden(),
         read_only: around.read_only.clone(),
         writable: Vec::new(),
         network: Network::Host,

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 /// Says where the policy comes from; never from the tree under test.
 #[derive(Clone, Debug)]
 pub(crate) enum PolicySource {
-    /// A file of the host.
+    /// A file of the host, outside of the candidate's worktree.
     File(PathBuf),
     /// A blob of a base commit, which is given by its full id.
     Base {
@@ -109,7 +109,15 @@ fn policy(
             }
             repository.read_blob(&tree, path).map_err(host)?.1
         }
-        (PolicySource::File(place), _) => plain::read_file(place, LARGEST_POLICY).map_err(host)?,
+        (PolicySource::File(place), _) => {
+            if repository.checks_out(place) {
+                let why = "the policy lies in the candidate's own worktree, which is under test";
+                return Err(Refusal::new(Code::BadInput, why)
+                    .reason("policy_in_worktree")
+                    .name(place.display().to_string()));
+            }
+            plain::read_file(place, LARGEST_POLICY).map_err(host)?
+        }
         (PolicySource::Base { .. }, None) => {
             return Err(Refusal::new(Code::Internal, "a base without an id"));
         }

@@ -2,6 +2,7 @@
 
 use super::gateway::Gateway;
 use super::host;
+use super::mark;
 use crate::limits;
 use crate::telemetry::Heartbeat;
 use semel_core::ids::Incarnation;
@@ -28,7 +29,9 @@ pub(crate) fn beat(gateway: &Gateway, root: &StateRoot, incarnation: Incarnation
         counted: gateway.counters.read(),
     };
     let bytes = serde_json::to_vec(&heartbeat).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
-    root.replace(HEARTBEAT_FILE, &bytes, Keep::Unsynced).map_err(host)
+    root.replace(HEARTBEAT_FILE, &bytes, Keep::Unsynced)
+        .map_err(host)?;
+    mark::write(&gateway.engine, root)
 }
 
 /// Reads the heartbeat, if the daemon is alive.

@@ -26,6 +26,7 @@ pub(crate) mod interrupt;
 pub(crate) mod key;
 mod locks;
 pub(crate) mod look;
+pub(crate) mod mark;
 mod mutate;
 mod mutation;
 pub(crate) mod proposal;

@@ -4,6 +4,7 @@
 //! on any file that an agent can name.
 
 use super::crash::{CrashPoint, Hooks};
+use super::mark::Age;
 use super::mutation::survives;
 use super::volume::mark;
 use super::{Engine, host, store};
@@ -43,7 +44,7 @@ enum Boot {
 ///
 /// # Errors
 /// `store_unavailable`, `io_failed`: the daemon does not start.
-pub(crate) fn recover(engine: &Engine, hooks: &Hooks) -> Result<Recovery, Refusal> {
+pub(crate) fn recover(engine: &Engine, hooks: &Hooks, age: Age) -> Result<Recovery, Refusal> {
     let mut done = Recovery::default();
     let volumes = engine.journal.volumes(None).map_err(store)?;
     let mut by_generation: BTreeMap<Generation, Vec<Intent>> = BTreeMap::new();
@@ -60,7 +61,7 @@ pub(crate) fn recover(engine: &Engine, hooks: &Hooks) -> Result<Recovery, Refusa
     for volume in &volumes {
         match volume.state {
             VolumeState::Opening => end(engine, volume, "owner_died", &mut done)?,
-            VolumeState::Open => look_after(engine, volume, &mut done)?,
+            VolumeState::Open => look_after(engine, volume, age, &mut done)?,
             VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed => {}
         }
     }
@@ -87,7 +88,7 @@ pub(crate) fn end_orphans(engine: &Engine) -> Result<Vec<(Generation, String)>, 
     Ok(done.ended)
 }
 
-fn look_after(engine: &Engine, volume: &Volume, done: &mut Recovery) -> Result<(), Refusal> {
+fn look_after(engine: &Engine, volume: &Volume, age: Age, done: &mut Recovery) -> Result<(), Refusal> {
     let Some(identity) = &volume.identity else {
         return end(engine, volume, "identity_changed", done);
     };
@@ -102,6 +103,10 @@ fn look_after(engine: &Engine, volume: &Volume, done: &mut Recovery) -> Result<(
             return end(engine, volume, reason, done);
         }
     };
+    if age == Age::Unproven {
+        // It may have had effects that the journal forgot; a call sent again would have them twice.
+        return end(engine, volume, "journal_rolled_back", done);
+    }
     sweep(engine, &disk, done)?;
     if volume.owner == Owner::Process && !owner_alive(&disk).map_err(host)? {
         end(engine, volume, "owner_died", done)?;

@@ -392,7 +392,8 @@ impl Working<'_> {
 
     fn certify(&self, run: &Run, proposal: Sha256) -> Result<Run, Refusal> {
         let job = &self.asked.job;
-        // A pass that was recorded just before a kill is the certificate of this run.
+        // A pass of this very run, recorded just before a kill, is its certificate. No clock tells, and not the
+        // proposal alone: somebody may have certified it by hand, with another recipe.
         let passed = self
             .engine
             .journal
@@ -401,7 +402,9 @@ impl Working<'_> {
             .into_iter()
             .rev()
             .find(|judgement| {
-                judgement.refusal.is_none() && judgement.job == job.job && judgement.at >= run.new.at
+                judgement.refusal.is_none()
+                    && judgement.job == job.job
+                    && certify::is_of_run(self.engine, judgement, &run.new.run)
             });
         if let Some(judgement) = passed {
             let judgement = certify::heal(self.engine, &judgement.generation)?;
@@ -417,6 +420,7 @@ impl Working<'_> {
             certify: job.certify.clone(),
             confine: job.confinement,
             base: Some(self.base()?),
+            run: Some(run.new.run.clone()),
         };
         let certified = certify::certify(self.engine, &ask, self.say, self.cancel)?;
         self.say

@@ -12,6 +12,7 @@
 
 mod agents;
 mod cases;
+mod broken;
 mod contract;
 mod crash;
 mod daemon;

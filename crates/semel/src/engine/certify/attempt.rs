@@ -27,6 +27,7 @@ use semel_host::process::{Cancel, TreeEnded};
 use semel_host::sandbox::Require;
 use semel_host::{plain, volume as disk};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Is what an attempt has to show for itself.
@@ -152,11 +153,12 @@ pub(super) fn run(
         "bind     {}",
         names(locks.digests.keys().map(ToString::to_string))
     ));
-    let plans = attempt.install(&locks, evidence)?;
+    let (plans, records) = attempt.install(&locks, evidence)?;
     say.reached(Point::Installed);
-    let records = attempt.record(&plans, &locks, evidence)?;
+    attempt.keep_records(&records, evidence)?;
     say.reached(Point::Recorded);
     attempt.verify(&plans, &records, &manifest, proposal)?;
+    attempt.set_apart(&plans, &manifest, evidence)?;
     attempt.test(&plans, evidence)?;
     say.reached(Point::Tested);
     attempt.verify(&plans, &records, &manifest, proposal)?;
@@ -166,10 +168,8 @@ pub(super) fn run(
 
 /// Gives what surrounds every command of a job.
 pub(in crate::engine) fn isolation(engine: &Engine, confine: Confine) -> Isolation {
-    let mut hide = vec![engine.config.state.clone()];
-    hide.extend(engine.config.homes.iter().filter(|home| home.is_dir()).cloned());
     Isolation {
-        hide,
+        hide: engine.config.hidden(),
         read_only: Vec::new(),
         require: match confine {
             Confine::Require => Require::Full,
@@ -228,10 +228,16 @@ impl Attempt<'_> {
             .map_or(limits::CERTIFY_TIMEOUT, semel_core::job::Span::get)
     }
 
-    /// Fetches with the network, then installs without it, into a tree that holds no environment.
-    fn install(&self, locks: &Locks, evidence: &mut Evidence) -> Result<Vec<Plan>, Refusal> {
+    /// Fetches with the network, then installs without it, into a tree that holds no environment; records each
+    /// installation before the next one runs, so that a build of the project cannot change what came before it.
+    fn install(
+        &self,
+        locks: &Locks,
+        evidence: &mut Evidence,
+    ) -> Result<(Vec<Plan>, Vec<InstallRecord>), Refusal> {
         plain::private_directory(&self.work.join("install")).map_err(host)?;
         let mut plans = Vec::new();
+        let mut records = Vec::new();
         for installer in locks.parsed.keys() {
             let plan = self.plan(*installer)?;
             evidence.toolchain.extend(plan.tools.identities());
@@ -251,38 +257,31 @@ impl Attempt<'_> {
                 ended(outcome.tree_ended, name)?;
                 evidence.confined(outcome.level);
             }
+            records.push(self.record(&plan, locks, evidence)?);
             plans.push(plan);
         }
-        Ok(plans)
+        Ok((plans, records))
     }
 
     /// Records every installed byte, bound to the locks and to this generation.
-    fn record(
-        &self,
-        plans: &[Plan],
-        locks: &Locks,
-        evidence: &mut Evidence,
-    ) -> Result<Vec<InstallRecord>, Refusal> {
-        let mut records = Vec::new();
-        for plan in plans {
-            let lock = locks
-                .parsed
-                .get(&plan.tools.installer())
-                .into_iter()
-                .collect::<Vec<_>>();
-            let made = record(plan, self.disk.generation(), &lock, self.cancel).map_err(host)?;
-            evidence.weaken("install", made.weak.iter().cloned());
-            self.say.line(&format!(
-                "record   {} packages, {} entries",
-                made.packages.len(),
-                made.entries.len()
-            ));
-            records.push(made);
-        }
-        let bytes = semel_core::canonical::canonical_of(&records)?;
+    fn record(&self, plan: &Plan, locks: &Locks, evidence: &mut Evidence) -> Result<InstallRecord, Refusal> {
+        let lock = locks.parsed.get(&plan.tools.installer());
+        let lock: Vec<_> = lock.into_iter().collect();
+        let made = record(plan, self.disk.generation(), &lock, self.cancel).map_err(host)?;
+        evidence.weaken("install", made.weak.iter().cloned());
+        self.say.line(&format!(
+            "record   {} packages, {} entries",
+            made.packages.len(),
+            made.entries.len()
+        ));
+        Ok(made)
+    }
+
+    fn keep_records(&self, records: &Vec<InstallRecord>, evidence: &mut Evidence) -> Result<(), Refusal> {
+        let bytes = semel_core::canonical::canonical_of(records)?;
         plain::write_file(&self.reports.join("install-record.json"), &bytes).map_err(host)?;
         evidence.record = Some(bytes);
-        Ok(records)
+        Ok(())
     }
 
     /// Looks again: locks, installed bytes, source tree.
@@ -297,6 +296,37 @@ impl Attempt<'_> {
             verify_again(plan, record, self.disk.generation()).map_err(host)?;
         }
         input::same_tree(manifest, proposal.tree, self.disk.tree())
+    }
+
+    /// Sets apart what an installation left in the tree besides what it installed: no merge will hold it.
+    ///
+    /// The project's own build may write such files. Each is named as weak; one that can change what the tests say
+    /// is refused, since the merged tree would be tested without it.
+    fn set_apart(&self, plans: &[Plan], manifest: &Manifest, evidence: &mut Evidence) -> Result<(), Refusal> {
+        const NAMED: usize = 100;
+        let tree = self.disk.tree_path();
+        let installed = plans.iter().filter_map(|plan| {
+            let place = installer::environment(plan);
+            RelPath::parse(place.strip_prefix(&tree).ok()?.as_os_str().as_bytes()).ok()
+        });
+        let apart: Vec<RelPath> = installed.chain(self.ask.certify.caches.iter().cloned()).collect();
+        let new = input::new_files(manifest, &apart, self.disk.tree())?;
+        let guilty = new
+            .iter()
+            .filter(|path| surface::concerns_tests(path) || path.as_bytes().ends_with(b".pyc"));
+        let guilty: Vec<String> = guilty.take(NAMED).map(ToString::to_string).collect();
+        if !guilty.is_empty() {
+            let why = "the installation left files in the tree that can change what the tests say";
+            return Err(Refusal::new(Code::TreeMismatch, why)
+                .reason("new_file")
+                .names(guilty));
+        }
+        if new.len() > NAMED {
+            let more = format!("{} more files", new.len() - NAMED);
+            evidence.weaken("new_file", [more]);
+        }
+        evidence.weaken("new_file", new.iter().take(NAMED).map(ToString::to_string));
+        Ok(())
     }
 
     /// Runs the tests where nothing but declared caches can be written, and reads what they left.

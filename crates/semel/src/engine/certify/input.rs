@@ -2,6 +2,7 @@
 
 use super::super::proposal::{self, BaseRules, Proposal};
 use super::super::{binding, host};
+use crate::limits;
 use semel_core::git_tree::ObjectId;
 use semel_core::ignore::{EntryKind, Ignore};
 use semel_core::install::leftover::{self, What};
@@ -9,10 +10,10 @@ use semel_core::installer::Installer;
 use semel_core::lockset::{self, Declared, Format, Lockfile};
 use semel_core::manifest::{Entry, Manifest};
 use semel_core::{Code, Refusal, RelPath, Sha256};
-use semel_host::files::read_file;
+use semel_host::files::{FileKind, list_directory, read_file};
 use semel_host::git::tree_of;
 use semel_host::root::Root;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A manifest of dependencies, or a lockfile, is never larger.
 const LARGEST_TEXT: u64 = 256 << 20;
@@ -52,6 +53,38 @@ pub(super) fn same_tree(manifest: &Manifest, sealed: ObjectId, root: &Root) -> R
         Code::TreeMismatch,
         format!("the source tree is {tree}, sealed was {sealed}"),
     ))
+}
+
+/// Lists the files and links that are in the tree, but neither in the manifest nor beneath `apart`: what was installed,
+/// and declared caches.
+///
+/// # Errors
+/// `too_large` past the entries of the largest proposal; `io_failed`.
+pub(super) fn new_files(
+    manifest: &Manifest,
+    apart: &[RelPath],
+    root: &Root,
+) -> Result<Vec<RelPath>, Refusal> {
+    let sealed: BTreeSet<&RelPath> = manifest.entries.iter().map(Entry::path).collect();
+    let mut found = Vec::new();
+    let mut open = vec![RelPath::root()];
+    let mut left = 4 * limits::PROPOSAL_ENTRIES;
+    while let Some(directory) = open.pop() {
+        let listed = list_directory(root, &directory, left).map_err(host)?;
+        left = left.saturating_sub(listed.len());
+        for entry in listed {
+            let path = directory.join(&entry.name)?;
+            if apart.contains(&path) || sealed.contains(&path) {
+                continue;
+            }
+            match entry.kind {
+                FileKind::Directory => open.push(path),
+                FileKind::File | FileKind::Symlink | FileKind::Special => found.push(path),
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 fn text(root: &Root, path: &RelPath, most: u64) -> Result<Vec<u8>, Refusal> {

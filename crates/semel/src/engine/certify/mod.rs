@@ -14,8 +14,9 @@ use super::proposal::{self, Base, Proposal};
 use super::say::{Point, Say};
 use super::volume::{self, Source, Wanted};
 use super::{Engine, host, store};
-use semel_core::ids::{Generation, JobId};
+use semel_core::ids::{Generation, JobId, RunId};
 use semel_core::job::{Certify, Confine, RetryOn};
+use semel_core::record::Judgement;
 use semel_core::report::Counts;
 use semel_core::volume::{Durability, End, Owner, Role};
 use semel_core::{Code, Refusal, Sha256};
@@ -35,6 +36,8 @@ pub(crate) struct Ask {
     pub(crate) confine: Confine,
     /// From where the draft began, where that is known.
     pub(crate) base: Option<Base>,
+    /// The run that it is a stage of; `None` for a certification by hand.
+    pub(crate) run: Option<RunId>,
 }
 
 /// Is a certificate that was signed.
@@ -89,6 +92,8 @@ fn worth_another(refusal: &Refusal, certify: &Certify) -> bool {
 
 /// The record, in `meta/`, of the proposal that an attempt is on.
 pub(super) const ASKED: &str = "proposal";
+/// The record, in `meta/`, of the run that an attempt is a stage of.
+const RUN: &str = "run";
 
 fn once(
     engine: &Engine,
@@ -113,6 +118,9 @@ fn once(
         opened.volume.attempt
     ));
     write_record(&opened.disk, ASKED, ask.proposal.to_string().as_bytes()).map_err(host)?;
+    if let Some(run) = &ask.run {
+        write_record(&opened.disk, RUN, run.to_string().as_bytes()).map_err(host)?;
+    }
     say.reached(Point::CertOpened);
     let mut evidence = attempt::Evidence::of(proposal);
     let verdict = attempt::run(engine, ask, proposal, &opened.disk, &mut evidence, say, cancel);
@@ -187,11 +195,20 @@ pub(super) fn earlier(
     Ok(earlier)
 }
 
+/// Says whether an attempt was a stage of this run: another one, or one by hand, may have had another recipe, base or
+/// confinement. Files that are gone say nothing.
+pub(super) fn is_of_run(engine: &Engine, judgement: &Judgement, run: &RunId) -> bool {
+    recorded(engine, &judgement.job, &judgement.generation, RUN)
+        .is_some_and(|bytes| bytes == run.to_string().as_bytes())
+}
+
+fn recorded(engine: &Engine, job: &JobId, generation: &Generation, name: &str) -> Option<Vec<u8>> {
+    let disk = engine.volumes.look(job, generation).ok()?;
+    semel_host::volume::read_record(&disk, name, 1024).ok()?
+}
+
 /// Says whether an attempt without a verdict was on this proposal; files that are gone say nothing.
 fn died_on(engine: &Engine, volume: &semel_core::volume::Volume, proposal: &Sha256) -> bool {
-    let record = engine
-        .volumes
-        .look(&volume.job, &volume.generation)
-        .and_then(|disk| semel_host::volume::read_record(&disk, ASKED, 1024));
-    record.is_ok_and(|bytes| bytes.is_some_and(|bytes| bytes == proposal.to_string().as_bytes()))
+    recorded(engine, &volume.job, &volume.generation, ASKED)
+        .is_some_and(|bytes| bytes == proposal.to_string().as_bytes())
 }

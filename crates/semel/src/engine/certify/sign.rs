@@ -131,7 +131,7 @@ fn publish(
     plain::write_file(&paths.envelope, envelope).map_err(host)
 }
 
-/// Makes the envelope that a killed process had recorded, but not written.
+/// Makes the envelope that was recorded, where none or another one stands: a process was killed, or a file altered.
 ///
 /// # Errors
 /// `not_found` where the generation has no verdict; `unknown_state` where statement or key are not those that were
@@ -145,7 +145,9 @@ pub(crate) fn heal(engine: &Engine, generation: &Generation) -> Result<Judgement
             Refusal::new(Code::NotFound, "the generation has no verdict").name(generation.as_str())
         })?;
     let paths = paths(&engine.config.state, generation);
-    if paths.envelope.is_file() {
+    // One that was altered or cut is not the one that was recorded; the same envelope is made again.
+    let stands = plain::digest_file(&paths.envelope).is_ok_and(|digest| digest == judgement.certificate);
+    if stands && paths.bundle.is_file() && paths.ssh.is_file() {
         return Ok(judgement);
     }
     let unknown = |why: &str| Refusal::new(Code::UnknownState, why).name(generation.as_str());

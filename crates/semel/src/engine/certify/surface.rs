@@ -73,7 +73,7 @@ fn identity(entry: &Entry, root: &Root, repository: &Repository) -> Result<(Mode
 }
 
 /// Says whether a path can change what the tests say: tests, fixtures, configuration of runners and builds.
-fn concerns_tests(path: &RelPath) -> bool {
+pub(super) fn concerns_tests(path: &RelPath) -> bool {
     let Some((_, name)) = path.split_last() else {
         return false;
     };
