@@ -15,6 +15,7 @@ use semel_core::confinement::Level;
 use semel_core::install::InstallRecord;
 use semel_core::installer::{Installer, ProjectInstall, Toolchain};
 use semel_core::job::Confine;
+use semel_core::lockset::Lockfile;
 use semel_core::manifest::Manifest;
 use semel_core::report::Counts;
 use semel_core::{Code, Refusal, RelPath, Sha256};
@@ -265,11 +266,12 @@ impl Attempt<'_> {
     ) -> Result<Vec<InstallRecord>, Refusal> {
         let mut records = Vec::new();
         for plan in plans {
-            let lock = locks
+            let lock: Vec<&Lockfile> = locks
                 .parsed
                 .get(&plan.tools.installer())
                 .into_iter()
-                .collect::<Vec<_>>();
+                .flatten()
+                .collect();
             let made = record(plan, self.disk.generation(), &lock, self.cancel).map_err(host)?;
             evidence.weaken("install", made.weak.iter().cloned());
             self.say.line(&format!(

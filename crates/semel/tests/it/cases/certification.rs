@@ -133,6 +133,15 @@ fn a05_a_lock_cut_at_a_record_is_refused_where_anything_tells() {
         refusal["names"].to_string().contains("requirements.in line 3"),
         "{refusal}"
     );
+    // A constraint names all four and asks for none.
+    lab.write("requirements-all.txt", &pins(4));
+    lab.write(
+        "requirements.txt",
+        &format!("-c requirements-all.txt\n{}", pins(2)),
+    );
+    let refusal = lab.refused("pip", 20, "lock_incomplete");
+    assert!(refusal["names"].to_string().contains("ccc"), "{refusal}");
+    std::fs::remove_file(lab.site.repository().join("requirements-all.txt")).unwrap();
     assert_eq!(lab.site.passes(), 0);
     let pip = Command::new("/usr/bin/env")
         .args([
@@ -148,6 +157,14 @@ fn a05_a_lock_cut_at_a_record_is_refused_where_anything_tells() {
     if pip.is_ok_and(|out| out.status.success()) {
         lab.write("requirements.txt", &pins(4));
         assert!(weak(&lab.certified("pip")).contains("a cut made before sealing cannot be seen"));
+        // What is included is installed, and bound, too.
+        lab.write("requirements-base.txt", &pins(3));
+        let rest = pins(4)[pins(3).len()..].to_owned();
+        lab.write("requirements.txt", &format!("-r requirements-base.txt\n{rest}"));
+        let certified = lab.certified("pip");
+        let record = std::fs::read_to_string(text(&certified["install_record"])).unwrap();
+        assert!(record.contains("\"requirements-base.txt\""), "{record}");
+        std::fs::remove_file(lab.site.repository().join("requirements-base.txt")).unwrap();
         // Where nothing else tells, the certificate does.
         for name in ["requirements.in", "pyproject.toml"] {
             std::fs::remove_file(lab.site.repository().join(name)).unwrap();
