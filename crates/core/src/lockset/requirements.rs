@@ -40,7 +40,11 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
                 "-r" | "--requirement" | "-c" | "--constraint" => {
                     let target = value.and_then(|v| resolve(&lock.directory(), v));
                     let target = target.ok_or_else(|| at("includes a file from outside of the tree"))?;
-                    lock.includes.push(target);
+                    if matches!(option, "-c" | "--constraint") {
+                        lock.constraints.push(target);
+                    } else {
+                        lock.includes.push(target);
+                    }
                 }
                 _ if HARMLESS.contains(&option) => {}
                 "-e" | "--editable" => return Err(at("names an editable install, which no hash binds")),
@@ -163,9 +167,18 @@ struct Inputs {
 
 /// Compares with what is declared beside the file, and follows what is included.
 pub(super) fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<String>, Refusal> {
+    let included = included(lock, declared)?;
     let mut held: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let mut seen = BTreeSet::new();
-    collect(lock, declared, &mut seen, &mut held)?;
+    // A constraint asks for nothing: what only a constraint names is not held.
+    for package in std::iter::once(lock)
+        .chain(&included)
+        .flat_map(|file| &file.packages)
+    {
+        let version = package.version.as_deref().map(normal_version);
+        held.entry(normal_name(&package.name))
+            .or_default()
+            .extend(version);
+    }
     let Some(inputs) = inputs(lock, declared)? else {
         return Ok(vec![format!("{}: no declared inputs lie beside it", lock.path)]);
     };
@@ -252,33 +265,36 @@ fn of_project(lock: &Lockfile, declared: &Declared) -> Result<Option<Inputs>, Re
     Ok(Some(inputs))
 }
 
-fn collect(
-    lock: &Lockfile,
-    declared: &Declared,
-    seen: &mut BTreeSet<RelPath>,
-    held: &mut BTreeMap<String, BTreeSet<String>>,
-) -> Result<(), Refusal> {
-    if !seen.insert(lock.path.clone()) {
-        return Ok(());
+/// Gives every file that a requirements file includes, each once, itself left out.
+pub(super) fn included(lock: &Lockfile, declared: &Declared) -> Result<Vec<Lockfile>, Refusal> {
+    let mut seen = BTreeSet::from([lock.path.clone()]);
+    let mut all: Vec<Lockfile> = Vec::new();
+    let mut next = Some(lock.clone());
+    let mut open = Vec::new();
+    while let Some(file) = next {
+        for path in &file.constraints {
+            bound(&file, declared, path)?;
+        }
+        for path in &file.includes {
+            if seen.insert(path.clone()) {
+                open.push(bound(&file, declared, path)?);
+            }
+        }
+        next = open.pop();
+        all.extend(next.clone());
     }
-    for package in &lock.packages {
-        let version = package.version.as_deref().map(normal_version);
-        held.entry(normal_name(&package.name))
-            .or_default()
-            .extend(version);
-    }
-    for included in &lock.includes {
-        let name = included.split_last().map_or(&b""[..], |(_, name)| name);
-        let bytes = declared
-            .texts
-            .get(included)
-            .filter(|_| Format::recognise(name) == Some(Format::Requirements))
-            .ok_or_else(|| {
-                incomplete(&lock.path, "includes a file that is not bound").name(included.to_string())
-            })?;
-        collect(&super::parse(included, bytes)?, declared, seen, held)?;
-    }
-    Ok(())
+    Ok(all)
+}
+
+/// Reads a file that another one names.
+fn bound(lock: &Lockfile, declared: &Declared, path: &RelPath) -> Result<Lockfile, Refusal> {
+    let name = path.split_last().map_or(&b""[..], |(_, name)| name);
+    let bytes = declared
+        .texts
+        .get(path)
+        .filter(|_| Format::recognise(name) == Some(Format::Requirements))
+        .ok_or_else(|| incomplete(&lock.path, "includes a file that is not bound").name(path.to_string()))?;
+    super::parse(path, bytes)
 }
 
 /// Names the file that `requirements*.txt` is made from: the same name with `.in`.

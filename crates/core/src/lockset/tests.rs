@@ -377,6 +377,21 @@ fn requirements_close_over_the_project_beside_them() {
     assert!(computed[1].contains("computed"), "{computed:?}");
     let none = declared(&[("pyproject.toml", "[tool.black]\nline-length = 100\n")]);
     assert!(weak(&none)[1].contains("no declared inputs"));
+    // What a constraint names is not asked for, and what an included file names is.
+    let mut more = project("dependencies = [\"ruff\"]");
+    let hash = "--hash=sha256:4721f391ed90541fddacab5acf947aa0d3dc7d27b2e1e8eda2be8970586c3274";
+    let ruff = format!("ruff==0.1 {hash}\n");
+    more.texts.insert(at("requirements-all.txt"), ruff.into_bytes());
+    let with = |option: &str| format!("{option} requirements-all.txt\n{REQUIREMENTS}");
+    refused("requirements.txt", &with("-c"), &more, "ruff");
+    refused("requirements.txt", &with("--constraint"), &more, "ruff");
+    let lock = parse(&at("requirements.txt"), with("-r").as_bytes()).unwrap();
+    assert!(close_over(&lock, &more).unwrap().is_empty());
+    let files = included(&lock, &more).unwrap();
+    assert_eq!(
+        files.iter().map(|file| file.path.to_string()).collect::<Vec<_>>(),
+        ["requirements-all.txt"]
+    );
     // Another file than the usual one need not hold what the project needs.
     let other = project("dependencies = [\"ruff\"]");
     assert_eq!(

@@ -11,8 +11,8 @@
 )]
 
 mod agents;
-mod cases;
 mod broken;
+mod cases;
 mod contract;
 mod crash;
 mod daemon;

@@ -15,6 +15,7 @@ use semel_core::confinement::Level;
 use semel_core::install::InstallRecord;
 use semel_core::installer::{Installer, ProjectInstall, Toolchain};
 use semel_core::job::Confine;
+use semel_core::lockset::Lockfile;
 use semel_core::manifest::Manifest;
 use semel_core::report::Counts;
 use semel_core::{Code, Refusal, RelPath, Sha256};
@@ -264,6 +265,7 @@ impl Attempt<'_> {
     }
 
     /// Records every installed byte, bound to the locks and to this generation.
+<<<<<<< HEAD
     fn record(&self, plan: &Plan, locks: &Locks, evidence: &mut Evidence) -> Result<InstallRecord, Refusal> {
         let lock = locks.parsed.get(&plan.tools.installer());
         let lock: Vec<_> = lock.into_iter().collect();
@@ -279,6 +281,32 @@ impl Attempt<'_> {
 
     fn keep_records(&self, records: &Vec<InstallRecord>, evidence: &mut Evidence) -> Result<(), Refusal> {
         let bytes = semel_core::canonical::canonical_of(records)?;
+=======
+    fn record(
+        &self,
+        plans: &[Plan],
+        locks: &Locks,
+        evidence: &mut Evidence,
+    ) -> Result<Vec<InstallRecord>, Refusal> {
+        let mut records = Vec::new();
+        for plan in plans {
+            let lock: Vec<&Lockfile> = locks
+                .parsed
+                .get(&plan.tools.installer())
+                .into_iter()
+                .flatten()
+                .collect();
+            let made = record(plan, self.disk.generation(), &lock, self.cancel).map_err(host)?;
+            evidence.weaken("install", made.weak.iter().cloned());
+            self.say.line(&format!(
+                "record   {} packages, {} entries",
+                made.packages.len(),
+                made.entries.len()
+            ));
+            records.push(made);
+        }
+        let bytes = semel_core::canonical::canonical_of(&records)?;
+>>>>>>> cases
         plain::write_file(&self.reports.join("install-record.json"), &bytes).map_err(host)?;
         evidence.record = Some(bytes);
         Ok(())

@@ -107,21 +107,28 @@ fn a04_a_package_of_another_checkout_is_refused() {
     assert_eq!(lab.site.passes(), 0);
 }
 
-#[test]
-fn a05_a_lock_cut_at_a_record_is_refused_where_anything_tells() {
-    let names = ["aaa", "bbb", "ccc", "ddd"];
-    let wheels: Vec<Value> = names
-        .iter()
-        .map(|name| json!([name, "1.0", {format!("{name}.py"): "V = 1\n"}]))
-        .collect();
-    let lab = Lab::new(&json!(wheels));
+const FOUR: [&str; 4] = ["aaa", "bbb", "ccc", "ddd"];
+
+fn four() -> Lab {
+    let wheel = |name: &&str| json!([name, "1.0", {format!("{name}.py"): "V = 1\n"}]);
+    let lab = Lab::new(&FOUR.iter().map(wheel).collect());
+    lab.project("\"aaa\", \"bbb\", \"ccc\", \"ddd\"", "import aaa");
+    lab
+}
+
+/// Gives the first pinned and hashed requirements.
+fn pins(lab: &Lab, count: usize) -> String {
     let record = |name: &&str| {
         let digest = &lab.wheels[&format!("{name}-1.0-py3-none-any.whl")];
         format!("{name}==1.0 \\\n    --hash=sha256:{digest}\n")
     };
-    let pins = |count: usize| names.iter().take(count).map(record).collect::<String>();
-    lab.project("\"aaa\", \"bbb\", \"ccc\", \"ddd\"", "import aaa");
-    lab.write("requirements.txt", &pins(2));
+    FOUR.iter().take(count).map(record).collect()
+}
+
+#[test]
+fn a05_requirements_cut_at_a_record_are_refused_where_anything_tells() {
+    let lab = four();
+    lab.write("requirements.txt", &pins(&lab, 2));
     let refusal = lab.refused("pip", 20, "lock_incomplete");
     assert_eq!(
         refusal["names"],
@@ -133,35 +140,50 @@ fn a05_a_lock_cut_at_a_record_is_refused_where_anything_tells() {
         refusal["names"].to_string().contains("requirements.in line 3"),
         "{refusal}"
     );
+    // A constraint names all four and asks for none.
+    lab.write("requirements-all.txt", &pins(&lab, 4));
+    lab.write(
+        "requirements.txt",
+        &format!("-c requirements-all.txt\n{}", pins(&lab, 2)),
+    );
+    let refusal = lab.refused("pip", 20, "lock_incomplete");
+    assert!(refusal["names"].to_string().contains("ccc"), "{refusal}");
+    std::fs::remove_file(lab.site.repository().join("requirements-all.txt")).unwrap();
     assert_eq!(lab.site.passes(), 0);
+}
+
+#[test]
+fn a05_whole_requirements_are_taken_and_their_weakness_is_named() {
+    let lab = four();
     let pip = Command::new("/usr/bin/env")
-        .args([
-            "-S",
-            "PATH=/usr/local/bin:/usr/bin:/bin",
-            "python3",
-            "-I",
-            "-m",
-            "pip",
-            "--version",
-        ])
+        .args(["python3", "-I", "-m", "pip", "--version"])
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
         .output();
-    if pip.is_ok_and(|out| out.status.success()) {
-        lab.write("requirements.txt", &pins(4));
-        assert!(weak(&lab.certified("pip")).contains("a cut made before sealing cannot be seen"));
-        // Where nothing else tells, the certificate does.
-        for name in ["requirements.in", "pyproject.toml"] {
-            std::fs::remove_file(lab.site.repository().join(name)).unwrap();
-        }
-        lab.write("requirements.txt", &pins(2));
-        assert!(weak(&lab.certified("pip")).contains("no declared inputs lie beside it"));
-    } else {
-        skipped("pip is not on this machine");
+    if !pip.is_ok_and(|out| out.status.success()) {
+        return skipped("pip is not on this machine");
     }
+    lab.write("requirements.txt", &pins(&lab, 4));
+    assert!(weak(&lab.certified("pip")).contains("a cut made before sealing cannot be seen"));
+    // What is included is installed, and bound, too.
+    lab.write("requirements-base.txt", &pins(&lab, 3));
+    let rest = pins(&lab, 4)[pins(&lab, 3).len()..].to_owned();
+    lab.write("requirements.txt", &format!("-r requirements-base.txt\n{rest}"));
+    let certified = lab.certified("pip");
+    let record = std::fs::read_to_string(text(&certified["install_record"])).unwrap();
+    assert!(record.contains("\"requirements-base.txt\""), "{record}");
+    std::fs::remove_file(lab.site.repository().join("requirements-base.txt")).unwrap();
+    // Where nothing else tells, the certificate does.
+    std::fs::remove_file(lab.site.repository().join("pyproject.toml")).unwrap();
+    lab.write("requirements.txt", &pins(&lab, 2));
+    assert!(weak(&lab.certified("pip")).contains("no declared inputs lie beside it"));
+}
+
+#[test]
+fn a05_a_uv_lock_without_its_last_record_is_refused() {
+    let lab = four();
     if lab.uv.is_none() {
         return skipped("uv is not on this machine");
     }
-    std::fs::remove_file(lab.site.repository().join("requirements.txt")).unwrap();
-    lab.project("\"aaa\", \"bbb\", \"ccc\", \"ddd\"", "import aaa");
     lab.uv(&["lock"]);
     let whole = lab.read("uv.lock");
     lab.write("uv.lock", &whole[..whole.rfind("[[package]]").unwrap()]);
