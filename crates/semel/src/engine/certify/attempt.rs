@@ -265,10 +265,13 @@ impl Attempt<'_> {
     }
 
     /// Records every installed byte, bound to the locks and to this generation.
-<<<<<<< HEAD
     fn record(&self, plan: &Plan, locks: &Locks, evidence: &mut Evidence) -> Result<InstallRecord, Refusal> {
-        let lock = locks.parsed.get(&plan.tools.installer());
-        let lock: Vec<_> = lock.into_iter().collect();
+        let lock: Vec<&Lockfile> = locks
+            .parsed
+            .get(&plan.tools.installer())
+            .into_iter()
+            .flatten()
+            .collect();
         let made = record(plan, self.disk.generation(), &lock, self.cancel).map_err(host)?;
         evidence.weaken("install", made.weak.iter().cloned());
         self.say.line(&format!(
@@ -281,32 +284,6 @@ impl Attempt<'_> {
 
     fn keep_records(&self, records: &Vec<InstallRecord>, evidence: &mut Evidence) -> Result<(), Refusal> {
         let bytes = semel_core::canonical::canonical_of(records)?;
-=======
-    fn record(
-        &self,
-        plans: &[Plan],
-        locks: &Locks,
-        evidence: &mut Evidence,
-    ) -> Result<Vec<InstallRecord>, Refusal> {
-        let mut records = Vec::new();
-        for plan in plans {
-            let lock: Vec<&Lockfile> = locks
-                .parsed
-                .get(&plan.tools.installer())
-                .into_iter()
-                .flatten()
-                .collect();
-            let made = record(plan, self.disk.generation(), &lock, self.cancel).map_err(host)?;
-            evidence.weaken("install", made.weak.iter().cloned());
-            self.say.line(&format!(
-                "record   {} packages, {} entries",
-                made.packages.len(),
-                made.entries.len()
-            ));
-            records.push(made);
-        }
-        let bytes = semel_core::canonical::canonical_of(&records)?;
->>>>>>> cases
         plain::write_file(&self.reports.join("install-record.json"), &bytes).map_err(host)?;
         evidence.record = Some(bytes);
         Ok(())
