@@ -163,7 +163,8 @@ pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) ->
     let (rules, format) = rules(&git, base.as_ref(), cancel)?;
     refuse_leftover(&rules, disk.tree())?;
     let mut choose = |path: &RelPath, kind| Ok(rules.choose(path, kind));
-    let sealed = tarball::pack(disk.tree(), &mut choose, &directory(engine)).map_err(host)?;
+    let sealed =
+        tarball::pack(disk.tree(), &mut choose, LIMITS.archive_bytes, &directory(engine)).map_err(host)?;
     let proposal = complete(sealed.manifest, sealed.path, disk.tree(), format)?;
     let text = proposal.manifest.to_json()?;
     plain::write_file(&manifest_path(engine, &proposal.digest()), &text).map_err(host)?;

@@ -29,7 +29,7 @@ use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, Judgement, Restoration, Sealing, Sync};
 use semel_core::volume::{Durability, End, NewVolume, Volume};
 use semel_core::{Code, Refusal, Sha256};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -61,6 +61,12 @@ impl std::fmt::Debug for SqliteJournal {
             .field("incarnation", &self.incarnation)
             .finish_non_exhaustive()
     }
+}
+
+/// Gives the place of the database below a state root; only SQLite opens it.
+#[must_use]
+pub fn place(dir: &Path) -> PathBuf {
+    dir.join(schema::FILE)
 }
 
 impl SqliteJournal {
