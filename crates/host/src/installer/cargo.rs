@@ -1,7 +1,8 @@
 //! cargo: `Cargo.lock` into a private registry.
 //!
 //! cargo installs nothing into the tree: what is installed are the unpacked crates of a `CARGO_HOME` that belongs
-//! to this generation. The offline stage proves that the lock is in step and that nothing is missing.
+//! to this generation. The offline stage proves that the lock is in step and that nothing is missing. Neither stage
+//! reads the tree's own `.cargo/config.toml`; an alternative registry is configured by the operator.
 
 use super::plan::{Plan, Step, private_dir, selections};
 use super::toolchain::Tools;
@@ -18,20 +19,29 @@ pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
     private_dir(&home(plan))?;
     Ok(vec![
         base(plan, Network::Host)?
-            .args(["fetch", "--locked"])
+            .args(["fetch", "--locked", "--manifest-path"])
+            .args([manifest(plan)])
             .args(chosen),
     ])
 }
 
 pub(super) fn install(plan: &Plan) -> Result<Vec<Step>> {
     let step = base(plan, Network::Loopback)?.var("CARGO_NET_OFFLINE", "true");
-    Ok(vec![step.args([
-        "metadata",
-        "--locked",
-        "--offline",
-        "--format-version",
-        "1",
-    ])])
+    Ok(vec![
+        step.args([
+            "metadata",
+            "--locked",
+            "--offline",
+            "--format-version",
+            "1",
+            "--manifest-path",
+        ])
+        .args([manifest(plan)]),
+    ])
+}
+
+fn manifest(plan: &Plan) -> PathBuf {
+    plan.project_dir().join("Cargo.toml")
 }
 
 fn base(plan: &Plan, network: Network) -> Result<Step> {
@@ -42,8 +52,11 @@ fn base(plan: &Plan, network: Network) -> Result<Step> {
         let why = "cargo builds the project in its tests; there is no backend to leave unbound";
         return Err(Refusal::new(Code::BadConfig, why).name("build_backend").into());
     }
+    // Cargo takes settings from where it runs. Those of the tree are the proposal's: they name programs to run, proxies
+    // and trust stores, and the fetch stage has credentials.
     Ok(plan
         .step(&cargo.path, network)
+        .cwd(plan.place())
         .var("PATH", path_with(&cargo.path))
         .var("RUSTC", rustc.path.as_os_str())
         .var("CARGO_HOME", home(plan))

@@ -53,7 +53,7 @@ pub fn archive_path(proposals: &Path, digest: &Sha256) -> PathBuf {
 /// of their paths; modes 0644 and 0755; time, owner and group 0; two zero blocks. No directories.
 ///
 /// # Errors
-/// `proposal_refused` for devices, FIFOs, sockets, mounts, links that leave, and ambiguous names; `tree_mismatch`
+/// `proposal_refused` for more than `most_bytes` of content, and for devices, FIFOs, sockets, mounts, links that leave, and ambiguous names; `tree_mismatch`
 /// where a file changed while it was read; `io_failed`. Nothing is left on a refusal.
 ///
 /// # Durability
@@ -61,11 +61,13 @@ pub fn archive_path(proposals: &Path, digest: &Sha256) -> PathBuf {
 pub fn pack(
     root: &Root,
     choose: &mut dyn FnMut(&RelPath, FileKind) -> std::result::Result<Choice, Refusal>,
+    most_bytes: u64,
     proposals: &Path,
 ) -> Result<Sealed> {
     let mut found = Found {
         root,
         choose,
+        left_bytes: most_bytes,
         take: Vec::new(),
         left_out: Vec::new(),
     };
@@ -100,11 +102,28 @@ pub fn pack(
 struct Found<'a> {
     root: &'a Root,
     choose: &'a mut dyn FnMut(&RelPath, FileKind) -> std::result::Result<Choice, Refusal>,
+    left_bytes: u64,
     take: Vec<(RelPath, FileKind)>,
     left_out: Vec<LeftOut>,
 }
 
 impl Found<'_> {
+    /// Counts before anything is written: a sparse file costs its maker nothing, and would fill the disk here.
+    fn spend(&mut self, at: &RelPath, bytes: u64) -> Result<()> {
+        match self.left_bytes.checked_sub(bytes) {
+            Some(left) => {
+                self.left_bytes = left;
+                Ok(())
+            }
+            None => Err(refused(
+                "archive_size",
+                "the archive would be larger than a proposal may be",
+            )
+            .name(at.to_string())
+            .into()),
+        }
+    }
+
     fn directory(&mut self, path: &RelPath) -> Result<()> {
         let (dir, _) = self.root.directory(path).map_err(sealing)?;
         let mut names = entries(&dir, MOST_ENTRIES).map_err(|e| e.named(path))?;
@@ -130,7 +149,10 @@ impl Found<'_> {
                     let why = "a device, FIFO or socket cannot be sealed";
                     return Err(refused("special_file", why).name(at.to_string()).into());
                 }
-                (Choice::Take, FileKind::File | FileKind::Symlink) => self.take.push((at, kind)),
+                (Choice::Take, FileKind::File | FileKind::Symlink) => {
+                    self.spend(&at, u64::try_from(stat.st_size).unwrap_or(u64::MAX))?;
+                    self.take.push((at, kind));
+                }
             }
             if self.take.len() > MOST_ENTRIES {
                 return Err(refused("entries", format!("there are more than {MOST_ENTRIES} entries")).into());

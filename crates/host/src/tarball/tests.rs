@@ -12,6 +12,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 
 const END: [u8; 1024] = [0; 1024];
+const MOST: u64 = 1 << 30;
 
 /// Writes a header field by field, also such as no honest writer would.
 #[derive(Clone)]
@@ -569,7 +570,7 @@ fn what_is_left_out_is_listed() {
             _ => Choice::Take,
         })
     };
-    let sealed = pack(&root, &mut choose, &proposals).unwrap();
+    let sealed = pack(&root, &mut choose, MOST, &proposals).unwrap();
     let names: Vec<String> = sealed
         .manifest
         .entries
@@ -601,7 +602,7 @@ fn what_is_left_out_is_listed() {
     );
     assert_eq!(std::fs::metadata(&sealed.path).unwrap().mode() & 0o7777, 0o444);
     assert_eq!(
-        pack(&root, &mut choose, &proposals).unwrap(),
+        pack(&root, &mut choose, MOST, &proposals).unwrap(),
         sealed,
         "sealed twice is one archive"
     );
@@ -615,7 +616,7 @@ fn what_cannot_be_sealed_is_refused_and_leaves_nothing() {
     std::fs::write(tree.join("src/a"), "").unwrap();
     let root = Root::open(&tree).unwrap();
     let refused = |why: &str| {
-        let error = pack(&root, &mut take, &proposals).map(|_| ()).unwrap_err();
+        let error = pack(&root, &mut take, MOST, &proposals).map(|_| ()).unwrap_err();
         assert_eq!(reason(error), why);
         for place in ["tmp", "sha256"] {
             let left = std::fs::read_dir(proposals.join(place)).map_or(0, Iterator::count);
@@ -631,9 +632,16 @@ fn what_cannot_be_sealed_is_refused_and_leaves_nothing() {
     std::fs::write(tree.join("src/A"), "").unwrap();
     refused("name_collision");
     std::fs::remove_file(tree.join("src/A")).unwrap();
+    // A sparse file costs its maker nothing.
+    std::fs::File::create(tree.join("src/sparse"))
+        .unwrap()
+        .set_len(MOST + 1)
+        .unwrap();
+    refused("archive_size");
+    std::fs::remove_file(tree.join("src/sparse")).unwrap();
     let refusing = &mut |_: &RelPath, _: FileKind| Err(refused_by_rule());
     assert_eq!(
-        pack(&root, refusing, &proposals).unwrap_err().code(),
+        pack(&root, refusing, MOST, &proposals).unwrap_err().code(),
         Code::TreeMismatch
     );
 }
@@ -651,7 +659,13 @@ fn other_readers_see_the_same_entries() {
     std::fs::write(tree.join(&long).join("f"), "long").unwrap();
     std::fs::write(tree.join("short"), "short").unwrap();
     symlink(format!("{long}/f"), tree.join("link")).unwrap();
-    let sealed = pack(&Root::open(&tree).unwrap(), &mut take, &dir.path().join("p")).unwrap();
+    let sealed = pack(
+        &Root::open(&tree).unwrap(),
+        &mut take,
+        MOST,
+        &dir.path().join("p"),
+    )
+    .unwrap();
     let Ok(listed) = std::process::Command::new("tar")
         .arg("-tvf")
         .arg(&sealed.path)
@@ -711,7 +725,7 @@ proptest! {
         let (first, second, unpacked_to) = (place("first"), place("second"), place("unpacked"));
         let proposals = dir.path().join("proposals");
         build(&first, &tree);
-        let sealed = match pack(&Root::open(&first).unwrap(), &mut take, &proposals) {
+        let sealed = match pack(&Root::open(&first).unwrap(), &mut take, MOST, &proposals) {
             Ok(sealed) => sealed,
             // Links made at random may lead in a circle.
             Err(error) => {
@@ -721,14 +735,14 @@ proptest! {
         };
         prop_assert_eq!(sealed.manifest.check(), Ok(()));
         build(&second, &tree);
-        let again = pack(&Root::open(&second).unwrap(), &mut take, &proposals).unwrap();
+        let again = pack(&Root::open(&second).unwrap(), &mut take, MOST, &proposals).unwrap();
         prop_assert_eq!(&again, &sealed, "the same tree is the same archive");
 
         let bytes = std::fs::read(&sealed.path).unwrap();
         let root = Root::open(&unpacked_to).unwrap();
         let manifest = unpack(&mut bytes.as_slice(), Limits::default(), &root).unwrap();
         prop_assert_eq!(&manifest, &sealed.manifest);
-        let third = pack(&root, &mut take, &proposals).unwrap();
+        let third = pack(&root, &mut take, MOST, &proposals).unwrap();
         prop_assert_eq!(&third.manifest, &sealed.manifest);
         for (name, made) in &tree {
             if let Made::File(bytes, _) = made {

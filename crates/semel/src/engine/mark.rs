@@ -37,7 +37,7 @@ fn now(engine: &Engine) -> Result<Mark, Refusal> {
     let status = engine.journal.status().map_err(store)?;
     Ok(Mark {
         entries: status.entries,
-        file: plain::birth(&engine.config.state.join("journal.db")).map_err(host)?,
+        file: plain::birth(&semel_store::sqlite::place(&engine.config.state)).map_err(host)?,
     })
 }
 

@@ -180,7 +180,8 @@ pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) ->
     let chosen = Chosen::of(selection);
     refuse_leftover(&rules, &chosen, disk.tree())?;
     let mut choose = |path: &RelPath, kind| Ok(chosen.choose(path, kind));
-    let sealed = tarball::pack(disk.tree(), &mut choose, &directory(engine)).map_err(unreadable)?;
+    let sealed = tarball::pack(disk.tree(), &mut choose, LIMITS.archive_bytes, &directory(engine))
+        .map_err(unreadable)?;
     let proposal = complete(sealed.manifest, sealed.path, disk.tree(), format)?;
     let text = proposal.manifest.to_json()?;
     plain::write_file(&manifest_path(engine, &proposal.digest()), &text).map_err(host)?;

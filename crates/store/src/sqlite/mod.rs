@@ -21,6 +21,7 @@ use crate::reserve::Reserve;
 use desk::Desk;
 use queue::{Class, Hint, Shared, Writer};
 use read::Pool;
+pub use schema::FILE;
 use semel_core::call::{CallState, Intent, Note, Receipt, Scope};
 use semel_core::ids::{
     ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
@@ -29,7 +30,7 @@ use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, Judgement, Restoration, Sealing, Sync};
 use semel_core::volume::{Durability, End, NewVolume, Volume};
 use semel_core::{Code, Refusal, Sha256};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -61,6 +62,12 @@ impl std::fmt::Debug for SqliteJournal {
             .field("incarnation", &self.incarnation)
             .finish_non_exhaustive()
     }
+}
+
+/// Gives the place of the database below a state root; only SQLite opens it.
+#[must_use]
+pub fn place(dir: &Path) -> PathBuf {
+    dir.join(FILE)
 }
 
 impl SqliteJournal {
@@ -113,7 +120,7 @@ impl SqliteJournal {
     /// Says whether a directory has a journal at all.
     #[must_use]
     pub fn exists(dir: &Path) -> bool {
-        dir.join(schema::FILE).exists()
+        dir.join(FILE).exists()
     }
 
     /// Opens the journal of a directory to read it alone, whether or not another process writes it.

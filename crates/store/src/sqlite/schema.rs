@@ -36,8 +36,8 @@ const APPLICATION_ID: i32 = 0x5365_6d6a;
 /// <https://sqlite.org/wal.html>, "The WAL-reset bug"; mended in 3.51.3.
 const OLDEST_SQLITE: i32 = 3_051_003;
 
-/// The database, in the state directory.
-pub(super) const FILE: &str = "journal.db";
+/// Names the database in the state root; only SQLite opens it.
+pub const FILE: &str = "journal.db";
 
 const BUSY: Duration = Duration::from_secs(5);
 

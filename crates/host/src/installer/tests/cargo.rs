@@ -157,3 +157,23 @@ fn registry_cargo_fetches_published_crates() {
     assert_eq!(counts.passed, 2);
     verify_again(&plans[0], &record, &generation).unwrap();
 }
+
+/// The settings of a tree are the proposal's; the fetch stage has the operator's credentials and a network.
+#[test]
+fn settings_of_the_tree_run_no_program_before_the_tests() {
+    let site = site();
+    let Some(plan) = project(&site, "leaf = { path = \"leaf\" }\n") else {
+        return;
+    };
+    generate_lock(&site, &plan);
+    site.write(
+        ".cargo/config.toml",
+        "[build]\nrustc-wrapper = \"./wrap.sh\"\nrustc-workspace-wrapper = \"./wrap.sh\"\n",
+    );
+    site.write("wrap.sh", "#!/bin/sh\nenv >>\"$TMPDIR/wrapped\"\nexec \"$@\"\n");
+    let wrapper = site.tree.join("wrap.sh");
+    std::fs::set_permissions(wrapper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    fetch(&plan, &never()).unwrap();
+    install(&plan, &never()).unwrap();
+    assert!(!site.home.join("tmp/wrapped").exists());
+}

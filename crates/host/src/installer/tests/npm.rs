@@ -149,3 +149,16 @@ fn registry_npm_installs_published_packages() {
     let record = bind(&plan, &generation(), &[lockfile(&site, "package-lock.json")]).unwrap();
     assert_eq!(record.packages, ["is-number==6.0.0", "is-odd==3.0.1"]);
 }
+
+#[test]
+fn a_local_package_in_a_linked_directory_is_refused() {
+    let site = site();
+    let Some(plan) = project(&site) else {
+        return;
+    };
+    let elsewhere = site.stock.join("vendor");
+    std::fs::rename(site.tree.join("vendor"), &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, site.tree.join("vendor")).unwrap();
+    let refusal = refused(fetch(&plan, &never()));
+    assert_eq!(refusal.code, Code::LockIncomplete, "{refusal:#?}");
+}

@@ -413,3 +413,19 @@ fn registry_uv_builds_with_an_unbound_backend() {
         "the backend stays outside"
     );
 }
+
+/// Settings are read by this very process: a link to a device, or to another's file, is not followed.
+#[test]
+fn settings_behind_a_link_out_of_the_tree_are_refused() {
+    let site = site();
+    let Some((plan, _)) = project(&site, "") else {
+        return;
+    };
+    for elsewhere in ["/dev/zero", "/etc/passwd"] {
+        let link = site.tree.join("uv.toml");
+        std::os::unix::fs::symlink(elsewhere, &link).unwrap();
+        let refusal = refused(fetch(&plan, &never()));
+        assert_eq!(refusal.code, Code::PathEscapesRoot, "{refusal:#?}");
+        std::fs::remove_file(&link).unwrap();
+    }
+}
