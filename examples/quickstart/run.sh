@@ -48,7 +48,7 @@ semel gate --certificate "$(field envelope)" --record "$(field install_record)" 
     --repository "$dir/repository" --commit "$candidate" --policy "$dir/gate.toml"
 
 printf '\n== the same gate, on a commit that nobody tested\n'
-git -C "$dir/repository" checkout --quiet semel/greeting
+git -C "$dir/repository" checkout --quiet -b one-byte-more semel/greeting
 printf '\n' >>"$dir/repository/src/lib.rs"
 git -C "$dir/repository" -c user.name=quickstart -c user.email=quickstart@localhost commit --quiet --all --message "One byte"
 other=$(git -C "$dir/repository" rev-parse HEAD)

@@ -8,6 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
+built=${CARGO_TARGET_DIR:-$root/target}/debug
 scripts/setup.sh
 cargo build --quiet --locked -p semel
 export PATH="$root/.tools/bin:$PATH"
@@ -15,7 +16,7 @@ work=$root/target/examples/real
 state=$work/state
 rm -rf "$work"
 mkdir -p "$work"
-semel() { "$root/target/debug/semel" --state "$state" "$@"; }
+semel() { "$built/semel" --state "$state" "$@"; }
 say() { printf '\n== %s\n' "$*"; }
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 

@@ -216,6 +216,17 @@ impl Refusal {
     }
 }
 
+/// Refuses a TOML text in one line, naming the line of the text.
+#[must_use]
+pub fn toml_refusal(code: Code, what: &str, text: &str, error: &toml::de::Error) -> Refusal {
+    let message = crate::path::shown(error.message().as_bytes());
+    let refusal = Refusal::new(code, format!("{what}: {message}"));
+    match error.span().and_then(|span| text.get(..span.start)) {
+        Some(before) => refusal.name(format!("line {}", before.matches('\n').count() + 1)),
+        None => refusal,
+    }
+}
+
 impl core::fmt::Display for Refusal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{}", self.why)?;

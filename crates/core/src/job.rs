@@ -3,7 +3,7 @@
 //! It is read from the base commit, or from a place outside of the agent's reach. This module parses and checks
 //! it; it does *not* read files or resolve programs.
 
-use crate::code::{Code, Refusal};
+use crate::code::{Code, Refusal, toml_refusal};
 use crate::ids::JobId;
 use crate::installer::{Installer, ProjectInstall};
 use crate::path::RelPath;
@@ -250,7 +250,7 @@ impl Job {
     /// impossible output.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let job: Job =
-            toml::from_str(text).map_err(|e| Refusal::new(Code::BadInput, e.to_string().trim()))?;
+            toml::from_str(text).map_err(|e| toml_refusal(Code::BadInput, "the job file", text, &e))?;
         job.check()?;
         Ok(job)
     }

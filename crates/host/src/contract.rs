@@ -45,10 +45,7 @@ impl Disk {
                 path: path.to_owned(),
             }),
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
-                let why = "the workspace is not a directory";
-                Err(Refusal::new(Code::BadInput, why)
-                    .name(path.display().to_string())
-                    .into())
+                Err(no_directory(&path.display().to_string()))
             }
             Err(e) => Err(Error::io("open", path, e)),
         }
@@ -449,6 +446,12 @@ pub struct Guard {
     pub state: Option<PathBuf>,
 }
 
+fn no_directory(shown: &str) -> Error {
+    Refusal::new(Code::BadInput, "the workspace is not a directory")
+        .name(shown)
+        .into()
+}
+
 /// Checks that a workspace may be wiped, and opens it.
 ///
 /// # Errors
@@ -456,6 +459,7 @@ pub struct Guard {
 /// protected place: `/`, a home, the state root or what contains or lies in it, the main worktree of a git
 /// repository, a symbolic link; `bad_input` where it is no directory.
 pub fn open_for_wipe(path: &Path, guard: &Guard) -> Result<Disk> {
+    use std::io::ErrorKind::{NotADirectory, NotFound};
     let shown = path.display().to_string();
     let bytes = path.as_os_str().as_bytes();
     let trimmed = bytes.len() - bytes.iter().rev().take_while(|b| **b == b'/').count();
@@ -478,12 +482,9 @@ pub fn open_for_wipe(path: &Path, guard: &Guard) -> Result<Disk> {
         Ok(meta) if meta.file_type().is_symlink() => {
             return Err(guarded("a symbolic link is never wiped through"));
         }
-        Ok(_) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Refusal::new(Code::BadInput, "the workspace is not a directory")
-                .name(shown)
-                .into());
-        }
+        Ok(meta) if meta.is_dir() => {}
+        Ok(_) => return Err(no_directory(&shown)),
+        Err(e) if matches!(e.kind(), NotFound | NotADirectory) => return Err(no_directory(&shown)),
         Err(e) => return Err(Error::io("look at", bare, e)),
     }
     let real = std::fs::canonicalize(bare).map_err(|e| Error::io("resolve", bare, e))?;

@@ -4,6 +4,8 @@
 //! owners, times and extended attributes are those of a new file.
 
 use crate::error::{Error, Result};
+use crate::files::FileKind;
+use crate::leftover;
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 use semel_core::{Code, Refusal, RelPath};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -23,8 +25,8 @@ pub struct Copied {
 /// Copies the entries of a directory into another one.
 ///
 /// # Errors
-/// `not_found` where there is no such directory; `path_escapes_root` for a link that leads out of the copy;
-/// `bad_input` for a device, FIFO or socket, and for a name past the limits of a path; `io_failed`. What was copied
+/// `not_found` where there is no such directory; `path_escapes_root` for a link that leads out of the copy, or
+/// `tree_not_empty` where it is part of a virtual environment; `bad_input` for a device, FIFO or socket, and for a name past the limits of a path; `io_failed`. What was copied
 /// before the refusal stays: the volume is not ready yet.
 ///
 /// # Limits
@@ -55,6 +57,27 @@ pub fn sync(dir: BorrowedFd<'_>) -> Result<()> {
 }
 
 fn directory(from: &OwnedFd, into: &OwnedFd, at: &RelPath, copied: &mut Copied) -> Result<()> {
+    entries(from, into, at, copied).map_err(|error| of_environment(from, at, error))
+}
+
+/// Names the environment that a link which leads out belongs to: a person looks for that, not for the link.
+fn of_environment(from: &OwnedFd, at: &RelPath, error: Error) -> Error {
+    if error.code() != Code::PathEscapesRoot {
+        return error;
+    }
+    let found = leftover::find(from.as_fd(), &|_, kind| kind != FileKind::File);
+    match found {
+        Ok(Some((mark, of))) => match at.join(mark.as_bytes()) {
+            Ok(path) => Refusal::new(Code::TreeNotEmpty, format!("{of} lies in the directory"))
+                .name(path.to_string())
+                .into(),
+            Err(_) => error,
+        },
+        _ => error,
+    }
+}
+
+fn entries(from: &OwnedFd, into: &OwnedFd, at: &RelPath, copied: &mut Copied) -> Result<()> {
     let fail = |doing: &'static str, path: &RelPath, errno| Error::io(doing, path.to_string(), errno);
     let listing = Dir::read_from(from).map_err(|e| fail("list", at, e))?;
     for entry in listing {
@@ -148,5 +171,27 @@ mod tests {
             let refused = copy_tree(from.path(), handle.as_fd()).unwrap_err();
             assert_eq!(refused.code(), Code::PathEscapesRoot, "{away}");
         }
+    }
+
+    #[test]
+    fn a_virtual_environment_is_refused_by_its_own_name() {
+        let (from, into) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let venv = from.path().join("app/.venv");
+        std::fs::create_dir_all(venv.join("bin")).unwrap();
+        std::fs::write(venv.join("pyvenv.cfg"), "home = /usr/bin\n").unwrap();
+        std::os::unix::fs::symlink("/usr/bin/python3", venv.join("bin/python")).unwrap();
+        let handle = std::fs::File::open(into.path()).unwrap();
+        let Error::Refused(refusal) = copy_tree(from.path(), handle.as_fd()).unwrap_err() else {
+            panic!("a refusal");
+        };
+        assert_eq!(refusal.code, Code::TreeNotEmpty);
+        assert_eq!(refusal.names, ["app/.venv/pyvenv.cfg"]);
+        // One that is no part of it keeps its own name.
+        std::fs::remove_file(venv.join("bin/python")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", from.path().join("leak")).unwrap();
+        let into = tempfile::tempdir().unwrap();
+        let handle = std::fs::File::open(into.path()).unwrap();
+        let refused = copy_tree(from.path(), handle.as_fd()).unwrap_err();
+        assert_eq!(refused.code(), Code::PathEscapesRoot);
     }
 }

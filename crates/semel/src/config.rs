@@ -199,7 +199,10 @@ fn read_file(place: &Path) -> Result<File, Refusal> {
     #[expect(clippy::disallowed_methods, reason = "the operator's file is configuration")]
     let text = std::fs::read_to_string(place)
         .map_err(|e| bad(format!("cannot read the configuration: {e}")).name(place.display().to_string()))?;
-    toml::from_str(&text).map_err(|e| bad(e.to_string()).name(place.display().to_string()))
+    toml::from_str(&text).map_err(|e| {
+        semel_core::code::toml_refusal(Code::BadConfig, "the configuration", &text, &e)
+            .name(place.display().to_string())
+    })
 }
 
 fn person_file(in_job: bool) -> Option<PathBuf> {

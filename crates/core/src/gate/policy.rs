@@ -8,7 +8,7 @@ use crate::code::{Code, Refusal};
 use crate::confinement::Confinement;
 use crate::digest::Sha256;
 use crate::git_tree::ObjectId;
-use crate::path::{RelPath, shown};
+use crate::path::RelPath;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -129,16 +129,8 @@ impl Policy {
     /// # Errors
     /// `bad_config` naming the line; with reason `no_trusted_keys` where no key is trusted.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
-        let file: File = toml::from_str(text).map_err(|error| {
-            let refusal = Refusal::new(
-                Code::BadConfig,
-                format!("the gate policy: {}", shown(error.message().as_bytes())),
-            );
-            match error.span().and_then(|span| text.get(..span.start)) {
-                Some(before) => refusal.name(format!("line {}", before.matches('\n').count() + 1)),
-                None => refusal,
-            }
-        })?;
+        let file: File = toml::from_str(text)
+            .map_err(|error| crate::code::toml_refusal(Code::BadConfig, "the gate policy", text, &error))?;
         if file.gate.keys.is_empty() {
             let why = "the gate policy trusts no key, so nothing could pass";
             return Err(Refusal::new(Code::BadConfig, why)

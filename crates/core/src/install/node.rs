@@ -49,12 +49,24 @@ pub fn bind(
             .map_err(|why| mismatch("npm's record of what it installed does not parse").name(why))?,
     };
     let mut bound = Bound::default();
+    let mut scripts = Vec::new();
     for (at, entry) in installed
         .iter()
         .filter(|(at, _)| at.split('/').any(|p| p == "node_modules"))
     {
         same_entry(at, entry, locked.get(at))?;
         bound.packages.insert(package(observed, at, entry, place)?);
+        // What a script would have made is not there, whatever the tests say.
+        if locked.get(at).is_some_and(|entry| entry.has_install_script) {
+            scripts.push(at.as_str());
+        }
+    }
+    if !scripts.is_empty() {
+        bound.weak.push(format!(
+            "{} npm packages have an install script, which was not run: {}",
+            scripts.len(),
+            scripts[..scripts.len().min(20)].join(", ")
+        ));
     }
     complete(lock, selection, &installed)?;
     unowned(observed, &installed, place)?;

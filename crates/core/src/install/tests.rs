@@ -356,13 +356,17 @@ fn modules() -> Fake {
 }
 
 fn bind_node(node: &Fake) -> Result<Bound, Refusal> {
+    bind_node_to(node, PACKAGE_LOCK)
+}
+
+fn bind_node_to(node: &Fake, text: &str) -> Result<Bound, Refusal> {
     let selection = Selection {
         groups: BTreeSet::from(["dev".to_owned()]),
         ..Selection::default()
     };
     node::bind(
         &node.0,
-        &lock("package-lock.json", PACKAGE_LOCK),
+        &lock("package-lock.json", text),
         &selection,
         &place("tree/node_modules"),
     )
@@ -373,6 +377,12 @@ fn node_modules_are_bound_to_their_lock() {
     let bound = bind_node(&modules()).unwrap();
     assert_eq!(bound.packages.len(), 4);
     assert_eq!(bound.weak.len(), 1);
+    let scripted = PACKAGE_LOCK.replace(
+        "\"node_modules/ms\": {",
+        "\"node_modules/ms\": {\n      \"hasInstallScript\": true,",
+    );
+    let weak = bind_node_to(&modules(), &scripted).unwrap().weak;
+    assert!(weak[0].ends_with("not run: node_modules/ms"), "{weak:?}");
     #[rustfmt::skip]
     let tampered: &[Change] = &[
         ("forged version", Code::RecordMismatch, |n| n.edit("ms/package.json", "2.1.3", "2.1.2")),

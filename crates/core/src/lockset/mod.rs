@@ -251,6 +251,8 @@ pub struct Lockfile {
     pub packages: Vec<Package>,
     /// Other files that it includes, as paths in the tree.
     pub includes: Vec<RelPath>,
+    /// Other files that only limit versions, and ask for nothing, as paths in the tree.
+    pub constraints: Vec<RelPath>,
     /// What the format cannot show, one clause each.
     pub weak: Vec<String>,
     /// The last package where a cut behind it cannot be seen in the lockfile alone; the install can close it.
@@ -293,6 +295,7 @@ pub fn parse(path: &RelPath, bytes: &[u8]) -> Result<Lockfile, Refusal> {
         digest: Sha256::of(bytes),
         packages: Vec::new(),
         includes: Vec::new(),
+        constraints: Vec::new(),
         weak: Vec::new(),
         open_end: None,
         facts: Facts::Requirements,
@@ -320,6 +323,17 @@ pub fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<String>, R
         Facts::Requirements => requirements::close_over(lock, declared),
         Facts::Npm(facts) => npm::close_over(lock, facts, declared),
         Facts::Cargo => cargo::close_over(lock, declared),
+    }
+}
+
+/// Gives every file that a lockfile includes, each once; the installer installs what they pin, too.
+///
+/// # Errors
+/// `lock_incomplete`, with the file named, where one is no lockfile of this tree, or is not whole.
+pub fn included(lock: &Lockfile, declared: &Declared) -> Result<Vec<Lockfile>, Refusal> {
+    match &lock.facts {
+        Facts::Requirements => requirements::included(lock, declared),
+        Facts::Uv(_) | Facts::Npm(_) | Facts::Cargo => Ok(Vec::new()),
     }
 }
 

@@ -72,6 +72,7 @@ pub(crate) struct Entry {
     pub(crate) link: bool,
     pub(crate) in_bundle: bool,
     pub(crate) extraneous: bool,
+    pub(crate) has_install_script: bool,
     dev: bool,
     optional: bool,
     dev_optional: bool,

@@ -3,6 +3,7 @@
 //! Every prefix of such a file is valid, so a cut made before sealing cannot be seen: always named as weak.
 
 use super::pep::{Requirement, normal_name, normal_version};
+use super::uv_inputs::{self, Needs};
 use super::{Algorithm, Artifact, Declared, Format, Lockfile, Package, Scope, Source, incomplete, resolve};
 use crate::code::Refusal;
 use crate::digest::from_hex;
@@ -39,7 +40,11 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
                 "-r" | "--requirement" | "-c" | "--constraint" => {
                     let target = value.and_then(|v| resolve(&lock.directory(), v));
                     let target = target.ok_or_else(|| at("includes a file from outside of the tree"))?;
-                    lock.includes.push(target);
+                    if matches!(option, "-c" | "--constraint") {
+                        lock.constraints.push(target);
+                    } else {
+                        lock.includes.push(target);
+                    }
                 }
                 _ if HARMLESS.contains(&option) => {}
                 "-e" | "--editable" => return Err(at("names an editable install, which no hash binds")),
@@ -152,72 +157,144 @@ fn artifact(hash: &str, url: Option<&str>) -> Option<Artifact> {
     })
 }
 
-/// Compares with `requirements*.in` where one lies beside, and follows what is included.
-pub(super) fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<String>, Refusal> {
-    let mut held: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let mut seen = BTreeSet::new();
-    collect(lock, declared, &mut seen, &mut held)?;
-    let input = source_of(&lock.path);
-    let Some(text) = input.as_ref().and_then(|p| declared.texts.get(p)) else {
-        return Ok(vec![format!("{}: no declared inputs lie beside it", lock.path)]);
-    };
-    let input = input.map(|p| p.to_string()).unwrap_or_default();
-    let text = core::str::from_utf8(text)
-        .map_err(|_| incomplete(&lock.path, "has a manifest that is not UTF-8").name(&input))?;
-    for (number, line) in logical_lines(lock, text)? {
-        if line.starts_with('-') || line.contains("://") || line.starts_with('.') {
-            continue;
-        }
-        let wanted = Requirement::parse(&line).ok_or_else(|| {
-            incomplete(&lock.path, "has a manifest with a line that is not understood")
-                .name(format!("{input} line {number}"))
-        })?;
-        // A requirement with a marker may be left out for the platform that was locked for.
-        match held.get(&wanted.name) {
-            None if wanted.marker.is_some() => {}
-            None => {
-                return Err(incomplete(&lock.path, "lacks a declared dependency").name(wanted.plain()));
-            }
-            Some(versions) => {
-                if let Some(pinned) = wanted.pinned().filter(|p| !versions.contains(*p)) {
-                    return Err(
-                        incomplete(&lock.path, "holds another version than the one declared")
-                            .name(format!("{}=={pinned}", wanted.name)),
-                    );
-                }
-            }
-        }
-    }
-    Ok(Vec::new())
+/// Is what a requirements file was made from.
+struct Inputs {
+    /// Each requirement, with where it is declared.
+    wanted: Vec<(String, Requirement)>,
+    /// What they cannot show.
+    weak: Vec<String>,
 }
 
-fn collect(
-    lock: &Lockfile,
-    declared: &Declared,
-    seen: &mut BTreeSet<RelPath>,
-    held: &mut BTreeMap<String, BTreeSet<String>>,
-) -> Result<(), Refusal> {
-    if !seen.insert(lock.path.clone()) {
-        return Ok(());
-    }
-    for package in &lock.packages {
+/// Compares with what is declared beside the file, and follows what is included.
+pub(super) fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<String>, Refusal> {
+    let included = included(lock, declared)?;
+    let mut held: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    // A constraint asks for nothing: what only a constraint names is not held.
+    for package in std::iter::once(lock)
+        .chain(&included)
+        .flat_map(|file| &file.packages)
+    {
         let version = package.version.as_deref().map(normal_version);
         held.entry(normal_name(&package.name))
             .or_default()
             .extend(version);
     }
-    for included in &lock.includes {
-        let name = included.split_last().map_or(&b""[..], |(_, name)| name);
-        let bytes = declared
-            .texts
-            .get(included)
-            .filter(|_| Format::recognise(name) == Some(Format::Requirements))
-            .ok_or_else(|| {
-                incomplete(&lock.path, "includes a file that is not bound").name(included.to_string())
-            })?;
-        collect(&super::parse(included, bytes)?, declared, seen, held)?;
+    let Some(inputs) = inputs(lock, declared)? else {
+        return Ok(vec![format!("{}: no declared inputs lie beside it", lock.path)]);
+    };
+    for (place, wanted) in &inputs.wanted {
+        // A requirement with a marker may be left out for the platform that was locked for.
+        match held.get(&wanted.name) {
+            None if wanted.marker.is_some() => {}
+            None => {
+                return Err(incomplete(&lock.path, "lacks a declared dependency")
+                    .names([wanted.plain(), place.clone()]));
+            }
+            Some(versions) => {
+                if let Some(pinned) = wanted.pinned().filter(|p| !versions.contains(*p)) {
+                    return Err(
+                        incomplete(&lock.path, "holds another version than the one declared")
+                            .names([format!("{}=={pinned}", wanted.name), place.clone()]),
+                    );
+                }
+            }
+        }
     }
-    Ok(())
+    Ok(inputs.weak)
+}
+
+/// Finds what a requirements file was made from: the same name with `.in`; else, for `requirements.txt` alone, what
+/// the project beside it always needs.
+fn inputs(lock: &Lockfile, declared: &Declared) -> Result<Option<Inputs>, Refusal> {
+    let input = source_of(&lock.path);
+    if let Some((path, text)) = input.and_then(|path| Some((path.clone(), declared.texts.get(&path)?))) {
+        return of_input(lock, &path, text).map(Some);
+    }
+    let usual = lock.path.split_last();
+    if usual.is_none_or(|(_, name)| name != Format::Requirements.file_name().as_bytes()) {
+        return Ok(None);
+    }
+    of_project(lock, declared)
+}
+
+fn of_input(lock: &Lockfile, input: &RelPath, text: &[u8]) -> Result<Inputs, Refusal> {
+    let text = core::str::from_utf8(text)
+        .map_err(|_| incomplete(&lock.path, "has a manifest that is not UTF-8").name(input.to_string()))?;
+    let mut wanted = Vec::new();
+    for (number, line) in logical_lines(lock, text)? {
+        if line.starts_with('-') || line.contains("://") || line.starts_with('.') {
+            continue;
+        }
+        let place = format!("{input} line {number}");
+        let requirement = Requirement::parse(&line).ok_or_else(|| {
+            incomplete(&lock.path, "has a manifest with a line that is not understood").name(&place)
+        })?;
+        wanted.push((place, requirement));
+    }
+    Ok(Inputs {
+        wanted,
+        weak: Vec::new(),
+    })
+}
+
+fn of_project(lock: &Lockfile, declared: &Declared) -> Result<Option<Inputs>, Refusal> {
+    let Some(needs) = uv_inputs::needs(lock, declared)? else {
+        return Ok(None);
+    };
+    let mut inputs = Inputs {
+        wanted: Vec::new(),
+        weak: Vec::new(),
+    };
+    let Needs::Listed(texts) = needs else {
+        inputs.weak.push(format!(
+            "{}: the dependencies of the project beside it are computed, not declared",
+            lock.path
+        ));
+        return Ok(Some(inputs));
+    };
+    for text in texts {
+        let requirement = Requirement::parse(&text).ok_or_else(|| {
+            incomplete(
+                &lock.path,
+                "has a manifest with a requirement that is not understood",
+            )
+            .name(&text)
+        })?;
+        inputs.wanted.push(("pyproject.toml".to_owned(), requirement));
+    }
+    Ok(Some(inputs))
+}
+
+/// Gives every file that a requirements file includes, each once, itself left out.
+pub(super) fn included(lock: &Lockfile, declared: &Declared) -> Result<Vec<Lockfile>, Refusal> {
+    let mut seen = BTreeSet::from([lock.path.clone()]);
+    let mut all: Vec<Lockfile> = Vec::new();
+    let mut next = Some(lock.clone());
+    let mut open = Vec::new();
+    while let Some(file) = next {
+        for path in &file.constraints {
+            bound(&file, declared, path)?;
+        }
+        for path in &file.includes {
+            if seen.insert(path.clone()) {
+                open.push(bound(&file, declared, path)?);
+            }
+        }
+        next = open.pop();
+        all.extend(next.clone());
+    }
+    Ok(all)
+}
+
+/// Reads a file that another one names.
+fn bound(lock: &Lockfile, declared: &Declared, path: &RelPath) -> Result<Lockfile, Refusal> {
+    let name = path.split_last().map_or(&b""[..], |(_, name)| name);
+    let bytes = declared
+        .texts
+        .get(path)
+        .filter(|_| Format::recognise(name) == Some(Format::Requirements))
+        .ok_or_else(|| incomplete(&lock.path, "includes a file that is not bound").name(path.to_string()))?;
+    super::parse(path, bytes)
 }
 
 /// Names the file that `requirements*.txt` is made from: the same name with `.in`.

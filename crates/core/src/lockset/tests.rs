@@ -355,6 +355,57 @@ fn twins_orphans_and_unbound_sources_of_cargo_and_npm_are_refused() {
     assert!(check("package-lock.json", nested.as_bytes(), &node).is_ok());
 }
 
+/// Cut at the end of a record, such a file is a valid one with fewer pins; the manifest beside it tells.
+#[test]
+fn requirements_close_over_the_project_beside_them() {
+    let project = |needs: &str| {
+        let text = format!("[project]\nname = \"demo\"\nversion = \"1\"\n{needs}\n");
+        declared(&[("pyproject.toml", &text)])
+    };
+    let weak = |beside: &Declared| check("requirements.txt", REQUIREMENTS.as_bytes(), beside).unwrap();
+    let whole = project("dependencies = [\"six>=1\", \"tomli ; python_version < '3.11'\"]");
+    assert_eq!(weak(&whole).len(), 1, "the format is weak, its inputs are there");
+    for (needs, part) in [
+        ("dependencies = [\"six\", \"Ruff >= 0.1\"]", "ruff>=0.1"),
+        ("dependencies = [\"six==1.16.0\"]", "six==1.16.0"),
+        ("dependencies = [\"six\", \"?\"]", "?"),
+        ("dependencies = [\"six\"", "pyproject.toml"),
+    ] {
+        refused("requirements.txt", REQUIREMENTS, &project(needs), part);
+    }
+    let computed = weak(&project("dynamic = [\"dependencies\"]"));
+    assert!(computed[1].contains("computed"), "{computed:?}");
+    let none = declared(&[("pyproject.toml", "[tool.black]\nline-length = 100\n")]);
+    assert!(weak(&none)[1].contains("no declared inputs"));
+    // What a constraint names is not asked for, and what an included file names is.
+    let mut more = project("dependencies = [\"ruff\"]");
+    let hash = "--hash=sha256:4721f391ed90541fddacab5acf947aa0d3dc7d27b2e1e8eda2be8970586c3274";
+    let ruff = format!("ruff==0.1 {hash}\n");
+    more.texts.insert(at("requirements-all.txt"), ruff.into_bytes());
+    let with = |option: &str| format!("{option} requirements-all.txt\n{REQUIREMENTS}");
+    refused("requirements.txt", &with("-c"), &more, "ruff");
+    refused("requirements.txt", &with("--constraint"), &more, "ruff");
+    let lock = parse(&at("requirements.txt"), with("-r").as_bytes()).unwrap();
+    assert!(close_over(&lock, &more).unwrap().is_empty());
+    let files = included(&lock, &more).unwrap();
+    assert_eq!(
+        files.iter().map(|file| file.path.to_string()).collect::<Vec<_>>(),
+        ["requirements-all.txt"]
+    );
+    // Another file than the usual one need not hold what the project needs.
+    let other = project("dependencies = [\"ruff\"]");
+    assert_eq!(
+        check("requirements-dev.txt", REQUIREMENTS.as_bytes(), &other)
+            .unwrap()
+            .len(),
+        2
+    );
+    // Its own input comes first.
+    let mut both = other;
+    both.texts.insert(at("requirements.in"), b"six\n".to_vec());
+    assert_eq!(weak(&both).len(), 1);
+}
+
 #[test]
 fn requirements_name_the_line() {
     let none = Declared::default();

@@ -1,4 +1,4 @@
-//! The inputs of a uv.lock, compared with each `pyproject.toml`.
+//! The inputs of a uv.lock, compared with each `pyproject.toml`; and what one says to a `requirements.txt` beside it.
 //!
 //! Names, extras and specifiers are compared; markers are not, since uv rewrites them.
 
@@ -126,6 +126,30 @@ pub(super) fn default_groups(lock: &Lockfile, declared: &Declared) -> Option<BTr
         Some(_) => None,
         None => Some(BTreeSet::from(["dev".to_owned()])),
     }
+}
+
+/// Is what a project always needs.
+pub(super) enum Needs {
+    /// These requirements, as they are declared.
+    Listed(Vec<String>),
+    /// What its build computes.
+    Computed,
+}
+
+/// Gives what the project beside a lockfile always needs; `None` where no manifest declares a project.
+pub(super) fn needs(lock: &Lockfile, declared: &Declared) -> Result<Option<Needs>, Refusal> {
+    let home = lock.directory();
+    if !declared.texts.contains_key(&home.join(b"pyproject.toml")?) {
+        return Ok(None);
+    }
+    let project = pyproject(lock, declared, &home)?.project;
+    Ok(project.map(|project| {
+        if project.dynamic.iter().any(|field| field == "dependencies") {
+            Needs::Computed
+        } else {
+            Needs::Listed(project.dependencies)
+        }
+    }))
 }
 
 fn pyproject(lock: &Lockfile, declared: &Declared, home: &RelPath) -> Result<Pyproject, Refusal> {

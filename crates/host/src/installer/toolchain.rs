@@ -331,7 +331,8 @@ impl Finder<'_> {
         command.output = Output::Capture { cap_bytes: 64 << 10 };
         let ended = run(&command, self.cancel)?;
         if ended.end != End::Exited(0) {
-            let said = semel_core::path::shown(ended.stderr.trim_ascii());
+            let said = ended.stderr.trim_ascii().split(|b| *b == b'\n').next();
+            let said = semel_core::path::shown(said.unwrap_or_default());
             let why = format!("it does not answer when asked what it is: {said}");
             return Err(strange(program, &why.chars().take(600).collect::<String>()));
         }

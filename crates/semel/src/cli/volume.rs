@@ -3,7 +3,9 @@
 use super::Context;
 use super::answer::Answer;
 use crate::engine::admin::{How, opened_json};
+use crate::engine::proposal::Base;
 use crate::engine::volume::{self, Source, Wanted};
+use crate::engine::{draft, interrupt};
 use crate::wire::{self, Absent, Link};
 use clap::{Subcommand, ValueEnum};
 use semel_core::ids::{Generation, JobId};
@@ -58,8 +60,14 @@ struct Open {
     #[arg(long, value_enum, default_value_t = DurabilityName::Process)]
     durability: DurabilityName,
     /// Copy this directory into it, without what belongs to git
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "git")]
     from: Option<PathBuf>,
+    /// Put this commit into it, given by its full object id, in a private repository
+    #[arg(long, value_name = "ID", requires = "repository")]
+    git: Option<String>,
+    /// The repository of the commit; only read
+    #[arg(long, value_name = "DIR")]
+    repository: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Debug)]
@@ -98,26 +106,43 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
 fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
     let config = context.config()?;
     let link = Link::new(Arc::new(config.clone()), Absent::Start);
+    let interrupt = interrupt::watch()?;
     let engine = wire::command(config)?;
-    let from = args.from.map(std::path::absolute).transpose();
-    let from = from.map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
-    let opened = volume::open(
-        &engine,
-        Wanted {
-            job: args.job,
-            role: match args.role {
-                RoleName::Draft => Role::Draft,
-                RoleName::Cert => Role::Cert,
+    let absolute = |place: Option<PathBuf>| {
+        place
+            .map(std::path::absolute)
+            .transpose()
+            .map_err(|e| Refusal::new(Code::BadInput, e.to_string()))
+    };
+    let (from, repository) = (absolute(args.from)?, absolute(args.repository)?);
+    let durability = match args.durability {
+        DurabilityName::Process => Durability::Process,
+        DurabilityName::Power => Durability::Power,
+        DurabilityName::PowerBestEffort => Durability::PowerBestEffort,
+    };
+    let opened = match (args.git, repository) {
+        (Some(commit), Some(place)) => {
+            let base = Base {
+                repository: draft::repository("", &place)?,
+                commit,
+            };
+            let owner = Owner::Operator;
+            draft::open(&engine, &args.job, &base, durability, owner, interrupt.cancel())?.opened
+        }
+        _ => volume::open(
+            &engine,
+            Wanted {
+                job: args.job,
+                role: match args.role {
+                    RoleName::Draft => Role::Draft,
+                    RoleName::Cert => Role::Cert,
+                },
+                owner: Owner::Operator,
+                durability,
+                source: from.map_or(Source::Empty, Source::Dir),
             },
-            owner: Owner::Operator,
-            durability: match args.durability {
-                DurabilityName::Process => Durability::Process,
-                DurabilityName::Power => Durability::Power,
-                DurabilityName::PowerBestEffort => Durability::PowerBestEffort,
-            },
-            source: from.map_or(Source::Empty, Source::Dir),
-        },
-    )?;
+        )?,
+    };
     let url = link.url()?;
     let text = format!(
         "generation {}\nattempt    {}\ntoken      {}\n\nexport SEMEL_URL={}\nexport SEMEL_TOKEN={}",

@@ -1,11 +1,13 @@
 //! What only the operator may ask of the daemon: verbs of the journal for the commands, and its status.
 
 use super::gateway::Gateway;
+use super::proposal::Base;
 use super::volume::{self, Source, Wanted};
-use super::{recover, store};
+use super::{draft, host, recover, store};
 use semel_core::ids::{Generation, JobId};
 use semel_core::volume::{Durability, End, Owner, Role};
 use semel_core::{Code, Refusal};
+use semel_host::process::Cancel;
 use semel_store::Verb;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,7 +17,8 @@ use std::sync::Arc;
 /// Asks for a volume through the admin API.
 ///
 /// # Shape
-/// `{"job":"…","role":"draft","durability":"process","from":"/abs/dir"}`
+/// `{"job":"…","role":"draft","durability":"process","from":"/abs/dir"}`, or instead of `from`
+/// `"git":{"repository":"/abs/dir","commit":"…"}`
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OpenVolume {
@@ -25,6 +28,7 @@ pub(crate) struct OpenVolume {
     #[serde(default = "process")]
     durability: Durability,
     from: Option<PathBuf>,
+    git: Option<Base>,
 }
 
 /// Asks for the end of a volume through the admin API.
@@ -116,6 +120,23 @@ impl Gateway {
     /// `bad_input`; those of opening.
     pub(crate) async fn open_volume(self: &Arc<Self>, body: &[u8]) -> Result<Value, Refusal> {
         let asked: OpenVolume = read(body)?;
+        if let Some(base) = asked.git {
+            if asked.from.is_some() {
+                return Err(
+                    Refusal::new(Code::BadInput, "a volume holds a directory or a commit, not both")
+                        .name("git"),
+                );
+            }
+            let (job, durability) = (asked.job, asked.durability);
+            return self
+                .closing(None, move |gateway| {
+                    let cancel = Cancel::new().map_err(host)?;
+                    let owner = Owner::Operator;
+                    let draft = draft::open(&gateway.engine, &job, &base, durability, owner, &cancel)?;
+                    Ok(opened_json(&draft.opened, None))
+                })
+                .await;
+        }
         let wanted = Wanted {
             job: asked.job,
             role: asked.role,

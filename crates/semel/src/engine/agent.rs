@@ -6,6 +6,7 @@ use super::draft::Draft;
 use super::say::Say;
 use super::{Engine, host};
 use crate::{config, limits};
+use semel_core::ids::Generation;
 use semel_core::job::{Agent, Confine, Job, Span};
 use semel_core::{Code, Refusal, RelPath};
 use semel_host::plain;
@@ -15,6 +16,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 
 /// Where the programs of the system lie.
 const SYSTEM: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
@@ -45,7 +47,8 @@ pub(crate) fn run(
     let around = surroundings(engine, &job.agent, beside, draft)?;
     let command = command(engine, job, draft, &around)?;
     say.line(&format!("agent    {}", job.agent.command.join(" ")));
-    let ended = process::run(&command, cancel).map_err(host)?;
+    let generation = &draft.opened.volume.generation;
+    let ended = attended(engine, generation, || process::run(&command, cancel)).map_err(host)?;
     say.line(&format!(
         "agent    {}, {:.1} s, confinement {}",
         in_words(ended.end),
@@ -56,6 +59,23 @@ pub(crate) fn run(
         say.line(&format!("agent    without {missing}"));
     }
     judge(&ended, job)
+}
+
+/// Does something while the daemon is looked after: one that died is started again at its place, so that an agent that
+/// sends its call again finds it.
+fn attended<T>(engine: &Engine, generation: &Generation, work: impl FnOnce() -> T) -> T {
+    let (done, wait) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while wait.recv_timeout(limits::HEARTBEAT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                // Asking is enough; whoever needs the answer asks for itself.
+                drop(engine.journal.volume(generation.clone()));
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
 }
 
 fn judge(ended: &Ended, job: &Job) -> Result<(), Refusal> {

@@ -4,18 +4,18 @@ use super::{Engine, host, store, volume};
 use crate::limits;
 use semel_core::git_tree::{ObjectFormat, ObjectId};
 use semel_core::ids::{Generation, UnixMs};
-use semel_core::ignore::{EntryKind, Ignore};
+use semel_core::ignore::Ignore;
 use semel_core::manifest::{Manifest, WhyLeftOut};
 use semel_core::record::Sealing;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::files::FileKind;
-use semel_host::git::{Git, Repository, tree_of};
+use semel_host::git::{Git, Repository, Selection, Why, select, tree_of};
 use semel_host::process::Cancel;
 use semel_host::root::Root;
 use semel_host::tarball::{self, Choice};
 use semel_host::{clock, leftover, plain, volume as disk};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Says from where a draft began; kept in its `meta/`, out of the agent's reach.
@@ -60,8 +60,6 @@ impl Proposal {
 pub(crate) struct BaseRules {
     /// Its leaves: what is tracked is never ignored.
     pub(crate) tracked: BTreeSet<RelPath>,
-    /// The directories above them.
-    pub(crate) above: BTreeSet<RelPath>,
     /// Its ignore rules.
     pub(crate) ignore: Ignore,
 }
@@ -99,39 +97,56 @@ pub(crate) fn rules(
     let tree = repository.read_commit(&commit).map_err(host)?.tree;
     let leaves = repository.list_tree(&tree).map_err(host)?;
     let ignore = repository.ignore_rules(&leaves).map_err(host)?;
-    let tracked: BTreeSet<RelPath> = leaves.into_iter().map(|leaf| leaf.path).collect();
-    let mut above = BTreeSet::new();
-    for path in &tracked {
-        let mut parent = path.split_last().map(|(parent, _)| parent);
-        while let Some(path) = parent.filter(|path| !path.is_root()) {
-            parent = path.split_last().map(|(parent, _)| parent);
-            above.insert(path);
-        }
-    }
-    Ok((
-        BaseRules {
-            tracked,
-            above,
-            ignore,
-        },
-        repository.format(),
-    ))
+    let tracked = leaves.into_iter().map(|leaf| leaf.path).collect();
+    Ok((BaseRules { tracked, ignore }, repository.format()))
 }
 
-impl BaseRules {
-    /// Decides as `git add -A` would under these rules.
-    pub(crate) fn choose(&self, path: &RelPath, kind: FileKind) -> Choice {
-        let (known, kind) = match kind {
-            FileKind::Directory => (self.above.contains(path), EntryKind::Directory),
-            FileKind::File | FileKind::Symlink | FileKind::Special => {
-                (self.tracked.contains(path), EntryKind::Other)
+/// Is what of a draft is sealed: what `git add -A` would take under the rules of the base.
+struct Chosen {
+    entries: BTreeSet<RelPath>,
+    above: BTreeSet<RelPath>,
+    left_out: BTreeMap<RelPath, WhyLeftOut>,
+}
+
+impl Chosen {
+    fn of(selection: Selection) -> Self {
+        let mut above = BTreeSet::new();
+        for path in &selection.chosen {
+            let mut parent = path.split_last().map(|(parent, _)| parent);
+            while let Some(path) = parent.filter(|path| !path.is_root()) {
+                parent = path.split_last().map(|(parent, _)| parent);
+                above.insert(path);
             }
-        };
-        if !known && self.ignore.ignored(path, kind) {
-            Choice::LeaveOut(WhyLeftOut::Ignored)
-        } else {
-            Choice::Take
         }
+        let why = |why| match why {
+            Why::Ignored => WhyLeftOut::Ignored,
+            Why::EmptyDirectory => WhyLeftOut::EmptyDirectory,
+            Why::GitDir => WhyLeftOut::GitInternals,
+        };
+        let left_out = selection
+            .left_out
+            .into_iter()
+            .map(|left| (left.path, why(left.why)))
+            .collect();
+        Self {
+            entries: selection.chosen.into_iter().collect(),
+            above,
+            left_out,
+        }
+    }
+
+    /// Decides over one entry; a directory that leads to no chosen one is left out whole, and so is whatever came
+    /// after the draft was looked at.
+    fn choose(&self, path: &RelPath, kind: FileKind) -> Choice {
+        let known = if kind == FileKind::Directory {
+            &self.above
+        } else {
+            &self.entries
+        };
+        if known.contains(path) {
+            return Choice::Take;
+        }
+        Choice::LeaveOut(self.left_out.get(path).copied().unwrap_or(WhyLeftOut::Ignored))
     }
 }
 
@@ -161,10 +176,12 @@ pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) ->
     let base = base_of(&disk)?;
     let git = Git::find(&engine.config.path).map_err(host)?;
     let (rules, format) = rules(&git, base.as_ref(), cancel)?;
-    refuse_leftover(&rules, disk.tree())?;
-    let mut choose = |path: &RelPath, kind| Ok(rules.choose(path, kind));
-    let sealed =
-        tarball::pack(disk.tree(), &mut choose, LIMITS.archive_bytes, &directory(engine)).map_err(host)?;
+    let selection = select(disk.tree().handle(), &rules.tracked, &rules.ignore).map_err(unreadable)?;
+    let chosen = Chosen::of(selection);
+    refuse_leftover(&rules, &chosen, disk.tree())?;
+    let mut choose = |path: &RelPath, kind| Ok(chosen.choose(path, kind));
+    let sealed = tarball::pack(disk.tree(), &mut choose, LIMITS.archive_bytes, &directory(engine))
+        .map_err(unreadable)?;
     let proposal = complete(sealed.manifest, sealed.path, disk.tree(), format)?;
     let text = proposal.manifest.to_json()?;
     plain::write_file(&manifest_path(engine, &proposal.digest()), &text).map_err(host)?;
@@ -184,15 +201,29 @@ pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) ->
 }
 
 /// Refuses a leftover environment by its name, before anything in it is refused for a reason of its own.
-fn refuse_leftover(rules: &BaseRules, root: &Root) -> Result<(), Refusal> {
+fn refuse_leftover(rules: &BaseRules, chosen: &Chosen, root: &Root) -> Result<(), Refusal> {
     let skip = |path: &RelPath, kind: FileKind| {
-        rules.tracked.contains(path) || matches!(rules.choose(path, kind), Choice::LeaveOut(_))
+        rules.tracked.contains(path) || matches!(chosen.choose(path, kind), Choice::LeaveOut(_))
     };
-    match leftover::find(root.handle(), &skip).map_err(host)? {
+    match leftover::find(root.handle(), &skip).map_err(unreadable)? {
         None => Ok(()),
         Some((path, of)) => Err(
             Refusal::new(Code::TreeNotEmpty, format!("{of} was left in the draft")).name(path.to_string()),
         ),
+    }
+}
+
+/// An entry that its owner closed is the draft's fault, not the system's: trying again would change nothing.
+fn unreadable(error: semel_host::Error) -> Refusal {
+    match &error {
+        semel_host::Error::Io { path, source, .. }
+            if source.kind() == std::io::ErrorKind::PermissionDenied =>
+        {
+            Refusal::new(Code::ProposalRefused, "an entry of the draft cannot be read")
+                .reason("unreadable")
+                .name(path)
+        }
+        _ => host(error),
     }
 }
 

@@ -10,7 +10,9 @@
     reason = "a test prepares, looks at and spawns what the product may not"
 )]
 
+mod agents;
 mod broken;
+mod cases;
 mod contract;
 mod crash;
 mod daemon;
@@ -20,7 +22,11 @@ mod gate;
 mod harness;
 mod http;
 mod interop;
+mod kills;
 mod probe;
 mod run;
+mod schemas;
 mod snapshots;
 mod tidy;
+mod walks;
+mod wipe;

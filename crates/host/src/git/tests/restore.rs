@@ -625,7 +625,11 @@ fn child_of_another_test() {
 }
 
 fn child(git: &Git, lab: &Lab, tree: &str) -> std::process::Command {
-    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child_from(&std::env::current_exe().unwrap(), git, lab, tree)
+}
+
+fn child_from(exe: &Path, git: &Git, lab: &Lab, tree: &str) -> std::process::Command {
+    let mut child = std::process::Command::new(exe);
     child
         .args(["--exact", "git::tests::restore::child_of_another_test"])
         .env("SEMEL_TEST_GIT", git.program().parent().unwrap())
@@ -638,13 +642,12 @@ fn child(git: &Git, lab: &Lab, tree: &str) -> std::process::Command {
 #[test]
 fn c09_a_lock_that_may_not_be_made_is_unsafe_at_once() {
     use std::os::unix::process::CommandExt;
-    let exe = std::env::current_exe().unwrap();
-    let reachable = exe.ancestors().skip(1).all(|dir| {
+    let reachable = std::env::temp_dir().ancestors().all(|dir| {
         let mode = std::fs::metadata(dir).map(|m| m.mode()).unwrap_or_default();
         dir.as_os_str().is_empty() || mode & 0o1 != 0
     });
     if !rustix::process::geteuid().is_root() || !reachable {
-        skipped("a lock that may not be made needs root, and a test binary that everybody can start");
+        skipped("a lock that may not be made needs root, and a temporary directory that everybody can reach");
         return;
     }
     for git in gits() {
@@ -660,7 +663,11 @@ fn c09_a_lock_that_may_not_be_made_is_unsafe_at_once() {
         };
         mode(lab.dir.path(), 0o755);
         mode(lock.parent().unwrap(), 0o555);
-        let mut child = child(&git, &lab, &tree);
+        // The binary of this test may lie in a home: another user starts a copy of it.
+        let exe = lab.path("test-binary");
+        std::fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+        mode(&exe, 0o755);
+        let mut child = child_from(&exe, &git, &lab, &tree);
         child.env("SEMEL_TEST_REASON", "denied").uid(65_534).gid(65_534);
         assert!(child.status().unwrap().success());
         no_residue(&lock);

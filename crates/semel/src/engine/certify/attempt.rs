@@ -15,6 +15,7 @@ use semel_core::confinement::Level;
 use semel_core::install::InstallRecord;
 use semel_core::installer::{Installer, ProjectInstall, Toolchain};
 use semel_core::job::Confine;
+use semel_core::lockset::Lockfile;
 use semel_core::manifest::Manifest;
 use semel_core::report::Counts;
 use semel_core::{Code, Refusal, RelPath, Sha256};
@@ -265,8 +266,12 @@ impl Attempt<'_> {
 
     /// Records every installed byte, bound to the locks and to this generation.
     fn record(&self, plan: &Plan, locks: &Locks, evidence: &mut Evidence) -> Result<InstallRecord, Refusal> {
-        let lock = locks.parsed.get(&plan.tools.installer());
-        let lock: Vec<_> = lock.into_iter().collect();
+        let lock: Vec<&Lockfile> = locks
+            .parsed
+            .get(&plan.tools.installer())
+            .into_iter()
+            .flatten()
+            .collect();
         let made = record(plan, self.disk.generation(), &lock, self.cancel).map_err(host)?;
         evidence.weaken("install", made.weak.iter().cloned());
         self.say.line(&format!(

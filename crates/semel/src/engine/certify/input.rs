@@ -152,8 +152,8 @@ fn refuse_ignored(manifest: &Manifest, rules: &BaseRules, root: &Root) -> Result
 pub(super) struct Locks {
     /// Every lockfile that binds, with its digest.
     pub(super) digests: BTreeMap<RelPath, Sha256>,
-    /// The parsed lockfile of each installer that the job uses.
-    pub(super) parsed: BTreeMap<Installer, Lockfile>,
+    /// The parsed lockfile of each installer that the job uses, and what that one includes.
+    pub(super) parsed: BTreeMap<Installer, Vec<Lockfile>>,
     /// What they cannot show, one clause each.
     pub(super) weak: Vec<String>,
 }
@@ -195,9 +195,13 @@ pub(super) fn bind(manifest: &Manifest, installers: &[Installer], root: &Root) -
     for installer in installers {
         let lock = lock_of(*installer, &formats)?;
         let parsed = lockset::parse(lock, &text(root, lock, LARGEST_TEXT)?)?;
-        locks.weak.extend(parsed.weak.iter().cloned());
         locks.weak.extend(lockset::close_over(&parsed, &declared)?);
-        locks.parsed.insert(*installer, parsed);
+        let included = lockset::included(&parsed, &declared)?;
+        let all: Vec<Lockfile> = std::iter::once(parsed).chain(included).collect();
+        locks
+            .weak
+            .extend(all.iter().flat_map(|lock| lock.weak.iter().cloned()));
+        locks.parsed.insert(*installer, all);
     }
     Ok(locks)
 }

@@ -1,3 +1,0 @@
-//! Chores of the repository.
-
-fn main() {}
