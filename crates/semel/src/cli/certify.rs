@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// The base commit, by its full object id: whose ignore rules count, and against which the test surface is shown
     #[arg(long, value_name = "ID", requires = "repository")]
     base: Option<String>,
-    /// Take job and recipe from this job file; the flags below change it
+    /// Take job and recipe, but not the repository, from this job file; the flags below change it
     #[arg(long, value_name = "JOB.toml")]
     from: Option<PathBuf>,
     /// An installer that the project uses: uv, pip, npm or cargo; may be given again
@@ -53,7 +53,8 @@ pub(crate) struct Args {
     /// Build the project's own package with a backend that no lock binds; named as weak in the certificate
     #[arg(long)]
     unbound_backend: bool,
-    /// The test command, split at white space
+    /// The test command, split at white space; what is neither pytest nor cargo takes the place of its
+    /// JUnit report as {report}
     #[arg(long, value_name = "COMMAND", required_unless_present = "from")]
     test: Option<String>,
     /// How long each of fetch, install and test may take, such as 15m

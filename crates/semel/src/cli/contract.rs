@@ -61,7 +61,7 @@ struct Check {
 struct Run {
     #[command(flatten)]
     check: Check,
-    /// The command and its arguments
+    /// The command and its arguments; it is started in the workspace
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
