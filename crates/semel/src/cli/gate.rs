@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "target")]
     consume: bool,
     /// The ref that is merged into, such as refs/heads/main
-    #[arg(long, value_name = "REF")]
+    #[arg(long, value_name = "REF", requires = "consume")]
     target: Option<String>,
     /// Print a table in Markdown
     #[arg(long)]

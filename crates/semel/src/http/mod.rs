@@ -215,9 +215,13 @@ pub(super) async fn body(body: Body, cap: usize) -> Result<Bytes, Refusal> {
     }
 }
 
-/// Gives the bearer token of a request.
+/// Gives the bearer token of a request; two of them are none, since one would have to be picked.
 pub(super) fn bearer(headers: &axum::http::HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return None;
+    };
+    let value = value.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
@@ -319,5 +323,20 @@ async fn connection<S>(
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         self.response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bearer_token_is_taken_and_two_are_none() {
+        let mut headers = axum::http::HeaderMap::new();
+        assert_eq!(bearer(&headers), None);
+        headers.append(header::AUTHORIZATION, "bearer one".parse().unwrap());
+        assert_eq!(bearer(&headers), Some("one"));
+        headers.append(header::AUTHORIZATION, "Bearer one".parse().unwrap());
+        assert_eq!(bearer(&headers), None);
     }
 }
