@@ -14,7 +14,7 @@ use crate::path::RelPath;
 use crate::report::Counts;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 mod envelope;
 mod keys;
@@ -74,7 +74,7 @@ pub struct Predicate {
     pub attempt: AttemptId,
     /// The generation that the attempt ran in.
     pub generation: Generation,
-    /// All earlier attempts on this proposal, oldest first.
+    /// All earlier attempts on this proposal, of whatever job, oldest first.
     pub earlier: Vec<Earlier>,
     /// The digest of the [`Recipe`].
     pub recipe: Sha256,
@@ -323,21 +323,18 @@ impl Statement {
         })
     }
 
-    /// Says why the earlier attempts cannot be; `None` where they are earlier, in order and of other generations.
+    /// Says why the earlier attempts cannot be; `None` where each is of another generation.
+    ///
+    /// Their numbers say nothing here: they may be of other jobs, which count for themselves.
     #[must_use]
     pub fn history_is_wrong(&self) -> Option<&'static str> {
-        let predicate = &self.predicate;
-        let mut last = AttemptId(0);
-        for earlier in &predicate.earlier {
-            if earlier.generation == predicate.generation {
-                return Some("an earlier attempt is of this generation");
-            }
-            if earlier.attempt <= last || earlier.attempt >= predicate.attempt {
-                return Some("the earlier attempts are out of order");
-            }
-            last = earlier.attempt;
-        }
-        None
+        let mut seen = BTreeSet::from([&self.predicate.generation]);
+        let twice = self
+            .predicate
+            .earlier
+            .iter()
+            .any(|earlier| !seen.insert(&earlier.generation));
+        twice.then_some("two attempts are of one generation")
     }
 
     /// Refuses a pass that nothing stands behind, and a history that cannot be.

@@ -99,7 +99,7 @@ macro_rules! table {
 
 table! {
     MissingIdentity = "missing_identity", 2, 400, Never, "no generation or no attempt was given", "give both: a generation and an attempt; an empty value counts as none";
-    DirtyVolume = "dirty_volume", 3, 423, NewGeneration, "an earlier attempt on this volume did not end cleanly", "open a new generation; this one is kept for salvage and is never cleaned in place";
+    DirtyVolume = "dirty_volume", 3, 423, NewGeneration, "an attempt on this volume did not end cleanly", "open a new generation; this one is kept for salvage and is never cleaned in place";
     NoLockfile = "no_lockfile", 4, 422, Never, "nothing binds the tree: it holds no lockfile", "add a lockfile of a supported format, or name one with --lock";
     GenerationReused = "generation_reused", 5, 409, NewGeneration, "this generation already belongs to another attempt", "start the new attempt on a new generation";
     LockfileDrift = "lockfile_drift", 6, 409, NewGeneration, "a lockfile changed, appeared or vanished inside one generation", "open a new generation and install from the new lock";
@@ -133,7 +133,7 @@ table! {
     GateRefused = "gate_refused", 30, 422, Never, "the certificate does not cover exactly the tree to be merged", "read every failed check; certify the candidate again";
     SandboxUnavailable = "sandbox_unavailable", 31, 409, Operator, "the confinement that was asked for cannot be had here", "run semel doctor; it names what is missing";
     DurabilityUnavailable = "durability_unavailable", 31, 409, Operator, "this filesystem cannot keep what durability power promises", "use a journaled filesystem, or ask for process or power-best-effort";
-    VolumeBusy = "volume_busy", 32, 409, Later, "the volume is open elsewhere", "wait for its owner to end it, or open a new generation";
+    VolumeBusy = "volume_busy", 32, 409, Later, "the volume is open elsewhere", "wait for its owner to end it, or end it with semel volume end";
     DrillFailed = "drill_failed", 33, 422, Operator, "a guarded side of the drill did not hold", "read the account; do not rely on this build until it is understood";
     LockTimeout = "lock_timeout", 40, 503, Later, "the bounded wait for index.lock ran out; nothing was changed", "see who holds the lock, then try again";
     LockUnsafe = "lock_unsafe", 41, 409, Never, "index.lock is not a plain file of ours, or cannot be created", "look at the named path; it is never removed for you";

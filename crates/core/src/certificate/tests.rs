@@ -249,7 +249,7 @@ fn a_pass_needs_something_behind_it() {
     assert_eq!(refused(&|s| s.subjects.locks.clear()), Code::UnknownState);
     assert_eq!(refused(&|s| s.subjects.record = None), Code::UnknownState);
     assert_eq!(
-        refused(&|s| s.predicate.attempt = AttemptId(1)),
+        refused(&|s| s.predicate.earlier.push(s.predicate.earlier[0].clone())),
         Code::UnknownState
     );
     assert_eq!(

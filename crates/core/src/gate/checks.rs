@@ -3,7 +3,7 @@
 //! Each takes what is known of the certificate, which may be nothing; none looks at another's outcome.
 
 use super::{CLOCK_SKEW_MS, Candidate, Check, Policy, RecipeRule};
-use crate::certificate::{KeyId, Opened, Outcome, Statement, not_a_pass};
+use crate::certificate::{EarlierVerdict, KeyId, Opened, Outcome, Statement, not_a_pass};
 use crate::digest::Sha256;
 use crate::ids::UnixMs;
 use crate::path::RelPath;
@@ -234,7 +234,15 @@ fn tool_checks(known: Option<&Statement>, policy: &Policy) -> Vec<Check> {
 }
 
 fn attempts_check(known: Option<&Statement>, policy: &Policy) -> Check {
-    let count = known.map(|s| s.predicate.earlier.len() as u64 + 1);
+    // An earlier pass is nothing to hold against a proposal; everything else is, also what died without a verdict.
+    let refused = |s: &Statement| {
+        s.predicate
+            .earlier
+            .iter()
+            .filter(|e| e.verdict != EarlierVerdict::Pass)
+            .count()
+    };
+    let count = known.map(|s| refused(s) as u64 + 1);
     let why = known.and_then(Statement::history_is_wrong).or(count
         .is_some_and(|count| count > u64::from(policy.max_attempts))
         .then_some("the proposal took more attempts than the policy allows"));

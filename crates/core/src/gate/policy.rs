@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// recipe = "<sha256>"              # or "any"; required
 /// toolchain = { python = "<sha256>" }
 /// confinement = "full"             # or "partial", "none"; the least that is taken
-/// max_attempts = 1
+/// max_attempts = 3
 /// max_age_hours = 168
 /// locks = ["uv.lock"]              # must be there, besides that every lockfile must be certified
 /// min_tests = 1
@@ -42,8 +42,8 @@ pub struct Policy {
     /// The least confinement.
     #[serde(default = "full")]
     pub confinement: Confinement,
-    /// The most attempts that a proposal may have taken, the passing one included.
-    #[serde(default = "one_u32")]
+    /// The most attempts that a proposal may have taken, the passing one included; earlier passes do not count.
+    #[serde(default = "three")]
     pub max_attempts: u32,
     /// The greatest age; unset, any age is taken.
     #[serde(default)]
@@ -109,8 +109,9 @@ const fn full() -> Confinement {
     Confinement::Full
 }
 
-const fn one_u32() -> u32 {
-    1
+/// A retry after a kill or a broken fetch is what the product is for; more of them are for a person to look at.
+const fn three() -> u32 {
+    3
 }
 
 const fn one_u64() -> u64 {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::certificate::tests::{generation, key, path, statement};
-use crate::certificate::{Outcome, PAYLOAD_TYPE, Statement, Weak, seal, sign};
+use crate::certificate::{EarlierVerdict, Outcome, PAYLOAD_TYPE, Statement, Weak, seal, sign};
 
 use crate::confinement::Confinement;
 use crate::record::Consumption;
@@ -185,12 +185,24 @@ fn whatever_a_policy_demands_has_its_name() {
             s.predicate.attempt = crate::ids::AttemptId(3);
             let mut third = s.predicate.earlier[0].clone();
             third.attempt = crate::ids::AttemptId(2);
+            third.generation = generation(7);
             s.predicate.earlier.push(third);
         }),
         ["attempts"]
     );
+    // An earlier pass is held against nothing; an attempt that is told twice is.
+    let none: [&str; 0] = [];
     assert_eq!(
-        edited(|s| s.predicate.attempt = crate::ids::AttemptId(1)),
+        edited(|s| {
+            let mut third = s.predicate.earlier[0].clone();
+            third.generation = generation(7);
+            third.verdict = EarlierVerdict::Pass;
+            s.predicate.earlier.push(third);
+        }),
+        none
+    );
+    assert_eq!(
+        edited(|s| s.predicate.earlier[0].generation = s.predicate.generation.clone()),
         ["attempts"]
     );
     assert_eq!(
@@ -369,7 +381,7 @@ fn a_policy_is_read_or_refused_with_its_line() {
     let least = Policy::parse(&format!("[gate]\nkeys = [\"{key}\"]\nrecipe = \"any\"\n")).unwrap();
     assert_eq!(
         (least.max_attempts, least.min_tests, least.confinement),
-        (1, 1, Confinement::Full)
+        (3, 1, Confinement::Full)
     );
     assert_eq!(least.consumption, ConsumptionRule::Optional);
     for (text, names, word) in [

@@ -249,6 +249,8 @@ const TAMPERED: &[Change] = &[
     }),
     ("script of another environment", Code::RecordOutsideRoot, |v| install(v, "six", "1.17.0", &[("six.py", "import sys\n"), ("../../../bin/six", "#!/w/tree/.venv/bin/python\nrun\n")])),
     ("long script of another environment", Code::RecordOutsideRoot, |v| install(v, "six", "1.17.0", &[("six.py", "import sys\n"), ("../../../bin/six", "#!/bin/sh\n'''exec' \"/w/tree/.venv/bin/python\" \"$0\" \"$@\"\n")])),
+    ("long script of another environment, quoted as uv does", Code::RecordOutsideRoot, |v| install(v, "six", "1.17.0", &[("six.py", "import sys\n"), ("../../../bin/six", "#!/bin/sh\n'''exec' '/w/tree/.venv/bin/python' \"$0\" \"$@\"\n' '''\n")])),
+    ("long script with a command of its own", Code::RecordOutsideRoot, |v| install(v, "six", "1.17.0", &[("six.py", "import sys\n"), ("../../../bin/six", "#!/bin/sh\n'''exec' '/v/tree/.venv/bin/python' evil.py \"$0\" \"$@\"\n' '''\n")])),
     ("stray script", Code::RecordMismatch, |v| v.file("bin/pytest", b"#!/v/tree/.venv/bin/python\n")),
     ("interpreter swapped", Code::RecordOutsideRoot, |v| v.link("bin/python", "/tmp/python3")),
     ("interpreter by another name", Code::RecordOutsideRoot, |v| v.link("bin/python", "/opt/py/bin/wrapper")),
@@ -266,6 +268,26 @@ const TAMPERED: &[Change] = &[
     ("an empty directory", Code::RecordMismatch, |v| v.dir("lib/python3.11/site-packages/evil")),
     ("a device", Code::RecordMismatch, |v| drop(v.0.entries.insert(at("lib/x"), Fact::Other))),
 ];
+
+/// Where the interpreter's path is too long for a first line, installers write it into a line for the shell.
+#[test]
+fn a_long_script_of_this_environment_is_taken_however_it_is_quoted() {
+    for quoted in [
+        "'/v/tree/.venv/bin/python'",
+        "\"/v/tree/.venv/bin/python3\"",
+        "/v/tree/.venv/bin/python3.11",
+    ] {
+        let mut changed = venv();
+        let script = format!("#!/bin/sh\n'''exec' {quoted} \"$0\" \"$@\"\n' '''\nrun\n");
+        install(
+            &mut changed,
+            "six",
+            "1.17.0",
+            &[("six.py", "import sys\n"), ("../../../bin/six", &script)],
+        );
+        bind_venv(&changed).unwrap();
+    }
+}
 
 #[test]
 fn every_tampered_environment_is_refused_by_its_code() {

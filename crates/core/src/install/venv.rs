@@ -252,12 +252,10 @@ impl<'a> Venv<'a> {
             let mut lines = first.split(|b| *b == b'\n');
             let line = lines.next().unwrap_or(b"").trim_ascii();
             let program = line.split(|b| *b == b' ').next().unwrap_or(b"");
-            // A path too long for the kernel is written as a shell line: '''exec' "/…/python" "$0" "$@".
             let program = match lines.next() {
-                Some(second) if program == b"/bin/sh" && second.starts_with(b"'''exec'") => second
-                    .split(|b| *b == b'"' || *b == b' ')
-                    .find(|p| p.starts_with(b"/"))
-                    .unwrap_or(b""),
+                Some(second) if program == b"/bin/sh" && second.starts_with(b"'''") => {
+                    in_shell_line(second).unwrap_or(b"")
+                }
                 _ => program,
             };
             let own = below(self.place, program)
@@ -278,6 +276,18 @@ impl<'a> Venv<'a> {
 /// Recognises the module by which an editable install finds its sources.
 pub(super) fn is_finder(name: &[u8]) -> bool {
     name.starts_with(b"__editable__") && name.ends_with(b".py")
+}
+
+/// Gives the interpreter of a script whose path is too long for the kernel, or has a space in it: installers write
+/// it as `'''exec' "/…/python" "$0" "$@"`, in double quotes, in single ones or in none. Nothing else may stand there.
+fn in_shell_line(line: &[u8]) -> Option<&[u8]> {
+    let rest = line.strip_prefix(b"'''exec' ")?.strip_suffix(b" \"$0\" \"$@\"")?;
+    let program = match rest.first()? {
+        quote @ (b'\'' | b'"') => rest.strip_prefix(&[*quote])?.strip_suffix(&[*quote])?,
+        _ => rest,
+    };
+    let plain = |b: &u8| !matches!(b, b'\'' | b'"' | b'$' | b'`' | b'\\');
+    program.iter().all(plain).then_some(program)
 }
 
 /// Recognises `python`, `python3`, `python3.11` and no other name.

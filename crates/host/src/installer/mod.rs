@@ -18,7 +18,7 @@ mod uv;
 pub use observe::observe;
 pub use plan::{Isolation, Plan, StageOutcome};
 pub use record::{observe_environment, record, verify_again};
-pub use testing::{ReportFrom, TestPlan, TestRun, run_tests};
+pub use testing::{ReportFrom, TestPlan, TestRun, check_report, run_tests};
 pub use toolchain::{Hints, Tool, Tools, resolve};
 
 use crate::error::{Error, Result};

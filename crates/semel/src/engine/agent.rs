@@ -58,7 +58,8 @@ pub(crate) fn run(
     for missing in &ended.level.missing {
         say.line(&format!("agent    without {missing}"));
     }
-    judge(&ended, job)
+    let said = draft.opened.disk.path().join("work").join("stderr");
+    judge(&ended, job, &said)
 }
 
 /// Does something while the daemon is looked after: one that died is started again at its place, so that an agent that
@@ -78,8 +79,10 @@ fn attended<T>(engine: &Engine, generation: &Generation, work: impl FnOnce() -> 
     })
 }
 
-fn judge(ended: &Ended, job: &Job) -> Result<(), Refusal> {
-    let dirty = |reason: &str, why: String| Err(Refusal::new(Code::DirtyVolume, why).reason(reason));
+fn judge(ended: &Ended, job: &Job, said: &Path) -> Result<(), Refusal> {
+    let said = said.display().to_string();
+    let dirty =
+        |reason: &str, why: String| Err(Refusal::new(Code::DirtyVolume, why).reason(reason).name(&said));
     match (ended.end, ended.tree_ended) {
         (End::Cancelled, _) => dirty("cancelled", "the agent was ended before it was done".to_owned()),
         (End::TimedOut, _) => {
@@ -87,7 +90,8 @@ fn judge(ended: &Ended, job: &Job) -> Result<(), Refusal> {
             Err(Refusal::new(
                 Code::TimedOut,
                 format!("the agent did not end within {after} s; its draft is dirty"),
-            ))
+            )
+            .name(&said))
         }
         (_, TreeEnded::Unproved) => dirty(
             "process_tree_unproved",

@@ -20,7 +20,13 @@ pub(crate) fn new(config: &Config) -> Result<PublicKey, Refusal> {
     let place = place(config);
     plain::private_directory(place.parent().unwrap_or(&config.state)).map_err(host)?;
     let signing = SigningKey::from_seed(&clock::random::<32>().map_err(host)?);
-    key::create_secret(&place, signing.to_pem().as_bytes()).map_err(host)?;
+    key::create_secret(&place, signing.to_pem().as_bytes()).map_err(|error| match error.code() {
+        Code::PreconditionFailed => {
+            let why = "there is a signing key already, and it is never overwritten; semel key show prints it";
+            Refusal::new(Code::PreconditionFailed, why).name(place.display().to_string())
+        }
+        _ => error.into_refusal(),
+    })?;
     Ok(signing.public())
 }
 

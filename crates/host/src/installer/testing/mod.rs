@@ -6,6 +6,8 @@
 mod evidence;
 mod runner;
 
+pub use runner::check_report;
+
 use super::plan::{Isolation, Plan, private_dir};
 use crate::error::{Error, Result};
 use crate::process::{Cancel, Command, Confinement, End, Ended, Output, TreeEnded, run};

@@ -73,11 +73,7 @@ impl Runner {
             }
             Source::Stdout
         } else {
-            let why = "the test command leaves no report that is known; name one with `report`, or put {report} \
-                       into an argument";
-            return Err(Refusal::new(Code::BadConfig, why)
-                .name(shown(name.as_bytes()))
-                .into());
+            return Err(no_report(name).into());
         };
         Ok(Self {
             program,
@@ -85,6 +81,31 @@ impl Runner {
             source,
         })
     }
+}
+
+/// Checks, before anything is installed, that a test command leaves a report that is known.
+///
+/// # Errors
+/// `bad_config` for an empty command, and for one whose report is not known.
+pub fn check_report(command: &[OsString], report: &ReportFrom) -> Result<()> {
+    let Some((name, args)) = command.split_first() else {
+        return Err(Refusal::new(Code::BadConfig, "the test command is empty").into());
+    };
+    let known = matches!(report, ReportFrom::File(_))
+        || args.iter().any(|arg| contains(arg, PLACEHOLDER))
+        || is_pytest(name, args)
+        || cargo_test_at(name, args).is_some();
+    if known {
+        Ok(())
+    } else {
+        Err(no_report(name).into())
+    }
+}
+
+fn no_report(name: &OsStr) -> Refusal {
+    let why = "the test command leaves no report that is known; name one with `report` in the job file, or put \
+               {report} into an argument";
+    Refusal::new(Code::BadConfig, why).name(shown(name.as_bytes()))
 }
 
 fn base_name(name: &OsStr) -> &[u8] {

@@ -14,7 +14,7 @@ use semel_core::certificate::{Report, Weak};
 use semel_core::confinement::Level;
 use semel_core::install::InstallRecord;
 use semel_core::installer::{Installer, ProjectInstall, Toolchain};
-use semel_core::job::Confine;
+use semel_core::job::{Certify, Confine};
 use semel_core::lockset::Lockfile;
 use semel_core::manifest::Manifest;
 use semel_core::report::Counts;
@@ -28,6 +28,7 @@ use semel_host::process::{Cancel, TreeEnded};
 use semel_host::sandbox::Require;
 use semel_host::{plain, volume as disk};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -165,6 +166,19 @@ pub(super) fn run(
     attempt.verify(&plans, &records, &manifest, proposal)?;
     say.line("verify   locks, installed bytes and source tree are what they were");
     Ok(())
+}
+
+/// Gives the test command of a job.
+pub(super) fn test_command(certify: &Certify) -> Vec<OsString> {
+    certify.test.iter().map(Into::into).collect()
+}
+
+/// Says where the report of the test command comes from.
+pub(super) fn report_from(certify: &Certify) -> ReportFrom {
+    certify
+        .report
+        .clone()
+        .map_or(ReportFrom::Command, ReportFrom::File)
 }
 
 /// Gives what surrounds every command of a job.
@@ -341,11 +355,8 @@ impl Attempt<'_> {
             tree: self.disk.tree_path(),
             home: self.work.join("test"),
             installed: plans,
-            command: certify.test.iter().map(Into::into).collect(),
-            report: certify
-                .report
-                .clone()
-                .map_or(ReportFrom::Command, ReportFrom::File),
+            command: test_command(certify),
+            report: report_from(certify),
             env: certify
                 .env
                 .iter()

@@ -20,6 +20,7 @@ use semel_core::record::Judgement;
 use semel_core::report::Counts;
 use semel_core::volume::{Durability, End, Owner, Role};
 use semel_core::{Code, Refusal, Sha256};
+use semel_host::installer::check_report;
 use semel_host::process::Cancel;
 use semel_host::volume::write_record;
 
@@ -66,6 +67,12 @@ pub(crate) fn certify(
     cancel: &Cancel,
 ) -> Result<Certified, Refusal> {
     let proposal = proposal::find(engine, &ask.proposal)?;
+    // What can be said before anything is installed costs no attempt.
+    check_report(
+        &attempt::test_command(&ask.certify),
+        &attempt::report_from(&ask.certify),
+    )
+    .map_err(host)?;
     let mut left = ask.certify.attempts;
     loop {
         left = left.saturating_sub(1);
@@ -168,7 +175,8 @@ pub(super) fn earlier(
     use semel_core::certificate::{Earlier, EarlierVerdict};
     let judged = engine.journal.judgements(ask.proposal).map_err(store)?;
     let mut earlier: Vec<Earlier> = Vec::new();
-    for volume in engine.journal.volumes(Some(ask.job.clone())).map_err(store)? {
+    // Of every job: under another name it is still another try at the same proposal.
+    for volume in engine.journal.volumes(None).map_err(store)? {
         if volume.role != Role::Cert || volume.generation == *this {
             continue;
         }
@@ -191,7 +199,6 @@ pub(super) fn earlier(
             });
         }
     }
-    earlier.sort_by_key(|e| e.attempt);
     Ok(earlier)
 }
 
