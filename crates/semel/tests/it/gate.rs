@@ -356,11 +356,11 @@ fn another_test_command_is_never_a_pass() {
     it.envelope = done["envelope"].as_str().unwrap().into();
     it.policy(&format!("recipe = \"{}\"\nmax_attempts = 9\n", it.recipe));
     assert_eq!(it.failed(&it.commit, &[]), ["recipe"]);
-    it.policy("recipe = \"any\"\n");
+    it.policy("recipe = \"any\"\nmax_attempts = 1\n");
     assert_eq!(
         it.failed(&it.commit, &[]),
         ["attempts"],
-        "the attempts before it count"
+        "the refused attempts before it count"
     );
     it.site.at_rest();
 }
