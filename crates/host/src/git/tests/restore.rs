@@ -665,7 +665,10 @@ fn c09_a_lock_that_may_not_be_made_is_unsafe_at_once() {
         mode(lock.parent().unwrap(), 0o555);
         // The binary of this test may lie in a home: another user starts a copy of it.
         let exe = lab.path("test-binary");
-        std::fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+        // Copied by another process: a child that another test forks meanwhile would keep it open for writing.
+        let mut copy = std::process::Command::new("/bin/cp");
+        copy.arg(std::env::current_exe().unwrap()).arg(&exe);
+        assert!(copy.status().unwrap().success());
         mode(&exe, 0o755);
         let mut child = child_from(&exe, &git, &lab, &tree);
         child.env("SEMEL_TEST_REASON", "denied").uid(65_534).gid(65_534);
