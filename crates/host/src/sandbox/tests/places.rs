@@ -11,7 +11,15 @@ use std::time::Duration;
 #[test]
 fn a_program_that_is_not_the_same_inside_is_refused() {
     let house = House::new();
-    std::fs::copy("/bin/true", house.at("true")).unwrap();
+    // Copied by another process: a child that another test forks meanwhile would keep it open for writing.
+    let mut copy = std::process::Command::new("/bin/cp");
+    assert!(
+        copy.arg("/bin/true")
+            .arg(house.at("true"))
+            .status()
+            .unwrap()
+            .success()
+    );
     let mut command = house.sh("");
     command.program = house.at("true");
     let refused = run(&command, &Cancel::new().unwrap()).unwrap_err().into_refusal();

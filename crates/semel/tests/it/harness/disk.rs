@@ -115,7 +115,10 @@ impl Nobody {
             return None;
         }
         let binary = disk.dir.path().join("semel");
-        std::fs::copy(env!("CARGO_BIN_EXE_semel"), &binary).unwrap();
+        // Copied by another process: a child that another test forks meanwhile would keep it open for writing.
+        let mut copy = Command::new("/bin/cp");
+        copy.arg(env!("CARGO_BIN_EXE_semel")).arg(&binary);
+        assert!(copy.status().unwrap().success());
         for place in [
             disk.dir.path().to_owned(),
             disk.path(),
