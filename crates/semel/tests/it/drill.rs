@@ -1,7 +1,6 @@
 //! `semel drill`: every guard holds in this build, the damage is real, and the drill fails where either is not so.
 
 use serde_json::Value;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -80,8 +79,7 @@ impl Place {
 
     fn program(&self, name: &str, text: &str) {
         let file = self.at("bin").join(name);
-        std::fs::write(&file, text).unwrap();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        crate::harness::executable(&file, text);
     }
 }
 

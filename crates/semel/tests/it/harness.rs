@@ -402,3 +402,17 @@ pub(crate) fn said(out: &Output) -> String {
         String::from_utf8_lossy(&out.stderr)
     )
 }
+
+/// Writes a program that is run soon.
+pub(crate) fn executable(path: &Path, script: &str) {
+    use std::io::Write;
+    // Written by another process: a child that another test forks meanwhile would keep it open, and it could not run.
+    let mut writer = Command::new("/bin/sh")
+        .args(["-c", "cat >\"$1\" && chmod 755 \"$1\"", "sh"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    writer.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(writer.wait().unwrap().success());
+}

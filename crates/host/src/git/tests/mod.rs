@@ -147,8 +147,16 @@ impl Drop for Ends {
 }
 
 pub(super) fn executable(path: &Path, script: &str) {
-    std::fs::write(path, script).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    use std::io::Write;
+    // Written by another process: a child that another test forks meanwhile would keep it open, and it could not run.
+    let mut writer = std::process::Command::new("/bin/sh")
+        .args(["-c", "cat >\"$1\" && chmod 755 \"$1\"", "sh"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    writer.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(writer.wait().unwrap().success());
 }
 
 /// Waits for something that another process does, at most ten seconds.

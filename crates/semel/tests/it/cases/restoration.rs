@@ -2,7 +2,7 @@
 
 use crate::harness::{Home, said, wait_until};
 use serde_json::{Value, json};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::Duration;
@@ -105,8 +105,7 @@ impl Scene {
             "#!/bin/sh\nfor i in $(seq 600); do [ -e '{}' ] && break; sleep 0.1; done\necho message > \"$1\"\n",
             go.display()
         );
-        std::fs::write(&editor, wait).unwrap();
-        std::fs::set_permissions(&editor, std::fs::Permissions::from_mode(0o755)).unwrap();
+        crate::harness::executable(&editor, &wait);
         let mut commit = git_command(&self.worktree, &["commit", "-q", "-a"]);
         let child = commit.env("GIT_EDITOR", &editor).spawn().unwrap();
         assert!(wait_until(Duration::from_secs(10), || self.lock.exists()));
@@ -247,8 +246,7 @@ fn c10_files_that_the_index_hides_are_restored_and_residue_is_named() {
     let scene = Scene::new();
     let (hook, ran) = (scene.home.path().join("hook"), scene.home.path().join("ran"));
     let text = format!("#!/bin/sh\ntouch '{}'\nprintf 't\\0'\n", ran.display());
-    std::fs::write(&hook, text).unwrap();
-    std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+    crate::harness::executable(&hook, &text);
     for args in [
         ["config", "core.fsmonitor", hook.to_str().unwrap()],
         ["config", "core.fsmonitorHookVersion", "2"],
