@@ -4,11 +4,11 @@
 //! It opens no volume of ours.
 
 use crate::error::{Error, Result};
+use crate::files::digest_of;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use semel_core::attempt::{
     CLEAN_FILE, ContractState, DIRTY_MARK, Facts, Found, FoundLock, GENERATION_FILE, STATE_FILE,
 };
-use semel_core::digest::Hasher;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -127,16 +127,9 @@ impl Disk {
         if kind != FileType::RegularFile {
             return Err(type_in_words(kind).to_owned());
         }
-        let mut file = open_file(dir.as_fd(), name).map_err(|e| format!("cannot be read: {e}"))?;
-        let mut hasher = Hasher::new();
-        let mut piece = vec![0_u8; 64 << 10];
-        loop {
-            match file.read(&mut piece) {
-                Ok(0) => return Ok(Some(hasher.finish())),
-                Ok(n) => hasher.update(&piece[..n]),
-                Err(e) => return Err(format!("cannot be read: {e}")),
-            }
-        }
+        let unreadable = |e: std::io::Error| format!("cannot be read: {e}");
+        let file = open_file(dir.as_fd(), name).map_err(unreadable)?;
+        digest_of(&file).map(Some).map_err(unreadable)
     }
 
     /// Gathers what a check is decided from.

@@ -3,8 +3,8 @@
 //! Nothing here is confined: a path that an agent may have a hand in goes through `root` and `files`.
 
 use crate::error::{Error, Result};
+use crate::files::digest_of;
 use rustix::fs::{AtFlags, Mode, OFlags};
-use semel_core::digest::Hasher;
 use semel_core::ids::UnixMs;
 use semel_core::{Code, Refusal, Sha256};
 use std::fs::File;
@@ -78,15 +78,7 @@ pub fn birth(path: &Path) -> Result<String> {
 /// # Errors
 /// As [`open_file`].
 pub fn digest_file(path: &Path) -> Result<Sha256> {
-    let mut file = open_file(path)?;
-    let mut hasher = Hasher::new();
-    let mut piece = vec![0_u8; 128 << 10];
-    loop {
-        match file.read(&mut piece).map_err(|e| Error::io("read", path, e))? {
-            0 => return Ok(hasher.finish()),
-            n => hasher.update(&piece[..n]),
-        }
-    }
+    digest_of(&open_file(path)?).map_err(|e| Error::io("read", path, e))
 }
 
 /// Writes a whole file, private to its owner, over any earlier one.

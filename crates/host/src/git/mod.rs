@@ -29,11 +29,11 @@ pub use restore::{Failed, Identity, Outcome, RestoreOptions, Touched, Verify, re
 pub use select::{LeftOut, Selection, Why, select, tree_of};
 
 use crate::error::{Error, Result};
+use crate::plain::digest_file;
 use crate::process::{self, Cancel, Command, End, Output, Stdin};
-use semel_core::digest::{Hasher, Sha256};
+use semel_core::digest::Sha256;
 use semel_core::{Code, Refusal};
 use std::ffi::OsString;
-use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -305,18 +305,6 @@ fn quoted(path: &Path) -> OsString {
     }
     text.push(b'"');
     OsString::from_vec(text)
-}
-
-fn digest_file(path: &Path) -> Result<Sha256> {
-    let mut file = std::fs::File::open(path).map_err(|e| Error::io("open", path, e))?;
-    let mut hasher = Hasher::new();
-    let mut piece = vec![0_u8; 1 << 16];
-    loop {
-        match file.read(&mut piece).map_err(|e| Error::io("read", path, e))? {
-            0 => return Ok(hasher.finish()),
-            n => hasher.update(&piece[..n]),
-        }
-    }
 }
 
 #[cfg(test)]

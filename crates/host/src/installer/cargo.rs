@@ -4,9 +4,10 @@
 //! to this generation. The offline stage proves that the lock is in step and that nothing is missing. Neither stage
 //! reads the tree's own `.cargo/config.toml`; an alternative registry is configured by the operator.
 
-use super::plan::{Plan, Step, private_dir, selections};
+use super::plan::{Plan, Step, selections};
 use super::toolchain::Tools;
 use crate::error::Result;
+use crate::plain::private_directory;
 use crate::sandbox::Network;
 use semel_core::installer::ProjectInstall;
 use semel_core::{Code, Refusal};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
     let chosen = selections(&plan.args, &[], &["--target"])?;
     // A lock of local packages alone leaves nothing there; an empty installation is one, too.
-    private_dir(&home(plan))?;
+    private_directory(&home(plan))?;
     Ok(vec![
         base(plan, Network::Host)?
             .args(["fetch", "--locked", "--manifest-path"])

@@ -3,10 +3,11 @@
 //! `npm ci` alone, and no script of any package runs. Artifacts are fetched for a copy of the manifests, so that
 //! the tree stays empty until the offline stage.
 
-use super::plan::{LARGEST_TEXT, Plan, Step, private_dir, selections, values_of};
+use super::plan::{LARGEST_TEXT, Plan, Step, selections, values_of};
 use super::toolchain::Tools;
 use crate::error::{Error, Result};
 use crate::files::read_file;
+use crate::plain::private_directory;
 use crate::root::Root;
 use crate::sandbox::Network;
 use semel_core::installer::ProjectInstall;
@@ -76,7 +77,7 @@ fn base(plan: &Plan, network: Network) -> Result<Step> {
 
 /// Copies the lock, and every manifest and local archive that it names, out of the tree.
 fn copy_manifests(tree: &Path, copy: &Path) -> Result<()> {
-    private_dir(copy)?;
+    private_directory(copy)?;
     let lock = LOCKS
         .iter()
         .map(|name| tree.join(name))
@@ -97,7 +98,7 @@ fn copy_manifests(tree: &Path, copy: &Path) -> Result<()> {
             let why = "the lock names a local package that is not a plain file of the tree";
             return Err(Refusal::new(Code::LockIncomplete, why).name(name).into());
         };
-        private_dir(to.parent().unwrap_or(copy))?;
+        private_directory(to.parent().unwrap_or(copy))?;
         std::fs::write(&to, content.bytes).map_err(|e| Error::io("write", &to, e))?;
     }
     Ok(())

@@ -4,8 +4,9 @@
 //! of its own: the toolchain's pip installs into it from outside.
 
 use super::plan::{Plan, Step, run_step, selections};
-use super::toolchain::{Tools, digest_of};
+use super::toolchain::Tools;
 use crate::error::Result;
+use crate::plain::digest_file;
 use crate::process::Cancel;
 use crate::sandbox::Network;
 use semel_core::digest::from_hex;
@@ -116,7 +117,7 @@ pub(super) fn wheels_kept(plan: &Plan, cancel: &Cancel) -> Result<Vec<Wheel>> {
     for (name, record) in found {
         let path = wheels(plan).join(&name);
         kept.push(Wheel {
-            sha256: digest_of(&path)?,
+            sha256: digest_file(&path)?,
             record: from_hex(&record).ok_or_else(unread)?,
         });
     }

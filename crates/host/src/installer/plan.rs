@@ -3,8 +3,9 @@
 //! A step is one command in the sandbox. Which steps there are is the business of each installer's file.
 
 use super::toolchain::Tools;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::read_file;
+use crate::plain::private_directory;
 use crate::process::{Cancel, Command, Confinement, End, Ended, Output, TreeEnded, run};
 use crate::root::Root;
 use crate::sandbox::{Network, Require, Sandbox, TreeAccess};
@@ -15,7 +16,6 @@ use semel_core::{Code, Refusal, RelPath};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -208,8 +208,8 @@ pub(super) fn run_step(plan: &Plan, step: Step, left: Duration, cancel: &Cancel)
         return Err(timed_out(plan).into());
     }
     let tmp = plan.home.join("tmp");
-    private_dir(&step.home)?;
-    private_dir(&tmp)?;
+    private_directory(&step.home)?;
+    private_directory(&tmp)?;
     let mut command = step.command;
     let network = step.network;
     for (name, value) in [
@@ -320,15 +320,6 @@ fn last_lines(ended: &Ended, secrets: &[String]) -> Vec<String> {
         said.push(line.chars().take(LONGEST_LINE).collect());
     }
     said
-}
-
-/// Makes a directory, and those above it, for its owner alone.
-pub(super) fn private_dir(path: &Path) -> Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|e| Error::io("create", path, e))
 }
 
 /// Refuses every argument but the selections that an installer's lock gives a meaning to.

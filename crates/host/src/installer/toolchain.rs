@@ -4,14 +4,14 @@
 //! nothing, and refuses an executable that the tested tree could have brought along.
 
 use crate::error::{Error, Result};
+use crate::plain::digest_file;
 use crate::process::{Cancel, Command, End, Output, run};
+use crate::sandbox::is_executable;
 use semel_core::installer::{Installer, Toolchain};
-use semel_core::{Code, Refusal, Sha256};
+use semel_core::{Code, Refusal};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -273,7 +273,7 @@ impl Finder<'_> {
             name: name.to_owned(),
             version,
             path: semel_core::path::shown(path.as_os_str().as_bytes()),
-            sha256: digest_of(&path)?,
+            sha256: digest_file(&path)?,
         };
         Ok(Tool {
             identity,
@@ -382,22 +382,4 @@ fn installation(path: &Path) -> Vec<PathBuf> {
         .map(Path::to_path_buf)
         .into_iter()
         .collect()
-}
-
-fn is_executable(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
-}
-
-/// Digests a file of the host.
-pub(super) fn digest_of(path: &Path) -> Result<Sha256> {
-    let mut file = std::fs::File::open(path).map_err(|e| Error::io("open", path, e))?;
-    let mut hasher = semel_core::digest::Hasher::new();
-    let mut buffer = vec![0_u8; 256 << 10];
-    loop {
-        let count = file.read(&mut buffer).map_err(|e| Error::io("read", path, e))?;
-        if count == 0 {
-            return Ok(hasher.finish());
-        }
-        hasher.update(&buffer[..count]);
-    }
 }

@@ -16,6 +16,7 @@ mod view;
 
 pub(crate) use keeper::REPORT;
 pub use land::landlock_abi;
+pub(crate) use toolchain::is_executable;
 pub use toolchain::{resolve_program, toolchain_roots};
 
 use crate::error::{Error, Result};

@@ -94,7 +94,8 @@ fn collect(program: &Path, roots: &mut Vec<PathBuf>, depth: u8) -> Result<()> {
     Ok(())
 }
 
-fn is_executable(path: &Path) -> bool {
+/// Says whether a path is a file that somebody may run.
+pub(crate) fn is_executable(path: &Path) -> bool {
     path.metadata()
         .is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
 }

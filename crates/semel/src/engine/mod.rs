@@ -63,12 +63,9 @@ impl Engine {
     /// # Errors
     /// `daemon_unreachable` where no daemon has said where it listens.
     pub(crate) fn gateway_url(&self) -> Result<String, Refusal> {
-        const LARGEST: u64 = 64 << 10;
-        let unknown = || Refusal::new(Code::DaemonUnreachable, "no daemon has said where it listens");
-        let bytes = semel_host::plain::read_file(&self.config.state.join(serve::DAEMON_FILE), LARGEST)
-            .map_err(|_| unknown())?;
-        let about: serde_json::Value = serde_json::from_slice(&bytes).map_err(|_| unknown())?;
-        about["url"].as_str().map(str::to_owned).ok_or_else(unknown)
+        let url =
+            serve::announced(&self.config.state).and_then(|about| about["url"].as_str().map(str::to_owned));
+        url.ok_or_else(|| Refusal::new(Code::DaemonUnreachable, "no daemon has said where it listens"))
     }
 }
 

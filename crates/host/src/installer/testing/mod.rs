@@ -8,8 +8,9 @@ mod runner;
 
 pub use runner::check_report;
 
-use super::plan::{Isolation, Plan, private_dir};
+use super::plan::{Isolation, Plan};
 use crate::error::{Error, Result};
+use crate::plain::private_directory;
 use crate::process::{Cancel, Command, Confinement, End, Ended, Output, TreeEnded, run};
 use crate::sandbox::{Network, Sandbox, TreeAccess};
 use evidence::{read_report, refuse_present, too_long};
@@ -182,7 +183,7 @@ impl Places {
             report: plan.home.join("report"),
         };
         for dir in [&places.user, &places.tmp, &places.report] {
-            private_dir(dir)?;
+            private_directory(dir)?;
         }
         Ok(places)
     }
@@ -254,7 +255,7 @@ fn writable(plan: &TestPlan<'_>) -> Result<Vec<PathBuf>> {
                     let name = declared.to_string();
                     return Err(Refusal::new(Code::PathEscapesRoot, why).name(name).into());
                 }
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => private_dir(&dir)?,
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => private_directory(&dir)?,
                 Err(e) => return Err(Error::io("look at", &dir, e)),
             }
         }

@@ -278,7 +278,7 @@ fn listing(dir: &Path, path: &str) -> std::io::Result<String> {
         let entry = entry?;
         let name = entry.file_name().into_string().unwrap_or_default();
         if name.starts_with(&format!("{wanted}-")) {
-            let digest = toolchain::digest_of(&entry.path()).map_err(std::io::Error::other)?;
+            let digest = crate::plain::digest_file(&entry.path()).map_err(std::io::Error::other)?;
             page.push_str(&format!("<a href=\"/files/{name}#sha256={digest}\">{name}</a>"));
         }
     }
