@@ -2,7 +2,7 @@
 //!
 //! It has no handle on the journal, the volumes or the app's routes, reads no body, and dies with the daemon.
 
-use crate::engine::health::heartbeat;
+use crate::engine::daemon::health::heartbeat;
 use crate::limits;
 use crate::telemetry::{Heartbeat, Phase};
 use http_body_util::Full;

@@ -2,10 +2,10 @@
 
 use crate::client::{Ask, Place, Unanswered, ask};
 use crate::config::Config;
-use crate::engine::crash::Hooks;
+use crate::engine::daemon::mark;
 use crate::engine::gateway::Gateway;
-use crate::engine::mark;
-use crate::engine::recover::{Recovery, recover};
+use crate::engine::gateway::crash::Hooks;
+use crate::engine::gateway::recover::{Recovery, recover};
 use crate::engine::{Engine, host, store};
 use crate::limits;
 use semel_core::digest::{Sha256, to_hex};
@@ -54,7 +54,8 @@ pub(crate) fn daemon(config: Config, hooks: Hooks) -> Result<Daemon, Refusal> {
     root.make_dir("run").map_err(host)?;
     let lock = OwnerLock::take(&config.state).map_err(store)?;
     // What the last life said of itself is no sign of this one's.
-    root.remove(crate::engine::health::HEARTBEAT_FILE).map_err(host)?;
+    root.remove(crate::engine::daemon::health::HEARTBEAT_FILE)
+        .map_err(host)?;
     let options = semel_store::sqlite::Options {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: clock::boot_id().map_err(host)?,

@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::answer::Answer;
-use crate::engine::cancel::{self, Cancelled};
+use crate::engine::job::cancel::{self, Cancelled};
 use crate::wire;
 use clap::Args as ClapArgs;
 use semel_core::Refusal;

@@ -4,10 +4,11 @@ use super::Context;
 use super::answer::Answer;
 use super::run::say;
 use crate::engine::certify::{self, Ask, Certified};
-use crate::engine::interrupt::Interrupt;
+use crate::engine::job::interrupt::Interrupt;
+use crate::engine::job::say::Say;
+use crate::engine::job::{draft, interrupt};
 use crate::engine::proposal::{self, Base};
-use crate::engine::say::Say;
-use crate::engine::{Engine, draft, interrupt, volume};
+use crate::engine::{Engine, volume};
 use crate::wire;
 use clap::Args as ClapArgs;
 use semel_core::ids::JobId;
@@ -83,9 +84,9 @@ fn installer(name: &str) -> Result<Installer, String> {
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let config = context.config()?;
     let from = match &args.from {
-        Some(file) => Some(crate::engine::run::read(
+        Some(file) => Some(crate::engine::job::run::read(
             file,
-            crate::engine::run::Again::Show,
+            crate::engine::job::run::Again::Show,
             &config.state,
         )?),
         None => None,
@@ -93,7 +94,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let (job, certify, confine) = recipe(&args, from.as_ref().map(|asked| &asked.job))?;
     let interrupt = interrupt::watch()?;
     let engine = wire::command(config.clone())?;
-    let _held = crate::engine::run::hold(&engine, &job)?;
+    let _held = crate::engine::job::run::hold(&engine, &job)?;
     let (proposal, mut base) = sealed(&args, &engine, &job, &interrupt)?;
     if let (None, Some(asked)) = (&base, &from) {
         base = Some(Base {

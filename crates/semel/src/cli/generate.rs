@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::answer::Answer;
-use crate::engine::crash::CrashPoint;
+use crate::engine::gateway::crash::CrashPoint;
 use crate::{http, limits};
 use clap::Subcommand;
 use semel_core::{Code, Refusal};

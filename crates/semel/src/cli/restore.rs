@@ -2,7 +2,8 @@
 
 use super::Context;
 use super::answer::Answer;
-use crate::engine::{interrupt, restore};
+use crate::engine::job::interrupt;
+use crate::engine::restore;
 use crate::limits;
 use clap::{Args as ClapArgs, ValueEnum};
 use semel_core::Refusal;

@@ -2,9 +2,10 @@
 
 use super::answer::{Answer, err};
 use super::{Context, Progress};
-use crate::engine::run::{self, Again, Finished};
-use crate::engine::say::{Point, Say};
-use crate::engine::{certify, interrupt};
+use crate::engine::certify;
+use crate::engine::job::interrupt;
+use crate::engine::job::run::{self, Again, Finished};
+use crate::engine::job::say::{Point, Say};
 use crate::wire;
 use clap::Args as ClapArgs;
 use semel_core::Refusal;

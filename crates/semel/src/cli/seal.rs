@@ -2,7 +2,8 @@
 
 use super::Context;
 use super::answer::Answer;
-use crate::engine::{interrupt, proposal};
+use crate::engine::job::interrupt;
+use crate::engine::proposal;
 use crate::wire;
 use clap::Args as ClapArgs;
 use semel_core::Refusal;

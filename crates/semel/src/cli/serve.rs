@@ -2,8 +2,8 @@
 
 use super::answer::{Answer, Format, err, out};
 use super::{Context, Progress};
-use crate::engine::crash::{CrashPoint, Hooks};
-use crate::engine::serve as daemon;
+use crate::engine::daemon::serve as daemon;
+use crate::engine::gateway::crash::{CrashPoint, Hooks};
 use crate::http::{self, Activity, App};
 use crate::telemetry::Phase;
 use crate::{limits, probe, wire};
@@ -201,7 +201,7 @@ async fn drain_on_signal(gateway: Arc<crate::engine::gateway::Gateway>) {
     gateway.enter(Phase::Draining);
 }
 
-fn say(context: &Context, recovery: &crate::engine::recover::Recovery, about: &serde_json::Value) {
+fn say(context: &Context, recovery: &crate::engine::gateway::recover::Recovery, about: &serde_json::Value) {
     if context.progress == Progress::Lines {
         for (generation, reason) in &recovery.ended {
             err(&format!("{generation} ended dirty: {reason}"));

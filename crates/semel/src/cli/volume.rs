@@ -2,10 +2,10 @@
 
 use super::Context;
 use super::answer::Answer;
-use crate::engine::admin::{How, opened_json};
+use crate::engine::daemon::admin::{How, opened_json};
+use crate::engine::job::{draft, interrupt};
 use crate::engine::proposal::Base;
 use crate::engine::volume::{self, Source, Wanted};
-use crate::engine::{draft, interrupt};
 use crate::wire::{self, Absent, Link};
 use clap::{Subcommand, ValueEnum};
 use semel_core::ids::{Generation, JobId};

@@ -1,6 +1,7 @@
 //! What people look at: status, log, verification, backup. Nothing here has an effect on a volume.
 
-use super::{Engine, host, serve, store};
+use super::daemon::serve;
+use super::{Engine, host, store};
 use crate::config::Config;
 use crate::wire::{self, Absent, Link};
 use semel_core::call::{CallState, Intent};

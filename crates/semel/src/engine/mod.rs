@@ -3,41 +3,21 @@
 //! parse → load what is known → decide (core) → intent (store) → act (host) → observe (host) → receipt (store) →
 //! answer. Doors call this; it calls no door.
 
-pub(crate) mod admin;
-pub(crate) mod agent;
-pub(crate) mod answer;
-mod arguments;
 mod binding;
-pub(crate) mod call;
-pub(crate) mod cancel;
 pub(crate) mod certify;
 pub(crate) mod command;
 pub(crate) mod contract;
-pub(crate) mod crash;
-pub(crate) mod deliver;
+pub(crate) mod daemon;
 pub(crate) mod doctor;
-pub(crate) mod draft;
 pub(crate) mod drill;
 pub(crate) mod gate;
 pub(crate) mod gateway;
 pub(crate) mod gc;
-pub(crate) mod health;
-pub(crate) mod interrupt;
-pub(crate) mod key;
-mod locks;
+pub(crate) mod job;
 pub(crate) mod look;
-pub(crate) mod mark;
-mod mutate;
-mod mutation;
 pub(crate) mod proposal;
-mod read;
-pub(crate) mod recover;
 pub(crate) mod restore;
-pub(crate) mod run;
-pub(crate) mod say;
-pub(crate) mod serve;
 pub(crate) mod signing;
-pub(crate) mod tool;
 pub(crate) mod volume;
 
 use crate::config::Config;
@@ -63,8 +43,8 @@ impl Engine {
     /// # Errors
     /// `daemon_unreachable` where no daemon has said where it listens.
     pub(crate) fn gateway_url(&self) -> Result<String, Refusal> {
-        let url =
-            serve::announced(&self.config.state).and_then(|about| about["url"].as_str().map(str::to_owned));
+        let url = daemon::serve::announced(&self.config.state)
+            .and_then(|about| about["url"].as_str().map(str::to_owned));
         url.ok_or_else(|| Refusal::new(Code::DaemonUnreachable, "no daemon has said where it listens"))
     }
 }

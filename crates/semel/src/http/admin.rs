@@ -3,7 +3,7 @@
 use super::problem::Problem;
 use super::tools::json;
 use super::{App, Peer, bearer, body};
-use crate::engine::health::outside_of_sandboxes;
+use crate::engine::daemon::health::outside_of_sandboxes;
 use crate::telemetry::Phase;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};

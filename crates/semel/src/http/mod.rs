@@ -187,7 +187,7 @@ fn request_id(request: &Request) -> Option<String> {
     };
     match given.filter(harmless) {
         Some(id) => Some(id.to_owned()),
-        None => crate::engine::health::request_id(),
+        None => crate::engine::daemon::health::request_id(),
     }
 }
 

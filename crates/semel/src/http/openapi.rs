@@ -1,6 +1,6 @@
 //! The OpenAPI document of the app listener, made from the tables of tools, routes and refusals.
 
-use crate::engine::tool::{Kind, Tool};
+use crate::engine::gateway::tool::{Kind, Tool};
 use semel_core::Code;
 use serde_json::{Map, Value, json};
 

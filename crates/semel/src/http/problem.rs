@@ -1,6 +1,6 @@
 //! The HTTP face of a refusal: RFC 9457 problem details.
 
-use crate::engine::answer::{Failure, Replayed};
+use crate::engine::gateway::answer::{Failure, Replayed};
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use semel_core::{Code, Refusal};

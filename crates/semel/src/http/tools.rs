@@ -2,9 +2,9 @@
 
 use super::problem::Problem;
 use super::{App, bearer, body};
-use crate::engine::answer::{Replayed, Success};
-use crate::engine::call::Call;
-use crate::engine::tool::Tool;
+use crate::engine::gateway::answer::{Replayed, Success};
+use crate::engine::gateway::call::Call;
+use crate::engine::gateway::tool::Tool;
 use crate::limits;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};

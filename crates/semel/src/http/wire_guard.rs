@@ -3,7 +3,7 @@
 //! hyper answers a request that does not parse by itself, with a bare status and no body, before any service is
 //! called. Every answer of ours bears `x-request-id`; a head without it, written as one piece, is hyper's.
 
-use crate::engine::answer::Failure;
+use crate::engine::gateway::answer::Failure;
 use semel_core::{Code, Refusal};
 use std::io;
 use std::pin::Pin;

@@ -4,11 +4,11 @@
 //! since refusals are signed too.
 
 use super::super::proposal::{self, Proposal};
-use super::super::say::{Point, Say};
 use super::super::{Engine, host};
 use super::input::{self, Locks};
 use super::{Ask, surface};
 use crate::config;
+use crate::engine::job::say::{Point, Say};
 use crate::limits;
 use semel_core::certificate::{Report, Weak};
 use semel_core::confinement::Level;

@@ -10,8 +10,8 @@ mod surface;
 
 pub(crate) use sign::{Paths, heal, paths, recipe};
 
+use super::job::say::{Point, Say};
 use super::proposal::{self, Base, Proposal};
-use super::say::{Point, Say};
 use super::volume::{self, Source, Wanted};
 use super::{Engine, host, store};
 use semel_core::ids::{Generation, JobId, RunId};

@@ -4,10 +4,10 @@
 //! a process that was killed in between leaves no signed statement, and the next one makes the very same envelope.
 
 use super::super::proposal::Proposal;
-use super::super::say::{Point, Say};
 use super::super::{Engine, host, signing, store, volume};
 use super::attempt::{self, Evidence};
 use super::{Ask, earlier};
+use crate::engine::job::say::{Point, Say};
 use semel_core::certificate::{
     self, Outcome, PREDICATE_VERSION, Predicate, Recipe, SigningKey, Statement, Subjects,
 };

@@ -20,7 +20,7 @@ pub(crate) use semel_host::scratch::Keep;
 pub(crate) use stage::Length;
 pub(crate) use table::{Report, Tally};
 
-use super::interrupt;
+use super::job::interrupt;
 use semel_core::Refusal;
 use semel_host::scratch::Scratch;
 use stage::Stage;

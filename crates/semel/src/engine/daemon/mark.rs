@@ -3,7 +3,7 @@
 //! The journal cannot tell by itself that it forgot a call. Volumes that outlived what it knows would have that call's
 //! effect a second time, so none of them stays open. It does not look at what the entries say.
 
-use super::{Engine, host, store};
+use crate::engine::{Engine, host, store};
 use semel_core::{Code, Refusal};
 use semel_host::daemon::{Keep, StateRoot};
 use semel_host::plain;

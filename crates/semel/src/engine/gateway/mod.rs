@@ -1,10 +1,22 @@
 //! What the daemon holds while it serves calls: open roots, path locks, running executions, and its own health.
 
-use super::crash::Hooks;
-use super::locks::PathLocks;
+pub(crate) mod answer;
+mod arguments;
+pub(crate) mod call;
+pub(crate) mod crash;
+mod key;
+mod locks;
+mod mutate;
+mod mutation;
+mod read;
+pub(crate) mod recover;
+pub(crate) mod tool;
+
 use super::{Engine, host, store};
 use crate::limits;
 use crate::telemetry::{Counters, Phase};
+use crash::Hooks;
+use locks::PathLocks;
 use semel_core::digest::Sha256;
 use semel_core::ids::{ExecutionId, Generation};
 use semel_core::volume::Volume;

@@ -1,8 +1,8 @@
 //! The heartbeat: one file, written by the daemon once a second, read by the probe process; one way.
 
-use super::gateway::Gateway;
-use super::host;
 use super::mark;
+use crate::engine::gateway::Gateway;
+use crate::engine::host;
 use crate::limits;
 use crate::telemetry::Heartbeat;
 use semel_core::ids::Incarnation;

@@ -1,7 +1,8 @@
 //! Delivery: a new branch, or a patch, whose tree is exactly the certified one.
 
+use super::draft;
 use super::run::Asked;
-use super::{Engine, draft, host, proposal, volume};
+use crate::engine::{Engine, host, proposal, volume};
 use semel_core::pipeline::{Run, Stage};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::git::{Delivery, Git, Import, Repository, Sealed, deliver_branch, make_patch};

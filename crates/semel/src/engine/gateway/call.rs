@@ -3,9 +3,9 @@
 //! route → token → generation and fencing → empty body → key → arguments → fingerprint conflict → replay →
 //! in-flight → policy → path → preconditions → intent. The route is the door's; the rest is here and in `mutate`.
 
+use super::Gateway;
 use super::answer::{Answer, Failure, Replayed, Success};
 use super::arguments::{Understood, only_a_key, take_keys, understand};
-use super::gateway::Gateway;
 use super::key::{agree, from_header};
 use super::tool::{Kind, Tool};
 use crate::limits;
@@ -189,7 +189,7 @@ impl Gateway {
     }
 
     /// Runs what blocks on a thread of its own; it is not ended when the caller goes away.
-    pub(super) async fn blocking<T: Send + 'static>(
+    pub(in crate::engine) async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Arc<Gateway>) -> T + Send + 'static,
     ) -> Result<T, Refusal> {

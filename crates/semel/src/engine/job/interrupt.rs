@@ -1,6 +1,6 @@
 //! SIGINT and SIGTERM during a command: the stage under way is ended, and the exit status says which it was.
 
-use super::host;
+use crate::engine::host;
 use semel_core::Refusal;
 use semel_host::process::Cancel;
 use semel_host::signals::{self, Watch};

@@ -1,7 +1,7 @@
 //! `semel cancel`: ends a running job; its process ends its tree, marks what it held dirty, and records it.
 
 use super::run::hold_place;
-use super::{Engine, host, store, volume};
+use crate::engine::{Engine, host, store, volume};
 use semel_core::ids::JobId;
 use semel_core::pipeline::RunEnd;
 use semel_core::volume::{End, Owner, VolumeState};

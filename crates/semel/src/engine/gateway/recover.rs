@@ -4,10 +4,10 @@
 //! on any file that an agent can name.
 
 use super::crash::{CrashPoint, Hooks};
-use super::mark::Age;
 use super::mutation::survives;
-use super::volume::mark;
-use super::{Engine, host, store};
+use crate::engine::daemon::mark::Age;
+use crate::engine::volume::mark;
+use crate::engine::{Engine, host, store};
 use semel_core::call::{Done, Effect, Intent, Outcome, Receipt, Recovered};
 use semel_core::ids::{ExecutionId, Generation};
 use semel_core::recovery::{Observation, Resolution, Tidy, resolve, resolve_across_boots};

@@ -1,7 +1,7 @@
 //! The running daemon behind the doors: its heartbeat, and when it ends.
 
-use super::gateway::Gateway;
 use super::health;
+use crate::engine::gateway::Gateway;
 use crate::limits;
 use crate::telemetry::Phase;
 use semel_core::ids::Incarnation;
@@ -24,8 +24,8 @@ pub(super) const DAEMON_FILE: &str = "daemon.json";
 pub(crate) fn start_probe(state: &Path, listener: std::net::TcpListener) -> Result<Companion, Refusal> {
     let heartbeat = state.join(health::HEARTBEAT_FILE).into_os_string();
     let args = ["__probe".into(), "--heartbeat".into(), heartbeat];
-    let binary = this_binary().map_err(super::host)?;
-    Companion::spawn(&binary, &args, OwnedFd::from(listener)).map_err(super::host)
+    let binary = this_binary().map_err(crate::engine::host)?;
+    Companion::spawn(&binary, &args, OwnedFd::from(listener)).map_err(crate::engine::host)
 }
 
 /// Says on disk where the daemon listens.
@@ -34,7 +34,7 @@ pub(crate) fn start_probe(state: &Path, listener: std::net::TcpListener) -> Resu
 /// `io_failed`.
 pub(crate) fn announce(root: &StateRoot, about: &Value) -> Result<(), Refusal> {
     root.replace(DAEMON_FILE, format!("{about}\n").as_bytes(), Keep::Unsynced)
-        .map_err(super::host)
+        .map_err(crate::engine::host)
 }
 
 /// Takes back what was announced.

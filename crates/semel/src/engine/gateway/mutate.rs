@@ -6,11 +6,11 @@
 use super::answer::{Answer, Failure, Replayed, of_done};
 use super::call::Asked;
 use super::crash::CrashPoint;
-use super::gateway::{Flight, Gateway};
 use super::locks::{PathKey, PathLock};
 use super::mutation::{Mutation, Ready};
 use super::tool::Tool;
-use super::{host, store};
+use super::{Flight, Gateway};
+use crate::engine::{host, store};
 use crate::limits;
 use semel_core::call::{CallState, Decision, Done, Event, Intent, Outcome, Receipt, Scope, admit};
 use semel_core::ids::{ExecutionId, IdempotencyKey};

@@ -1,11 +1,11 @@
 //! Calls without an effect: reads of the volume, and what came of a key.
 
+use super::Gateway;
 use super::answer::{Answer, put_path};
 use super::arguments::Args;
 use super::call::{Asked, read_answer};
-use super::gateway::Gateway;
 use super::tool::Tool;
-use super::{host, store};
+use crate::engine::{host, store};
 use crate::limits;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use semel_core::call::{CallState, Event, Outcome, Scope};

@@ -4,7 +4,7 @@
 
 use super::draft::Draft;
 use super::say::Say;
-use super::{Engine, host};
+use crate::engine::{Engine, host};
 use crate::{config, limits};
 use semel_core::ids::Generation;
 use semel_core::job::{Agent, Confine, Job, Span};

@@ -1,8 +1,8 @@
 //! A draft: a volume that holds the base commit in a private repository, for an agent to work in.
 
-use super::proposal::{BASE, Base};
-use super::volume::{self, Opened, Source, Wanted};
-use super::{Engine, host};
+use crate::engine::proposal::{BASE, Base};
+use crate::engine::volume::{self, Opened, Source, Wanted};
+use crate::engine::{Engine, host};
 use semel_core::ids::JobId;
 use semel_core::volume::{Durability, End, Owner, Role};
 use semel_core::{Code, Refusal};

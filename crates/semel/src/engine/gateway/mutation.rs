@@ -1,10 +1,10 @@
 //! One mutating call at hand: what it changes, what is staged for it, and what its intent says.
 
+use super::Gateway;
 use super::arguments::{Args, Expected};
 use super::call::Asked;
-use super::gateway::Gateway;
-use super::host;
 use super::locks::PathKey;
+use crate::engine::host;
 use semel_core::call::{Effect, Intent, Request, ResultFacts, Scope};
 use semel_core::ids::{ExecutionId, IdempotencyKey};
 use semel_core::volume::Durability;

@@ -4,10 +4,11 @@
 //! never continued: its draft is quarantined, and the next attempt begins in a new generation. Certifications of a
 //! killed run died with it; the next attempt at the same proposal begins.
 
-use super::certify::{self, Ask};
-use super::proposal::{self, Base};
 use super::say::{Point, Say};
-use super::{Engine, agent, deliver, draft, host, store, volume};
+use super::{agent, deliver, draft};
+use crate::engine::certify::{self, Ask};
+use crate::engine::proposal::{self, Base};
+use crate::engine::{Engine, host, store, volume};
 use semel_core::ids::{Generation, JobId, RunId};
 use semel_core::job::Job;
 use semel_core::pipeline::{self, NewRun, Run, RunEnd, Stage, Step};

@@ -1,9 +1,11 @@
 //! What only the operator may ask of the daemon: verbs of the journal for the commands, and its status.
 
-use super::gateway::Gateway;
-use super::proposal::Base;
-use super::volume::{self, Source, Wanted};
-use super::{draft, host, recover, store};
+use crate::engine::gateway::Gateway;
+use crate::engine::gateway::recover;
+use crate::engine::job::draft;
+use crate::engine::proposal::Base;
+use crate::engine::volume::{self, Source, Wanted};
+use crate::engine::{host, store};
 use semel_core::ids::{Generation, JobId};
 use semel_core::volume::{Durability, End, Owner, Role};
 use semel_core::{Code, Refusal};

@@ -1,0 +1,6 @@
+//! The life of the daemon around the gateway: heartbeat, high-water mark, announcement, and what the operator asks.
+
+pub(crate) mod admin;
+pub(crate) mod health;
+pub(crate) mod mark;
+pub(crate) mod serve;
