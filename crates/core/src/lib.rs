@@ -10,6 +10,7 @@ pub mod certificate;
 pub mod code;
 pub mod confinement;
 pub mod digest;
+pub mod effect;
 pub mod gate;
 pub mod git_tree;
 pub mod ids;

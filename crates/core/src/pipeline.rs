@@ -228,6 +228,7 @@ pub fn apply(prior: Option<Run>, record: &Record) -> Result<Option<Run>, Illegal
         | Record::VolumeDestroyed { .. }
         | Record::CallIntended(_)
         | Record::CallReceipted { .. }
+        | Record::CallAborting { .. }
         | Record::CallFreed { .. }
         | Record::CallUnknown { .. }
         | Record::CallNoted(_)

@@ -3,7 +3,7 @@
 //! The live path and the recovery fold the *same* records through the same `apply` of `call`, `volume` and
 //! `pipeline`. This module does *not* say how records are kept; that is the store's.
 
-use crate::call::{Intent, Note, Receipt};
+use crate::call::{Aborting, Intent, Note, Receipt, Resolved};
 use crate::code::Refusal;
 use crate::digest::{Hasher, Sha256};
 use crate::ids::{
@@ -74,12 +74,23 @@ pub enum Record {
         /// What came of it.
         receipt: Receipt,
     },
-    /// Recovery proved that a call had no effect; its key is free again.
+    /// What was done of a call is taken back; its outcome follows.
+    CallAborting {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Why, and what it is refused with.
+        aborting: Aborting,
+        /// When.
+        at: UnixMs,
+    },
+    /// It is proven that a call had no effect; its key is free again.
     CallFreed {
         /// Which execution.
         execution_id: ExecutionId,
         /// The evidence, in words.
         why: String,
+        /// Says that a person settled it.
+        resolved: Option<Resolved>,
         /// When.
         at: UnixMs,
     },
@@ -222,6 +233,7 @@ impl Record {
             | Record::VolumeReady { at, .. }
             | Record::VolumeEnded { at, .. }
             | Record::VolumeDestroyed { at, .. }
+            | Record::CallAborting { at, .. }
             | Record::CallFreed { at, .. }
             | Record::CallUnknown { at, .. }
             | Record::RunStaged { at, .. }
@@ -248,6 +260,7 @@ impl Record {
         match self {
             Record::CallIntended(_)
             | Record::CallReceipted { .. }
+            | Record::CallAborting { .. }
             | Record::CallFreed { .. }
             | Record::CallUnknown { .. } => match call {
                 Durability::Process => Sync::Later,

@@ -225,6 +225,7 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
         },
         Record::CallIntended(_)
         | Record::CallReceipted { .. }
+        | Record::CallAborting { .. }
         | Record::CallFreed { .. }
         | Record::CallUnknown { .. }
         | Record::CallNoted(_)
