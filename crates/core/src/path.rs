@@ -118,6 +118,13 @@ impl RelPath {
         RelPath::parse(&bytes)
     }
 
+    /// Says whether it lies below another path.
+    #[must_use]
+    pub fn is_below(&self, other: &RelPath) -> bool {
+        let (mut mine, theirs) = (self.components(), other.components());
+        theirs.into_iter().all(|part| mine.next() == Some(part)) && mine.next().is_some()
+    }
+
     /// Says whether the path lies in a directory that belongs to git.
     #[must_use]
     pub fn in_git_dir(&self) -> bool {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct Observation {
     /// What lies at its slot in `staging/`.
     pub staged: Option<FileId>,
-    /// What lies at its slot in `trash/`.
+    /// What lies at its slot in `trash/`; of a restoration, at the slot where it was kept.
     pub trashed: Option<FileId>,
     /// What the path names now; of a move, the name that is given up.
     pub target: Option<FileId>,
@@ -41,6 +41,8 @@ pub enum Tidy {
     Nothing,
     /// What is staged is dropped.
     DropStaged,
+    /// What is staged is dropped, and the second name in `trash/` of what it was to replace.
+    DropBoth,
     /// The pre-image, exchanged out into `staging/`, goes to `trash/`.
     KeepPreImage,
 }
@@ -158,6 +160,19 @@ fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
                 (false, false) => Fate::Unknown("it has neither name"),
             }
         }
+        Effect::Restore { what, .. } => {
+            let named = seen.target.as_ref() == Some(&what.id);
+            let fate = match &seen.trashed {
+                None => Fate::Happened("it left trash for a name that was free", Tidy::Nothing),
+                // Only where the filesystem renames by a second name.
+                Some(there) if *there == what.id && named => {
+                    Fate::Happened("it has its name again", Tidy::Nothing)
+                }
+                Some(there) if *there == what.id => Fate::Never("it still lies in trash", Tidy::Nothing),
+                Some(_) => Fate::Unknown("trash holds another file than the one that was kept"),
+            };
+            agreed(fate, seen, (None, Some(&what.id)), boot)
+        }
         Effect::SetMode { id, before, after, .. } => match (&seen.target, seen.mode) {
             (Some(there), Some(mode)) if there == id && mode == *after => {
                 Fate::Happened("it has the new permissions", Tidy::Nothing)
@@ -172,6 +187,13 @@ fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
 
 fn install(staged: &FileId, before: Option<&FileId>, seen: &Observation) -> Fate {
     match (&seen.staged, &seen.trashed) {
+        // Only where the filesystem renames by a second name.
+        (Some(there), None) if there == staged && before.is_none() && seen.target.as_ref() == Some(staged) => {
+            Fate::Happened("the staged file has its name, too", Tidy::DropStaged)
+        }
+        (Some(there), Some(linked)) if there == staged && Some(linked) == before => {
+            Fate::Never("the staged file still lies in staging", Tidy::DropBoth)
+        }
         (Some(there), None) if there == staged => {
             Fate::Never("the staged file still lies in staging", Tidy::DropStaged)
         }

@@ -6,7 +6,7 @@ use crate::call::{
 };
 use crate::code::{Code, Refusal};
 use crate::digest::{Fingerprint, Sha256};
-use crate::effect::{Before, Content, Effect};
+use crate::effect::{Before, Content, Effect, Slot};
 use crate::ids::{
     AttemptId, ExecutionId, FencingToken, FileId, Generation, IdempotencyKey, Incarnation, JobId, Principal,
     RunId, Seed, UnixMs, VolumeIdentity,
@@ -80,8 +80,13 @@ pub(crate) fn effect(n: u8) -> Effect {
             content: Content::Directory { deepest: path(n) },
             before: None,
         },
-        4 => match n % 4 {
+        4 => match n / 6 % 3 {
             0 => Effect::RemoveEmpty { at, id: file(n) },
+            1 => Effect::Restore {
+                at,
+                kept: Slot::of(&execution(n), usize::from(n)),
+                what: before(n),
+            },
             _ => Effect::SetMode {
                 at,
                 id: file(n),

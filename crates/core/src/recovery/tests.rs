@@ -1,7 +1,7 @@
 use super::*;
 use crate::call::{Aborting, Intent};
 use crate::digest::Sha256;
-use crate::effect::{Before, Content};
+use crate::effect::{Before, Content, Slot};
 use crate::sample;
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ fn install(before: Option<Before>) -> Effect {
     }
 }
 
-fn effects() -> [Effect; 6] {
+fn effects() -> [Effect; 7] {
     let at = sample::path(1);
     [
         install(None),
@@ -79,6 +79,11 @@ fn effects() -> [Effect; 6] {
         Effect::Move {
             from: at.clone(),
             to: sample::path(2),
+            what: before(),
+        },
+        Effect::Restore {
+            at: at.clone(),
+            kept: Slot::of(&sample::execution(9), 0),
             what: before(),
         },
         Effect::SetMode {
@@ -116,8 +121,12 @@ fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
     let lies = (&seen.staged, &seen.trashed);
     match effect {
         Effect::Install { before, .. } => {
-            if lies == (&staged, &None) {
+            if lies == (&staged, &None) && before.is_none() && seen.target == staged {
+                ("happened", Tidy::DropStaged)
+            } else if lies == (&staged, &None) {
                 ("never", Tidy::DropStaged)
+            } else if before.is_some() && lies == (&staged, &pre_image) {
+                ("never", Tidy::DropBoth)
             } else if before.is_some() && lies == (&pre_image, &None) {
                 ("happened", Tidy::KeepPreImage)
             } else if before.is_some() && lies == (&None, &pre_image) || before.is_none() && lies == (&None, &None) {
@@ -128,6 +137,11 @@ fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
         }
         Effect::Remove { .. } if seen.trashed.is_none() => ("never", Tidy::Nothing),
         Effect::Remove { .. } if seen.trashed == pre_image => ("happened", Tidy::Nothing),
+        Effect::Restore { .. } if seen.trashed.is_none() => ("happened", Tidy::Nothing),
+        Effect::Restore { .. } if seen.trashed == pre_image && seen.target == pre_image => {
+            ("happened", Tidy::Nothing)
+        }
+        Effect::Restore { .. } if seen.trashed == pre_image => ("never", Tidy::Nothing),
         Effect::RemoveEmpty { .. } if seen.target.is_none() => ("happened", Tidy::Nothing),
         Effect::RemoveEmpty { .. } if seen.target == pre_image => ("never", Tidy::Nothing),
         Effect::Move { .. } if (seen.target == pre_image) != (seen.destination == pre_image) => {
@@ -139,7 +153,11 @@ fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
         Effect::SetMode { .. } if seen.target == pre_image && seen.mode == Some(OLD_MODE) => {
             ("never", Tidy::Nothing)
         }
-        Effect::Remove { .. } | Effect::RemoveEmpty { .. } | Effect::Move { .. } | Effect::SetMode { .. } => {
+        Effect::Remove { .. }
+        | Effect::RemoveEmpty { .. }
+        | Effect::Move { .. }
+        | Effect::Restore { .. }
+        | Effect::SetMode { .. } => {
             ("unknown", Tidy::Nothing)
         }
     }
@@ -156,7 +174,7 @@ fn every_observation_has_its_outcome() {
             *counted.entry((n, got.0)).or_default() += 1;
         }
     }
-    assert_eq!(counted.len(), 18, "each of six effects can end each of three ways: {counted:?}");
+    assert_eq!(counted.len(), 21, "each of seven effects can end each of three ways: {counted:?}");
 }
 
 /// Tidying is only ever asked of what was seen in `staging/`.
@@ -166,7 +184,7 @@ fn tidying_touches_only_what_was_staged() {
         for seen in observations() {
             match word(&alone(&effect, &seen, Boot::Same)).1 {
                 Tidy::Nothing => {}
-                Tidy::DropStaged => assert_eq!(seen.staged, Some(sample::file(STAGED))),
+                Tidy::DropStaged | Tidy::DropBoth => assert_eq!(seen.staged, Some(sample::file(STAGED))),
                 Tidy::KeepPreImage => assert_eq!(seen.staged, Some(sample::file(BEFORE))),
             }
         }
@@ -184,6 +202,7 @@ fn across_boots_both_sides_agree() {
                 Some(sample::file(STAGED)),
             )),
             Effect::Remove { before, .. } => Some((Some(before.id.clone()), None)),
+            Effect::Restore { what, .. } => Some((None, Some(what.id.clone()))),
             // What they leave is seen at the names themselves.
             Effect::RemoveEmpty { .. } | Effect::Move { .. } | Effect::SetMode { .. } => None,
         };
