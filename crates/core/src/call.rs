@@ -228,6 +228,26 @@ pub enum Event {
     },
 }
 
+/// Is a call whose outcome is not recorded yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenCall {
+    /// What is to be done.
+    pub intent: Intent,
+    /// Says that what was done is taken back.
+    pub aborting: Option<Aborting>,
+}
+
+/// Is how a person settles an outcome that could not be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Settled {
+    /// The effects happened: the key gets its receipt.
+    Happened,
+    /// They did not, or were taken back by hand: the key is free.
+    NeverHappened,
+}
+
 /// Is what the journal knows of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case", deny_unknown_fields)]

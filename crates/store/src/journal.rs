@@ -4,7 +4,7 @@
 //! and the client that sends it. There is never an `execute(sql)`.
 
 use crate::error::{Damage, Error, Result};
-use semel_core::call::{CallState, Intent, Note, Receipt, Scope};
+use semel_core::call::{Aborting, CallState, Intent, Note, OpenCall, Receipt, Resolved, Scope, Settled};
 use semel_core::digest::Sha256;
 pub use semel_core::gate::Consumed;
 use semel_core::ids::{
@@ -195,6 +195,16 @@ journal! {
     /// # Errors
     /// `not_found` for an execution that is not known.
     Finish = finish(execution_id: ExecutionId, receipt: Receipt) -> ();
+    /// Records that what was done of a call is taken back; its outcome follows. The very same is answered again.
+    Abort = abort(execution_id: ExecutionId, aborting: Aborting, at: UnixMs) -> ();
+    /// Settles a call whose outcome is unknown, by a person's word; what was settled so before is answered again.
+    ///
+    /// # Errors
+    /// `not_found` for an execution that is not known; `precondition_failed`, reason `not_unknown`, for any other call.
+    ///
+    /// # Durability
+    /// When this returns, it is on the disk.
+    Resolve = resolve(execution_id: ExecutionId, settled: Settled, resolved: Resolved, at: UnixMs) -> Option<CallState>;
     /// Frees the key of a call that is proven to have had no effect.
     Free = free(execution_id: ExecutionId, why: String, at: UnixMs) -> ();
     /// Records that the outcome of a call cannot be told.
@@ -205,7 +215,7 @@ journal! {
     /// `io_failed`, reason `disk_full`, below the free-space watermark: what is left is for receipts.
     Note = note(note: Note) -> ();
     /// Lists the calls that are running, in the order of the journal.
-    OpenIntents = open_intents() -> Vec<Intent>;
+    OpenCalls = open_calls() -> Vec<OpenCall>;
     /// Counts calls of a job, with effects outside of any generation, that may have had their effect since a time:
     /// those that are done, run, or are unknown.
     JobCommits = job_commits(job: JobId, since: UnixMs) -> u64;

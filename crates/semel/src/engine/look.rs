@@ -65,7 +65,7 @@ pub(crate) fn status(config: Config) -> Result<Seen, Refusal> {
             VolumeState::Clean | VolumeState::Destroyed => {}
         }
     }
-    seen.running = journal.open_intents().map_err(store)?;
+    seen.running = journal.open_calls().map_err(store)?;
     if status.unknown > 0 {
         seen.unknown = unknown_calls(&engine)?;
     }

@@ -51,6 +51,7 @@ impl Desk {
             | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
             Record::CallIntended(intent) => self.intent(record, intent),
             Record::CallReceipted { execution_id, .. }
+            | Record::CallAborting { execution_id, .. }
             | Record::CallFreed { execution_id, .. }
             | Record::CallUnknown { execution_id, .. } => {
                 let known = row::call_by_execution(&self.conn, execution_id.as_str())?
@@ -155,6 +156,12 @@ impl Desk {
         let intent = state.intent().clone();
         let next = call::apply(Some(state), record)?;
         let seq = self.append(record, Subject::Call(&intent))?;
+        if let Record::CallAborting { .. } = record {
+            return self.execute(
+                "UPDATE calls SET aborting_seq = ?2, at_ms = ?3 WHERE intent_seq = ?1",
+                (intent_seq, seq, int(record.at().0)?),
+            );
+        }
         self.running.remove(execution);
         let state = match &next {
             None => return self.execute("DELETE FROM calls WHERE intent_seq = ?1", (intent_seq,)),

@@ -21,6 +21,7 @@ pub(super) type Place = (String, String);
 pub(super) struct Call {
     pub(super) state: CallState,
     pub(super) intent_seq: u64,
+    pub(super) aborting_seq: Option<u64>,
     pub(super) outcome_seq: Option<u64>,
     pub(super) at_ms: u64,
 }
@@ -79,6 +80,7 @@ impl Fold {
                 self.call(seq, record, place)
             }
             Record::CallReceipted { execution_id, .. }
+            | Record::CallAborting { execution_id, .. }
             | Record::CallFreed { execution_id, .. }
             | Record::CallUnknown { execution_id, .. } => match self.intents.get(execution_id).cloned() {
                 None => illegal("the end of a call that is not known"),
@@ -142,10 +144,13 @@ impl Fold {
             self.freed = known;
             return Ok(());
         };
+        let aborts = matches!(record, Record::CallAborting { .. });
+        let before = prior.and_then(|known| known.aborting_seq);
         let row = Call {
             state,
             intent_seq,
-            outcome_seq: (seq != intent_seq).then_some(seq),
+            aborting_seq: if aborts { Some(seq) } else { before },
+            outcome_seq: (seq != intent_seq && !aborts).then_some(seq),
             at_ms: record.at().0,
         };
         self.calls.insert(place.clone(), row);
@@ -197,6 +202,7 @@ impl Fold {
             | Record::VolumeDestroyed { generation, .. } => volume(generation),
             Record::CallIntended(intent) => Subject::Call(intent),
             Record::CallReceipted { execution_id, .. }
+            | Record::CallAborting { execution_id, .. }
             | Record::CallFreed { execution_id, .. }
             | Record::CallUnknown { execution_id, .. } => call(execution_id),
             Record::RunStarted(new) => Subject::Job(&new.job),

@@ -22,7 +22,7 @@ use desk::Desk;
 use queue::{Class, Hint, Shared, Writer};
 use read::Pool;
 pub use schema::FILE;
-use semel_core::call::{CallState, Intent, Note, Receipt, Scope};
+use semel_core::call::{Aborting, CallState, Intent, Note, OpenCall, Receipt, Resolved, Scope, Settled};
 use semel_core::ids::{
     ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
 };
@@ -85,12 +85,9 @@ impl SqliteJournal {
         let head = verify::tail(&conn)?;
         let reserve = Reserve::hold(lock.dir())
             .map_err(|e| Refusal::new(Code::IoFailed, format!("the reserve cannot be held ({e})")))?;
-        let running = read::open_intents(&conn)?
+        let running = read::open_calls(&conn)?
             .into_iter()
-            .map(|intent| {
-                let survives = intent.survives();
-                (intent.execution_id, survives)
-            })
+            .map(|call| (call.intent.execution_id.clone(), call.intent.survives()))
             .collect();
         let desk = Desk {
             conn,
@@ -267,6 +264,22 @@ impl Journal for SqliteJournal {
         })
     }
 
+    fn abort(&self, execution_id: ExecutionId, aborting: Aborting, at: UnixMs) -> Result<()> {
+        self.ask(Class::Settles, Hint::Call(execution_id.clone()), move |desk| {
+            desk.abort(&execution_id, &aborting, at)
+        })
+    }
+
+    fn resolve(
+        &self,
+        execution_id: ExecutionId,
+        settled: Settled,
+        resolved: Resolved,
+        at: UnixMs,
+    ) -> Result<Option<CallState>> {
+        self.settle(move |desk| desk.resolve(&execution_id, settled, &resolved, at))
+    }
+
     fn unknown(&self, execution_id: ExecutionId, why: String, at: UnixMs) -> Result<()> {
         self.ask(Class::Settles, Hint::Call(execution_id.clone()), move |desk| {
             desk.unknown(&execution_id, &why, at)
@@ -279,8 +292,8 @@ impl Journal for SqliteJournal {
         })
     }
 
-    fn open_intents(&self) -> Result<Vec<Intent>> {
-        self.read(read::open_intents)
+    fn open_calls(&self) -> Result<Vec<OpenCall>> {
+        self.read(read::open_calls)
     }
 
     fn job_commits(&self, job: JobId, since: UnixMs) -> Result<u64> {

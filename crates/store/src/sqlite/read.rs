@@ -9,7 +9,7 @@ use crate::journal::{JournalStatus, LogFilter, LogLine};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 use semel_core::Sha256;
-use semel_core::call::{CallState, Intent, Scope};
+use semel_core::call::{CallState, OpenCall, Scope};
 use semel_core::ids::{ExecutionId, Generation, IdempotencyKey, Incarnation, JobId, UnixMs};
 use semel_core::pipeline::Run;
 use semel_core::record::{Entry, Judgement};
@@ -122,7 +122,7 @@ pub(super) fn execution(conn: &Connection, execution: &ExecutionId) -> Result<Op
     Ok(row::call_by_execution(conn, execution.as_str())?.map(|row| row.state))
 }
 
-pub(super) fn open_intents(conn: &Connection) -> Result<Vec<Intent>> {
+pub(super) fn open_calls(conn: &Connection) -> Result<Vec<OpenCall>> {
     // By the partial index: a journal has few running calls among many.
     let raw = conn
         .prepare_cached(select_calls!(
@@ -136,7 +136,15 @@ pub(super) fn open_intents(conn: &Connection) -> Result<Vec<Intent>> {
         })
         .map_err(fault("list the running calls"))?;
     raw.into_iter()
-        .map(|raw| Ok(row::fold_call(raw)?.state.intent().clone()))
+        .filter_map(|raw| match row::fold_call(raw).map(|row| row.state) {
+            Ok(CallState::Running { intent, aborting }) => Some(Ok(OpenCall {
+                intent: *intent,
+                aborting,
+            })),
+            // The state of a row and its records are compared by `verify`.
+            Ok(CallState::Finished { .. } | CallState::Unknown { .. }) => None,
+            Err(error) => Some(Err(error)),
+        })
         .collect()
 }
 

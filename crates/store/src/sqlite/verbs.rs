@@ -5,7 +5,7 @@ use super::row::{self, CallRow};
 use crate::error::{Error, Result};
 use crate::journal::{Began, Consumed};
 use rusqlite::OptionalExtension as _;
-use semel_core::call::{CallState, Intent, Note, Receipt};
+use semel_core::call::{Aborting, CallState, Intent, Note, Outcome, Receipt, Resolved, Settled};
 use semel_core::ids::{
     AttemptId, ExecutionId, FencingToken, Generation, Incarnation, RunId, UnixMs, VolumeIdentity,
 };
@@ -215,9 +215,73 @@ impl Desk {
         let record = Record::CallFreed {
             execution_id: execution.clone(),
             why: why.to_owned(),
+            resolved: None,
             at,
         };
         self.call(&record, execution, known)
+    }
+
+    /// See [`Journal::abort`](crate::Journal::abort).
+    pub(super) fn abort(&mut self, execution: &ExecutionId, aborting: &Aborting, at: UnixMs) -> Result<()> {
+        let known = self.must_find_call(execution)?;
+        if let CallState::Running {
+            aborting: Some(told), ..
+        } = &known.state
+            && told == aborting
+        {
+            return Ok(());
+        }
+        let record = Record::CallAborting {
+            execution_id: execution.clone(),
+            aborting: aborting.clone(),
+            at,
+        };
+        self.call(&record, execution, known)
+    }
+
+    /// See [`Journal::resolve`](crate::Journal::resolve).
+    pub(super) fn resolve(
+        &mut self,
+        execution: &ExecutionId,
+        settled: Settled,
+        resolved: &Resolved,
+        at: UnixMs,
+    ) -> Result<Option<CallState>> {
+        let known = self.must_find_call(execution)?;
+        let intent = match &known.state {
+            CallState::Unknown { intent, .. } => intent.clone(),
+            CallState::Finished { receipt, .. }
+                if settled == Settled::Happened && receipt.resolved.as_ref() == Some(resolved) =>
+            {
+                return Ok(Some(known.state));
+            }
+            CallState::Finished { .. } | CallState::Running { .. } => {
+                return Err(Refusal::new(Code::PreconditionFailed, "the outcome of the call is not unknown")
+                    .reason("not_unknown")
+                    .name(execution.as_str())
+                    .into());
+            }
+        };
+        let record = match settled {
+            Settled::Happened => Record::CallReceipted {
+                execution_id: execution.clone(),
+                receipt: Receipt {
+                    at,
+                    outcome: Outcome::Done(intent.done()),
+                    recovered: None,
+                    resolved: Some(resolved.clone()),
+                    possible_duplicate_of: None,
+                },
+            },
+            Settled::NeverHappened => Record::CallFreed {
+                execution_id: execution.clone(),
+                why: "a person says that it never happened".to_owned(),
+                resolved: Some(resolved.clone()),
+                at,
+            },
+        };
+        self.call(&record, execution, known)?;
+        Ok(row::call_by_execution(&self.conn, execution.as_str())?.map(|row| row.state))
     }
 
     /// See [`Journal::unknown`](crate::Journal::unknown).

@@ -48,7 +48,7 @@ pub(crate) fn recover(engine: &Engine, hooks: &Hooks, age: Age) -> Result<Recove
     let mut done = Recovery::default();
     let volumes = engine.journal.volumes(None).map_err(store)?;
     let mut by_generation: BTreeMap<Generation, Vec<Intent>> = BTreeMap::new();
-    for intent in engine.journal.open_intents().map_err(store)? {
+    for intent in engine.journal.open_calls().map_err(store)? {
         by_generation
             .entry(intent.generation.clone())
             .or_default()

@@ -37,7 +37,7 @@ fn a_verb_that_fails_half_way_leaves_nothing_and_takes_nobody_with_it() {
     let after = journal.status().unwrap();
     assert_eq!(after.entries - before.entries, 16);
     assert!(after.commits - before.commits < 32, "nothing was grouped");
-    assert_eq!(journal.open_intents().unwrap().len(), 16);
+    assert_eq!(journal.open_calls().unwrap().len(), 16);
     assert_eq!(journal.check().unwrap().faults, Vec::<String>::new());
 }
 
