@@ -1,0 +1,3 @@
+//! Tables of cases, and laws against a plain model.
+
+mod edits;
