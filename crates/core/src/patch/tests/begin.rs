@@ -59,109 +59,112 @@ fn forms_that_agents_send() {
     }
 }
 
+/// A text, the reason of its refusal, and the line that is named.
+const REFUSED: &[(&str, &str, &str)] = &[
+    ("", "not_a_patch", "line 1"),
+    ("hello\n", "not_a_patch", "line 1"),
+    ("*** a\n--- b\n", "not_a_patch", "line 1"),
+    ("*** Begin Patch\n*** End Patch\n", "empty_patch", ""),
+    ("*** Begin Patch\n*** Add File: a\n+x\n", "unfinished", "line 4"),
+    (
+        "*** Begin Patch\n*** Update File: a\n-x\n",
+        "unfinished",
+        "line 4",
+    ),
+    (
+        "apply_patch <<'EOF'\n*** Begin Patch\n*** Delete File: a\nEOF\n",
+        "unfinished",
+        "line 4",
+    ),
+    (
+        "*** Begin Patch\n*** Delete File: a\n*** End Patch\nmore\n",
+        "unexpected_line",
+        "line 4",
+    ),
+    (
+        "*** Begin Patch\n*** Add File: a\nx\n*** End Patch\n",
+        "unexpected_line",
+        "line 3",
+    ),
+    (
+        "*** Begin Patch\n*** Add File: a\n+x\n\n+y\n*** End Patch\n",
+        "unexpected_line",
+        "line 5",
+    ),
+    (
+        "*** Begin Patch\n*** Delete File: a\n-x\n*** End Patch\n",
+        "unexpected_line",
+        "line 3",
+    ),
+    (
+        "*** Begin Patch\n*** Frobnicate File: a\n*** End Patch\n",
+        "unexpected_line",
+        "line 2",
+    ),
+    (
+        "*** Begin Patch\n*** Update File: a\nx\n*** End Patch\n",
+        "unexpected_line",
+        "line 3",
+    ),
+    (
+        "*** Begin Patch\n*** Update File: a\n@@x\n-x\n*** End Patch\n",
+        "unexpected_line",
+        "line 3",
+    ),
+    (
+        "*** Begin Patch\n*** Update File: a\n*** End Patch\n",
+        "empty_update",
+        "line 2",
+    ),
+    (
+        "*** Begin Patch\n*** Update File: a\n@@ f\n*** End Patch\n",
+        "empty_hunk",
+        "line 3",
+    ),
+    (
+        "*** Begin Patch\n*** Update File: a\n@@\n\n*** End Patch\n",
+        "empty_hunk",
+        "line 3",
+    ),
+    (
+        "*** Begin Patch\n*** Update File: a\n@@\n x\n*** End Patch\n",
+        "no_change",
+        "line 3",
+    ),
+    (
+        "*** Begin Patch\n*** Update File: a\n-x\n+x\n*** End Patch\n",
+        "no_change",
+        "line 3",
+    ),
+    (
+        "*** Begin Patch\n*** Add File:\n+x\n*** End Patch\n",
+        "bad_name",
+        "line 2",
+    ),
+    (
+        "*** Begin Patch\n*** Delete File: .\n*** End Patch\n",
+        "bad_name",
+        "line 2",
+    ),
+    (
+        "*** Begin Patch\n*** Update File: a\r\n-x\n*** End Patch\n",
+        "mixed_line_ends",
+        "line 2",
+    ),
+    (
+        "*** Begin Patch\r\n*** Update File: a\r\n-x\n+y\r\n*** End Patch\r\n",
+        "mixed_line_ends",
+        "line 3",
+    ),
+];
+
 #[test]
 fn refuses_by_name_and_line() {
-    for (text, named, line) in [
-        ("", "not_a_patch", "line 1"),
-        ("hello\n", "not_a_patch", "line 1"),
-        ("*** a\n--- b\n", "not_a_patch", "line 1"),
-        ("*** Begin Patch\n*** End Patch\n", "empty_patch", ""),
-        ("*** Begin Patch\n*** Add File: a\n+x\n", "unfinished", "line 4"),
-        (
-            "*** Begin Patch\n*** Update File: a\n-x\n",
-            "unfinished",
-            "line 4",
-        ),
-        (
-            "apply_patch <<'EOF'\n*** Begin Patch\n*** Delete File: a\nEOF\n",
-            "unfinished",
-            "line 4",
-        ),
-        (
-            "*** Begin Patch\n*** Delete File: a\n*** End Patch\nmore\n",
-            "unexpected_line",
-            "line 4",
-        ),
-        (
-            "*** Begin Patch\n*** Add File: a\nx\n*** End Patch\n",
-            "unexpected_line",
-            "line 3",
-        ),
-        (
-            "*** Begin Patch\n*** Add File: a\n+x\n\n+y\n*** End Patch\n",
-            "unexpected_line",
-            "line 5",
-        ),
-        (
-            "*** Begin Patch\n*** Delete File: a\n-x\n*** End Patch\n",
-            "unexpected_line",
-            "line 3",
-        ),
-        (
-            "*** Begin Patch\n*** Frobnicate File: a\n*** End Patch\n",
-            "unexpected_line",
-            "line 2",
-        ),
-        (
-            "*** Begin Patch\n*** Update File: a\nx\n*** End Patch\n",
-            "unexpected_line",
-            "line 3",
-        ),
-        (
-            "*** Begin Patch\n*** Update File: a\n@@x\n-x\n*** End Patch\n",
-            "unexpected_line",
-            "line 3",
-        ),
-        (
-            "*** Begin Patch\n*** Update File: a\n*** End Patch\n",
-            "empty_update",
-            "line 2",
-        ),
-        (
-            "*** Begin Patch\n*** Update File: a\n@@ f\n*** End Patch\n",
-            "empty_hunk",
-            "line 3",
-        ),
-        (
-            "*** Begin Patch\n*** Update File: a\n@@\n\n*** End Patch\n",
-            "empty_hunk",
-            "line 3",
-        ),
-        (
-            "*** Begin Patch\n*** Update File: a\n@@\n x\n*** End Patch\n",
-            "no_change",
-            "line 3",
-        ),
-        (
-            "*** Begin Patch\n*** Update File: a\n-x\n+x\n*** End Patch\n",
-            "no_change",
-            "line 3",
-        ),
-        (
-            "*** Begin Patch\n*** Add File:\n+x\n*** End Patch\n",
-            "bad_name",
-            "line 2",
-        ),
-        (
-            "*** Begin Patch\n*** Delete File: .\n*** End Patch\n",
-            "bad_name",
-            "line 2",
-        ),
-        (
-            "*** Begin Patch\n*** Update File: a\r\n-x\n*** End Patch\n",
-            "mixed_line_ends",
-            "line 2",
-        ),
-        (
-            "*** Begin Patch\r\n*** Update File: a\r\n-x\n+y\r\n*** End Patch\r\n",
-            "mixed_line_ends",
-            "line 3",
-        ),
-    ] {
+    for (text, named, line) in REFUSED {
         let refusal = parse(text.as_bytes()).unwrap_err();
-        assert_eq!(reason(&refusal), (Code::BadInput, named), "{text}: {refusal:?}");
+        assert_eq!(reason(&refusal), (Code::BadInput, *named), "{text}: {refusal:?}");
         let names: Vec<&str> = refusal.names.iter().map(String::as_str).collect();
-        assert_eq!(names.join(" "), line, "{text}");
+        assert_eq!(names.join(" "), *line, "{text}");
     }
 }
 
