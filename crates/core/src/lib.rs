@@ -20,6 +20,7 @@ pub mod installer;
 pub mod job;
 pub mod lockset;
 pub mod manifest;
+pub mod patch;
 pub mod path;
 pub mod pipeline;
 pub mod record;
