@@ -280,7 +280,9 @@ impl CallState {
     #[must_use]
     pub fn intent(&self) -> &Intent {
         match self {
-            Self::Running { intent, .. } | Self::Finished { intent, .. } | Self::Unknown { intent, .. } => intent,
+            Self::Running { intent, .. } | Self::Finished { intent, .. } | Self::Unknown { intent, .. } => {
+                intent
+            }
         }
     }
 }
@@ -303,8 +305,8 @@ pub enum Decision {
     Execute,
     /// It ran: answer from the receipt.
     Replay {
-        /// The execution that ran.
-        execution_id: ExecutionId,
+        /// What was to be done, and by which execution.
+        intent: Box<Intent>,
         /// What came of it.
         receipt: Receipt,
     },
@@ -339,7 +341,7 @@ pub fn admit(prior: Option<&CallState>, request: &Request) -> Decision {
             execution_id: intent.execution_id.clone(),
         },
         CallState::Finished { receipt, .. } => Decision::Replay {
-            execution_id: intent.execution_id.clone(),
+            intent: Box::new(intent.clone()),
             receipt: receipt.clone(),
         },
         CallState::Unknown { why, .. } => Decision::Refuse(
@@ -368,15 +370,13 @@ fn difference(intent: &Intent, request: &Request) -> Option<&'static str> {
 /// # Errors
 /// [`IllegalRecord`] where the record cannot follow the state.
 pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallState>, IllegalRecord> {
-    let illegal = |what: &str| IllegalRecord(what.to_owned());
-    let same = |intent: &Intent, id: &ExecutionId| intent.execution_id == *id;
     match record {
         Record::CallIntended(intent) => match prior {
             None => Ok(Some(CallState::Running {
                 intent: intent.clone(),
                 aborting: None,
             })),
-            Some(_) => Err(illegal("an intent for a key that is known")),
+            Some(_) => Err(IllegalRecord("an intent for a key that is known".to_owned())),
         },
         Record::CallAborting {
             execution_id,
@@ -386,57 +386,38 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
             Some(CallState::Running {
                 intent,
                 aborting: None,
-            }) if same(&intent, execution_id) => Ok(Some(CallState::Running {
+            }) if intent.execution_id == *execution_id => Ok(Some(CallState::Running {
                 intent,
                 aborting: Some(aborting.clone()),
             })),
-            _ => Err(illegal("a call is aborted that is not running")),
+            _ => Err(IllegalRecord(
+                "a call is taken back that is not running".to_owned(),
+            )),
         },
         Record::CallReceipted {
             execution_id,
             receipt,
-        } => match prior {
-            Some(CallState::Running { intent, .. }) if same(&intent, execution_id) => {
-                Ok(Some(CallState::Finished {
-                    intent,
-                    receipt: receipt.clone(),
-                }))
-            }
-            // Only a person settles what the evidence does not.
-            Some(CallState::Unknown { intent, .. })
-                if same(&intent, execution_id) && receipt.resolved.is_some() =>
-            {
-                Ok(Some(CallState::Finished {
-                    intent,
-                    receipt: receipt.clone(),
-                }))
-            }
-            _ => Err(illegal("a receipt for a call that is not running")),
-        },
+        } => {
+            let intent = unsettled(prior, execution_id, receipt.resolved.as_ref())?;
+            Ok(Some(CallState::Finished {
+                intent,
+                receipt: receipt.clone(),
+            }))
+        }
         Record::CallFreed {
             execution_id,
             resolved,
             ..
-        } => match prior {
-            Some(CallState::Running { intent, .. }) if same(&intent, execution_id) => Ok(None),
-            Some(CallState::Unknown { intent, .. })
-                if same(&intent, execution_id) && resolved.is_some() =>
-            {
-                Ok(None)
-            }
-            _ => Err(illegal("a call is freed that is not running")),
-        },
+        } => unsettled(prior, execution_id, resolved.as_ref()).map(|_| None),
         Record::CallUnknown {
             execution_id, why, ..
-        } => match prior {
-            Some(CallState::Running { intent, .. }) if same(&intent, execution_id) => {
-                Ok(Some(CallState::Unknown {
-                    intent,
-                    why: why.clone(),
-                }))
-            }
-            _ => Err(illegal("the outcome of a call is unknown that is not running")),
-        },
+        } => {
+            let intent = unsettled(prior, execution_id, None)?;
+            Ok(Some(CallState::Unknown {
+                intent,
+                why: why.clone(),
+            }))
+        }
         Record::DaemonStarted { .. }
         | Record::VolumeOpened { .. }
         | Record::VolumeReady { .. }
@@ -450,6 +431,25 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::CertificateConsumed(_)
         | Record::DraftSealed(_)
         | Record::WorktreeRestored(_) => Ok(prior),
+    }
+}
+
+/// Gives the intent of a call that can still be settled: one that runs, or, by a person alone, one whose outcome is
+/// unknown.
+fn unsettled(
+    prior: Option<CallState>,
+    execution_id: &ExecutionId,
+    resolved: Option<&Resolved>,
+) -> Result<Box<Intent>, IllegalRecord> {
+    match (prior, resolved) {
+        (Some(CallState::Running { intent, .. }), _) | (Some(CallState::Unknown { intent, .. }), Some(_))
+            if intent.execution_id == *execution_id =>
+        {
+            Ok(intent)
+        }
+        _ => Err(IllegalRecord(
+            "the end of a call that cannot be settled so".to_owned(),
+        )),
     }
 }
 

@@ -81,10 +81,10 @@ pub enum Content {
         /// Its length.
         size_bytes: u64,
     },
-    /// A new directory, with those directories in it that were missing below.
+    /// New directories, one in the other.
     Directory {
-        /// The deepest of them, beneath the root.
-        deepest: RelPath,
+        /// All of them, beneath the root, the topmost first.
+        made: Vec<RelPath>,
     },
 }
 
@@ -194,7 +194,8 @@ impl Effect {
                 };
                 let (path, sha256_after, size_bytes) = match content {
                     Content::File { sha256, size_bytes } => (at, Some(*sha256), Some(*size_bytes)),
-                    Content::Directory { deepest } => (deepest, None, None),
+                    // Where one was asked for, it is the last.
+                    Content::Directory { made } => (made.last().unwrap_or(at), None, None),
                 };
                 Changed {
                     sha256_before: before.as_ref().and_then(|b| b.sha256),

@@ -6,6 +6,7 @@
 use crate::code::{Code, Refusal};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
+use unicode_normalization::UnicodeNormalization as _;
 
 /// Names a place beneath a root, lexically normalised: no `.`, no `..`, no empty component.
 ///
@@ -182,6 +183,22 @@ impl core::fmt::Debug for RelPath {
     }
 }
 
+/// Folds a name so that all names that some filesystem takes for one become equal: by case and by composition.
+///
+/// Different names may become equal, too: it is for locks, never for deciding what a name names.
+#[must_use]
+pub fn folded(name: &[u8]) -> Vec<u8> {
+    let Ok(text) = core::str::from_utf8(name) else {
+        return name.to_ascii_lowercase();
+    };
+    if text.is_ascii() {
+        return name.to_ascii_lowercase();
+    }
+    let upper: String = text.nfkd().flat_map(char::to_uppercase).collect();
+    let lower: String = upper.nfkd().flat_map(char::to_lowercase).collect();
+    lower.into_bytes()
+}
+
 /// Makes bytes fit to be shown: printable text stays, everything else is escaped.
 #[must_use]
 pub fn shown(bytes: &[u8]) -> String {
@@ -253,5 +270,20 @@ mod tests {
                 prop_assert_eq!(RelPath::try_from(path.to_wire()).unwrap(), path);
             }
         }
+    }
+
+    #[test]
+    fn names_that_a_filesystem_may_take_for_one_fold_to_one() {
+        for (a, b) in [
+            ("readme", "README"),
+            ("stra\u{df}e", "STRASSE"),
+            ("\u{e9}", "e\u{301}"),
+            ("\u{17f}", "S"),
+            ("\u{212b}", "\u{e5}"),
+        ] {
+            assert_eq!(folded(a.as_bytes()), folded(b.as_bytes()), "{a} {b}");
+        }
+        assert_ne!(folded(b"a"), folded(b"b"));
+        assert_eq!(folded(b"\xffA"), folded(b"\xffa"));
     }
 }

@@ -99,8 +99,14 @@ pub fn resolve(intent: &Intent, aborting: Option<&Aborting>, seen: &[Observation
             known => fates.push(known),
         }
     }
-    let happened = fates.iter().take_while(|fate| matches!(fate, Fate::Happened(..))).count();
-    let all = fates.iter().filter(|fate| matches!(fate, Fate::Happened(..))).count();
+    let happened = fates
+        .iter()
+        .take_while(|fate| matches!(fate, Fate::Happened(..)))
+        .count();
+    let all = fates
+        .iter()
+        .filter(|fate| matches!(fate, Fate::Happened(..)))
+        .count();
     if happened != all {
         return unknown("a later effect happened, but an earlier one did not");
     }
@@ -173,7 +179,9 @@ fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
             };
             agreed(fate, seen, (None, Some(&what.id)), boot)
         }
-        Effect::SetMode { id, before, after, .. } => match (&seen.target, seen.mode) {
+        Effect::SetMode {
+            id, before, after, ..
+        } => match (&seen.target, seen.mode) {
             (Some(there), Some(mode)) if there == id && mode == *after => {
                 Fate::Happened("it has the new permissions", Tidy::Nothing)
             }
@@ -188,7 +196,9 @@ fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
 fn install(staged: &FileId, before: Option<&FileId>, seen: &Observation) -> Fate {
     match (&seen.staged, &seen.trashed) {
         // Only where the filesystem renames by a second name.
-        (Some(there), None) if there == staged && before.is_none() && seen.target.as_ref() == Some(staged) => {
+        (Some(there), None)
+            if there == staged && before.is_none() && seen.target.as_ref() == Some(staged) =>
+        {
             Fate::Happened("the staged file has its name, too", Tidy::DropStaged)
         }
         (Some(there), Some(linked)) if there == staged && Some(linked) == before => {

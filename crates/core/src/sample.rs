@@ -77,7 +77,9 @@ pub(crate) fn effect(n: u8) -> Effect {
         3 => Effect::Install {
             at,
             staged: file(n),
-            content: Content::Directory { deepest: path(n) },
+            content: Content::Directory {
+                made: vec![path(n), path(n)],
+            },
             before: None,
         },
         4 => match n / 6 % 3 {

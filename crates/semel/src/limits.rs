@@ -32,6 +32,9 @@ limits! {
     LISTED: usize = 10_000, "10,000 entries", "a directory listed in one call: `too_large`";
     IN_FLIGHT_WAIT: Duration = Duration::from_secs(10), "10 s", "a duplicate waits so long for the first one's receipt, then `call_in_flight`";
     IN_FLIGHT_WAIT_MOST: Duration = Duration::from_secs(60), "60 s", "the longest wait that `Prefer: wait=N` can ask for";
+    DUPLICATE_ADVISORY: Duration = Duration::from_secs(600), "10 min", "the very same call under a new key within that time runs, and its answer has `possible_duplicate_of`";
+    DUPLICATES_KNOWN: usize = 10_000, "10,000 calls", "that many calls are remembered for `possible_duplicate_of`";
+    REEDITS: usize = 8, "8 times", "an edit whose file another process keeps saving is made anew so often, then `precondition_failed`, reason `changed_meanwhile`";
     IN_FLIGHT: usize = 128, "128 calls", "calls at once in the daemon: `too_many` with Retry-After";
     CONNECTIONS: usize = 512, "512 connections", "connections at once on the app listener: the next one waits to be accepted";
     HEADER_TIMEOUT: Duration = Duration::from_secs(10), "10 s", "a client that does not finish its request head is disconnected";

@@ -103,7 +103,10 @@ fn request(body: u8) -> Request {
     let intent = sample::intent(0, 0, body);
     Request {
         fingerprints: vec![
-            (FingerprintVersion(3), Fingerprint::of_canonical(b"by newer rules")),
+            (
+                FingerprintVersion(3),
+                Fingerprint::of_canonical(b"by newer rules"),
+            ),
             (intent.fingerprint_version, intent.fingerprint),
         ],
         tool: intent.tool,
@@ -164,10 +167,10 @@ proptest! {
                 Step::Ask(body) => {
                     let decision = admit(key.live.as_ref(), &request(body));
                     prop_assert_eq!(decided(&decision), key.model.asked(body));
-                    if let (Decision::Replay { execution_id, receipt }, Model::Finished { id, receipt: first, .. }) =
+                    if let (Decision::Replay { intent, receipt }, Model::Finished { id, receipt: first, .. }) =
                         (&decision, &key.model)
                     {
-                        prop_assert_eq!(execution_id, &sample::execution(*id));
+                        prop_assert_eq!(&intent.execution_id, &sample::execution(*id));
                         prop_assert_eq!(receipt, first);
                     }
                     let intent = Record::CallIntended(Box::new(sample::intent(name, next_id, body)));

@@ -103,7 +103,12 @@ fn intent(effects: Vec<Effect>) -> Intent {
 }
 
 fn alone(effect: &Effect, seen: &Observation, boot: Boot) -> Resolution {
-    resolve(&intent(vec![effect.clone()]), None, std::slice::from_ref(seen), boot)
+    resolve(
+        &intent(vec![effect.clone()]),
+        None,
+        std::slice::from_ref(seen),
+        boot,
+    )
 }
 
 fn word(resolution: &Resolution) -> (&'static str, Tidy) {
@@ -129,7 +134,9 @@ fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
                 ("never", Tidy::DropBoth)
             } else if before.is_some() && lies == (&pre_image, &None) {
                 ("happened", Tidy::KeepPreImage)
-            } else if before.is_some() && lies == (&None, &pre_image) || before.is_none() && lies == (&None, &None) {
+            } else if before.is_some() && lies == (&None, &pre_image)
+                || before.is_none() && lies == (&None, &None)
+            {
                 ("happened", Tidy::Nothing)
             } else {
                 ("unknown", Tidy::Nothing)
@@ -144,9 +151,14 @@ fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
         Effect::Restore { .. } if seen.trashed == pre_image => ("never", Tidy::Nothing),
         Effect::RemoveEmpty { .. } if seen.target.is_none() => ("happened", Tidy::Nothing),
         Effect::RemoveEmpty { .. } if seen.target == pre_image => ("never", Tidy::Nothing),
-        Effect::Move { .. } if (seen.target == pre_image) != (seen.destination == pre_image) => {
-            (if seen.target == pre_image { "never" } else { "happened" }, Tidy::Nothing)
-        }
+        Effect::Move { .. } if (seen.target == pre_image) != (seen.destination == pre_image) => (
+            if seen.target == pre_image {
+                "never"
+            } else {
+                "happened"
+            },
+            Tidy::Nothing,
+        ),
         Effect::SetMode { .. } if seen.target == pre_image && seen.mode == Some(NEW_MODE) => {
             ("happened", Tidy::Nothing)
         }
@@ -157,9 +169,7 @@ fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => {
-            ("unknown", Tidy::Nothing)
-        }
+        | Effect::SetMode { .. } => ("unknown", Tidy::Nothing),
     }
 }
 
@@ -174,7 +184,11 @@ fn every_observation_has_its_outcome() {
             *counted.entry((n, got.0)).or_default() += 1;
         }
     }
-    assert_eq!(counted.len(), 21, "each of seven effects can end each of three ways: {counted:?}");
+    assert_eq!(
+        counted.len(),
+        21,
+        "each of seven effects can end each of three ways: {counted:?}"
+    );
 }
 
 /// Tidying is only ever asked of what was seen in `staging/`.
@@ -197,10 +211,9 @@ fn across_boots_both_sides_agree() {
     let mut believed = 0;
     for effect in effects() {
         let sides = match &effect {
-            Effect::Install { before, .. } => Some((
-                before.as_ref().map(|b| b.id.clone()),
-                Some(sample::file(STAGED)),
-            )),
+            Effect::Install { before, .. } => {
+                Some((before.as_ref().map(|b| b.id.clone()), Some(sample::file(STAGED))))
+            }
             Effect::Remove { before, .. } => Some((Some(before.id.clone()), None)),
             Effect::Restore { what, .. } => Some((None, Some(what.id.clone()))),
             // What they leave is seen at the names themselves.

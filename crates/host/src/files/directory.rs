@@ -12,7 +12,7 @@ use crate::files::read::FileKind;
 use crate::files::remove::{as_not_found, look};
 use crate::files::write::{not_staged, target_place};
 use crate::files::{Step, Steps, file_id, file_id_at};
-use crate::root::{LastLink, Place, check_target, failed};
+use crate::root::{GitInternals, LastLink, Place, check_target, failed};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -32,73 +32,62 @@ pub(super) struct StagedDirectory {
     parent: OwnedFd,
     name: Vec<u8>,
     staged: FileId,
-    /// Each new directory by the path that was asked for, with a handle that stays good when it takes its name.
-    made: Vec<(RelPath, RelPath, OwnedFd)>,
+    /// Each new directory, with a handle that stays good when it takes its name.
+    made: Vec<(RelPath, OwnedFd)>,
+    /// What each path that was asked for leads to.
+    asked: Vec<(RelPath, RelPath)>,
 }
 
-/// Says what there is to do for a directory that is to exist.
+/// Is a directory that is missing, with those below it that were asked for, too.
 #[derive(Debug)]
-pub enum Directory {
-    /// It exists already.
-    Exists(RelPath),
-    /// It is staged.
-    Staged(Prepared),
+pub struct Missing {
+    top: Place,
+    /// What each path that was asked for leads to.
+    asked: Vec<(RelPath, RelPath)>,
 }
 
-/// Stages a directory and those above it that are missing.
+impl Missing {
+    /// Gives the directory itself and the name that is free in it.
+    #[must_use]
+    pub const fn top(&self) -> &Place {
+        &self.top
+    }
+}
+
+/// Finds which directories are missing, the topmost ones, each once.
 ///
 /// # Errors
-/// `precondition_failed` where a file is in the place or on the way (reason `exists`, `parent_not_directory`);
-/// `path_escapes_root`; `unknown_state` where the slot was used before; `io_failed`.
-pub fn prepare_directory(
+/// `precondition_failed` where a file is in the place or on the way (reasons `exists`, `parent_not_directory`);
+/// `path_escapes_root`; `io_failed`.
+pub fn missing_directories<'a>(
     volume: &Volume,
-    path: &RelPath,
-    terms: Terms<'_>,
-    steps: &dyn Steps,
-) -> Result<Directory> {
-    check_target(path, terms.git)?;
-    let (first, missing) = match first_missing(volume, path, terms)? {
-        Missing::Nothing(resolved) => return Ok(Directory::Exists(resolved)),
-        Missing::From(place, names) => (place, names),
-    };
-    let mut syncs = Syncs::open(volume, &[&first], terms.durability)?;
-    let (asked, _) = ancestors(path, missing.len());
-    let built = build(volume, terms.slot, &first, asked, &missing);
-    let (made, staged) = match built {
-        Ok(built) => built,
-        Err(error) => {
-            // The first error is what the caller must hear; what stays behind is swept as an orphan.
-            drop(discard_directory(volume, terms.slot.as_str()));
-            return Err(error);
+    wanted: impl IntoIterator<Item = &'a RelPath>,
+    git: GitInternals,
+) -> Result<Vec<Missing>> {
+    let mut all: Vec<(FileId, Missing)> = Vec::new();
+    for path in wanted {
+        let Some((top, below)) = first_missing(volume, path, git)? else {
+            continue;
+        };
+        let parent = file_id(&top.parent)?;
+        let resolved = below
+            .iter()
+            .try_fold(top.resolved.clone(), |at, name| at.join(name))?;
+        let same = all
+            .iter_mut()
+            .find(|(id, known)| *id == parent && known.top.name == top.name);
+        match same {
+            Some((_, known)) => known.asked.push((path.clone(), resolved)),
+            None => all.push((
+                parent,
+                Missing {
+                    top,
+                    asked: vec![(path.clone(), resolved)],
+                },
+            )),
         }
-    };
-    for (_, _, handle) in &made {
-        syncs.staged(volume, handle.as_fd())?;
     }
-    steps.reached(Step::Staged);
-    let deepest = made.last().map_or(&first.resolved, |(_, resolved, _)| resolved).clone();
-    Ok(Directory::Staged(Prepared {
-        slot: terms.slot.clone(),
-        effect: Effect::Install {
-            at: first.resolved,
-            staged: staged.clone(),
-            content: Content::Directory { deepest },
-            before: None,
-        },
-        act: Act::MakeDirectory(StagedDirectory {
-            parent: first.parent,
-            name: first.name,
-            staged,
-            made,
-        }),
-        syncs,
-    }))
-}
-
-enum Missing {
-    Nothing(RelPath),
-    /// The place of the topmost missing directory, and the names below it.
-    From(Place, Vec<Vec<u8>>),
+    Ok(all.into_iter().map(|(_, missing)| missing).collect())
 }
 
 /// Splits a path into the one that has `below` components less, and these.
@@ -115,19 +104,26 @@ fn ancestors(path: &RelPath, below: usize) -> (RelPath, Vec<Vec<u8>>) {
     (top, names)
 }
 
-fn first_missing(volume: &Volume, path: &RelPath, terms: Terms<'_>) -> Result<Missing> {
-    let depth = path.components().count();
-    for below in 0..depth {
+/// Finds the place of the topmost missing directory of a path, and the names below it.
+fn first_missing(
+    volume: &Volume,
+    path: &RelPath,
+    git: GitInternals,
+) -> Result<Option<(Place, Vec<Vec<u8>>)>> {
+    check_target(path, git)?;
+    for below in 0..path.components().count() {
         let (top, names) = ancestors(path, below);
-        let place = match target_place(volume, &top, LastLink::Follow, terms.git) {
+        let place = match target_place(volume, &top, LastLink::Follow, git) {
             Ok(place) => place,
             Err(Error::Refused(refusal)) if refusal.reason.as_deref() == Some("parent_missing") => continue,
             Err(error) => return Err(error),
         };
-        let found = volume.tree().step(place.parent.as_fd(), &place.name, OFlags::PATH);
+        let found = volume
+            .tree()
+            .step(place.parent.as_fd(), &place.name, OFlags::PATH);
         let stat = match found.and_then(|found| rustix::fs::fstat(&found)) {
             Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(Missing::From(place, names)),
+            Err(Errno::NOENT) => return Ok(Some((place, names))),
             Err(errno) => return Err(failed(errno, &place.resolved)),
         };
         if FileKind::of(&stat) != FileKind::Directory {
@@ -142,48 +138,98 @@ fn first_missing(volume: &Volume, path: &RelPath, terms: Terms<'_>) -> Result<Mi
                 .into());
         }
         if below == 0 {
-            return Ok(Missing::Nothing(place.resolved));
+            return Ok(None);
         }
         // It appeared between two looks: the one below it is the first that was missing.
         let (top, names) = ancestors(path, below - 1);
-        return Ok(Missing::From(
-            target_place(volume, &top, LastLink::Follow, terms.git)?,
-            names,
-        ));
+        return Ok(Some((target_place(volume, &top, LastLink::Follow, git)?, names)));
     }
-    Ok(Missing::Nothing(RelPath::root()))
+    Ok(None)
 }
 
-type Made = Vec<(RelPath, RelPath, OwnedFd)>;
+/// Stages a directory that is missing, and those below it.
+///
+/// # Errors
+/// `unknown_state` where the slot was used before; `io_failed`.
+pub fn prepare_directory(
+    volume: &Volume,
+    missing: Missing,
+    terms: Terms<'_>,
+    steps: &dyn Steps,
+) -> Result<Prepared> {
+    let Missing { top, asked } = missing;
+    let mut syncs = Syncs::open(volume, &[&top], terms.durability)?;
+    let made = match build(volume, terms.slot, &top.resolved, &asked) {
+        Ok(made) => made,
+        Err(error) => {
+            // The first error is what the caller must hear; what stays behind is swept as an orphan.
+            drop(discard_directory(volume, terms.slot.as_str()));
+            return Err(error);
+        }
+    };
+    for (_, handle) in &made {
+        syncs.staged(volume, handle.as_fd())?;
+    }
+    let staged = match made.first() {
+        Some((_, handle)) => file_id(handle)?,
+        None => return Err(Refusal::new(Code::Internal, "no directory was staged").into()),
+    };
+    steps.reached(Step::Staged);
+    Ok(Prepared {
+        slot: terms.slot.clone(),
+        effect: Effect::Install {
+            at: top.resolved,
+            staged: staged.clone(),
+            content: Content::Directory {
+                made: made.iter().map(|(path, _)| path.clone()).collect(),
+            },
+            before: None,
+        },
+        act: Act::MakeDirectory(StagedDirectory {
+            parent: top.parent,
+            name: top.name,
+            staged,
+            made,
+            asked,
+        }),
+        syncs,
+    })
+}
 
+/// Makes the directories, each once, those above before those below.
 fn build(
     volume: &Volume,
     slot: &Slot,
-    first: &Place,
-    asked: RelPath,
-    below: &[Vec<u8>],
-) -> Result<(Made, FileId)> {
-    rustix::fs::mkdirat(volume.staging(), slot.as_str(), Mode::RWXU).map_err(|e| not_staged(slot, e))?;
-    let mut made: Made = Vec::new();
+    top: &RelPath,
+    asked: &[(RelPath, RelPath)],
+) -> Result<Vec<(RelPath, OwnedFd)>> {
+    let fail = |errno| Error::io("stage", slot.as_str(), errno);
     let open = |dir: BorrowedFd<'_>, name: &[u8]| {
-        rustix::fs::openat(dir, name, DIRECTORY, Mode::empty()).map_err(|e| Error::io("stage", slot.as_str(), e))
+        rustix::fs::openat(dir, name, DIRECTORY, Mode::empty()).map_err(fail)
     };
-    let top = open(volume.staging(), slot.as_str().as_bytes())?;
-    let staged = file_id(&top)?;
-    made.push((asked, first.resolved.clone(), top));
-    for name in below {
-        let Some((asked, resolved, parent)) = made.last() else { break };
-        rustix::fs::mkdirat(parent, name.as_slice(), Mode::RWXU)
-            .map_err(|e| Error::io("stage", slot.as_str(), e))?;
-        let next = (asked.join(name)?, resolved.join(name)?, open(parent.as_fd(), name)?);
-        made.push(next);
+    rustix::fs::mkdirat(volume.staging(), slot.as_str(), Mode::RWXU).map_err(|e| not_staged(slot, e))?;
+    let mut made = vec![(top.clone(), open(volume.staging(), slot.as_str().as_bytes())?)];
+    for (_, resolved) in asked {
+        let below = resolved.components().skip(top.components().count());
+        let mut at = top.clone();
+        for name in below {
+            let next = at.join(name)?;
+            if !made.iter().any(|(known, _)| *known == next) {
+                let parent = made.iter().find(|(known, _)| *known == at).map(|(_, dir)| dir);
+                let Some(parent) = parent else { break };
+                rustix::fs::mkdirat(parent, name, Mode::RWXU).map_err(fail)?;
+                let handle = open(parent.as_fd(), name)?;
+                made.push((next.clone(), handle));
+            }
+            at = next;
+        }
     }
-    for (_, resolved, handle) in &made {
-        let shown = resolved.to_string();
+    for (path, handle) in &made {
+        let shown = path.to_string();
         attributes::as_the_volume(volume, handle.as_fd(), &shown)?;
         attributes::chmod(handle.as_fd(), 0o755, &shown)?;
     }
-    Ok((made, staged))
+    Ok(made)
 }
 
 impl StagedDirectory {
@@ -194,8 +240,16 @@ impl StagedDirectory {
                 steps.reached(Step::Installed);
                 Ok(())
             }
-            Err(Errno::EXIST) => Err(changed("something appeared in the place", path)),
-            Err(errno) => Err(unmoved("install", (volume.staging(), from), &self.staged, path, errno)),
+            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {
+                Err(changed("something appeared in the place", path))
+            }
+            Err(errno) => Err(unmoved(
+                "install",
+                (volume.staging(), from),
+                &self.staged,
+                path,
+                errno,
+            )),
         }
     }
 }
@@ -209,7 +263,10 @@ impl Prepared {
         let (Act::MakeDirectory(staged), Some((parent, name))) = (&self.act, path.split_last()) else {
             return Ok(None);
         };
-        let Some((_, resolved, handle)) = staged.made.iter().find(|(asked, _, _)| *asked == parent) else {
+        let Some((_, resolved)) = staged.asked.iter().find(|(asked, _)| *asked == parent) else {
+            return Ok(None);
+        };
+        let Some((_, handle)) = staged.made.iter().find(|(made, _)| made == resolved) else {
             return Ok(None);
         };
         let parent = handle
@@ -223,37 +280,51 @@ impl Prepared {
     }
 }
 
-/// Removes directories that are staged: one in the other, and nothing else in them.
+/// Says whether a staged directory holds nothing but directories.
+///
+/// # Errors
+/// `io_failed`.
+pub(super) fn holds_directories_alone(volume: &Volume, slot: &str) -> Result<bool> {
+    let mut todo = vec![open_staged(volume.staging(), slot.as_bytes(), slot)?];
+    while let Some(dir) = todo.pop() {
+        for (name, kind) in super::read::entries(&dir, usize::MAX).map_err(|_| not_ours(volume, slot))? {
+            if kind != FileKind::Directory {
+                return Ok(false);
+            }
+            todo.push(open_staged(dir.as_fd(), &name, slot)?);
+        }
+    }
+    Ok(true)
+}
+
+fn open_staged(dir: BorrowedFd<'_>, name: &[u8], slot: &str) -> Result<OwnedFd> {
+    rustix::fs::openat(dir, name, DIRECTORY, Mode::empty()).map_err(|e| Error::io("open", slot, e))
+}
+
+/// Removes directories that are staged, and nothing else that is in them.
 ///
 /// # Errors
 /// `outcome_unknown` where anything else is in them: it is another process's, and is kept; `io_failed`.
 pub(super) fn discard_directory(volume: &Volume, slot: &str) -> Result<()> {
-    let mut way: Vec<(OwnedFd, Vec<u8>)> = Vec::new();
-    let mut name = slot.as_bytes().to_vec();
-    loop {
-        let parent = way.last().map_or(volume.staging(), |(dir, _)| dir.as_fd());
-        let dir = match rustix::fs::openat(parent, name.as_slice(), DIRECTORY, Mode::empty()) {
-            Ok(dir) => dir,
-            Err(Errno::NOENT) if way.is_empty() => return Ok(()),
-            Err(errno) => return Err(Error::io("discard", slot, errno)),
-        };
-        let inside = super::read::entries(&dir, 2).map_err(|_| not_ours(volume, slot))?;
-        way.push((dir, name));
-        match &inside[..] {
-            [] => break,
-            [(one, _)] => name = one.clone(),
-            _ => return Err(not_ours(volume, slot)),
-        }
+    if file_id_at(volume.staging(), slot.as_bytes())?.is_none() {
+        return Ok(());
     }
-    while let Some((_, name)) = way.pop() {
-        let parent = way.last().map_or(volume.staging(), |(dir, _)| dir.as_fd());
-        match rustix::fs::unlinkat(parent, name.as_slice(), AtFlags::REMOVEDIR) {
-            Ok(()) => {}
-            Err(Errno::NOTEMPTY | Errno::EXIST) => return Err(not_ours(volume, slot)),
-            Err(errno) => return Err(Error::io("discard", slot, errno)),
-        }
+    if !holds_directories_alone(volume, slot)? {
+        return Err(not_ours(volume, slot));
     }
-    Ok(())
+    remove_below(volume, volume.staging(), slot.as_bytes(), slot)
+}
+
+fn remove_below(volume: &Volume, dir: BorrowedFd<'_>, name: &[u8], slot: &str) -> Result<()> {
+    let inner = open_staged(dir, name, slot)?;
+    for (below, _) in super::read::entries(&inner, usize::MAX).map_err(|_| not_ours(volume, slot))? {
+        remove_below(volume, inner.as_fd(), &below, slot)?;
+    }
+    match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+        Ok(()) => Ok(()),
+        Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Err(not_ours(volume, slot)),
+        Err(errno) => Err(Error::io("discard", slot, errno)),
+    }
 }
 
 fn not_ours(volume: &Volume, slot: &str) -> Error {
@@ -285,7 +356,10 @@ pub fn prepare_remove_empty(volume: &Volume, path: &RelPath, terms: Terms<'_>) -
     }
     // A directory that may not be read is left to the kernel to judge.
     if let Ok(dir) = rustix::fs::openat(&seen.found, ".", DIRECTORY, Mode::empty())
-        && matches!(super::read::entries(&dir, 0), Err(super::read::ListFailure::TooMany(_)))
+        && matches!(
+            super::read::entries(&dir, 0),
+            Err(super::read::ListFailure::TooMany(_))
+        )
     {
         return Err(not_empty(&place.resolved));
     }

@@ -21,14 +21,14 @@ mod tests;
 mod write;
 
 pub(crate) use attributes::attribute;
-pub use directory::{Directory, prepare_directory, prepare_remove_empty};
+pub use directory::{Missing, missing_directories, prepare_directory, prepare_remove_empty};
 pub use identity::{file_id, file_id_at};
 pub use mode::{SetMode, prepare_set_mode};
 pub use power::{power_supported, power_supported_at};
 pub use prepared::{Prepared, Terms, sync_effects, sync_staged};
 pub use read::{Content, FileInfo, FileKind, Listed, file_info, list_directory, read_file};
 pub use recovery::{Swept, discard_staged, observe, roll_back, sweep_staging, sync_settled, tidy};
-pub use relocate::{Move, is_taken, prepare_move, prepare_restore};
+pub use relocate::{Move, kind_at, prepare_move, prepare_restore};
 pub use remove::{Removable, Remove, prepare_remove};
 pub use semel_core::volume::Durability;
 pub use steps::{NoSteps, Step, Steps};

@@ -46,10 +46,13 @@ pub fn prepare_set_mode(volume: &Volume, wanted: SetMode<'_>, terms: Terms<'_>) 
     let place = target_place(volume, wanted.path, LastLink::Follow, terms.git).map_err(as_not_found)?;
     let seen = look(volume, &place)?;
     if wanted.mode & !0o777 != 0 {
-        return Err(Refusal::new(Code::PathEscapesRoot, "setuid, setgid and sticky bits are not set")
-            .reason("special_mode")
-            .name(place.resolved.to_string())
-            .into());
+        return Err(Refusal::new(
+            Code::PathEscapesRoot,
+            "setuid, setgid and sticky bits are not set",
+        )
+        .reason("special_mode")
+        .name(place.resolved.to_string())
+        .into());
     }
     if seen.kind == FileKind::File && links(&seen.stat) > 1 {
         let why = "the file has other names, whose permissions would change, too";
@@ -84,7 +87,11 @@ pub fn prepare_set_mode(volume: &Volume, wanted: SetMode<'_>, terms: Terms<'_>) 
 /// Opens what can be synced of a file: itself, or where it may not be read, a directory of its filesystem.
 fn openable(file: &OwnedFd, volume: &Volume) -> Result<OwnedFd> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    match rustix::fs::open(own.as_str(), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
+    match rustix::fs::open(
+        own.as_str(),
+        OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) {
         Ok(open) => Ok(open),
         Err(_) => super::syncable(volume.staging()),
     }

@@ -4,7 +4,7 @@
 //! is what the intent names, and each may be repeated.
 
 use crate::error::{Error, Result};
-use crate::files::directory::discard_directory;
+use crate::files::directory::{discard_directory, holds_directories_alone};
 use crate::files::moves::{changed_outside, keep_pre_image, kept_digest, take_free_name, undo_exchange};
 use crate::files::prepared::Syncs;
 use crate::files::read::FileKind;
@@ -164,7 +164,8 @@ fn drop_link(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
     };
     // Only a second name is dropped, never the last one.
     if found.is_some() && found == named {
-        rustix::fs::unlinkat(volume.trash(), name, AtFlags::empty()).map_err(|e| Error::io("discard", name, e))?;
+        rustix::fs::unlinkat(volume.trash(), name, AtFlags::empty())
+            .map_err(|e| Error::io("discard", name, e))?;
     }
     Ok(())
 }
@@ -286,7 +287,7 @@ fn take_out(volume: &Volume, slot: &Slot, place: &Place, staged: &FileId, conten
     let ours = file_id_at(volume.staging(), name.as_bytes())?.as_ref() == Some(staged);
     let alone = match content {
         Content::File { .. } => true,
-        Content::Directory { deepest } => holds_only(volume, name, depth_below(path, deepest))?,
+        Content::Directory { .. } => holds_directories_alone(volume, name)?,
     };
     if ours && alone {
         return Ok(());
@@ -295,32 +296,6 @@ fn take_out(volume: &Volume, slot: &Slot, place: &Place, staged: &FileId, conten
     take_free_name(volume.staging(), name.as_bytes(), to.0, to.1)
         .map_err(|e| Error::unproven("put back", path.to_string(), e))?;
     Err(changed_outside(volume, "tree", &path.to_string(), path))
-}
-
-fn depth_below(top: &RelPath, deepest: &RelPath) -> usize {
-    deepest.components().count().saturating_sub(top.components().count())
-}
-
-/// Says whether a staged directory holds but one directory in the other.
-fn holds_only(volume: &Volume, name: &str, below: usize) -> Result<bool> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = |dir: std::os::fd::BorrowedFd<'_>, name: &[u8]| {
-        rustix::fs::openat(dir, name, flags, rustix::fs::Mode::empty())
-    };
-    let mut dir = open(volume.staging(), name.as_bytes()).map_err(|e| Error::io("examine", name, e))?;
-    for _ in 0..below {
-        let Ok(inside) = super::read::entries(&dir, 1) else {
-            return Ok(false);
-        };
-        let Some((one, _)) = inside.first() else {
-            return Ok(false);
-        };
-        match open(dir.as_fd(), one) {
-            Ok(next) => dir = next,
-            Err(_) => return Ok(false),
-        }
-    }
-    Ok(super::read::entries(&dir, 0).is_ok())
 }
 
 /// Makes effects durable that recovery found or took back, where that was promised.

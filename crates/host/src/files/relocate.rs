@@ -12,7 +12,7 @@ use crate::files::read::FileKind;
 use crate::files::remove::{as_not_found, cross_layer, look};
 use crate::files::write::target_place;
 use crate::files::{Expected, Step, Steps, file_id_at};
-use crate::root::{LastLink, Place, failed};
+use crate::root::{GitInternals, LastLink, Place, failed};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use semel_core::{Code, Refusal, RelPath};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 /// States a move.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Move<'a> {
     /// From where; a link in the last place is itself moved.
     pub from: &'a RelPath,
@@ -30,6 +30,8 @@ pub struct Move<'a> {
     pub to: &'a RelPath,
     /// What is expected at the source.
     pub expected: Expected,
+    /// The new place, where it is known already: in a directory that is itself only staged.
+    pub place: Option<Place>,
 }
 
 /// Holds a change of a name that nothing shows yet.
@@ -57,7 +59,10 @@ enum From {
 pub fn prepare_move(volume: &Volume, wanted: Move<'_>, terms: Terms<'_>) -> Result<Prepared> {
     let source = target_place(volume, wanted.from, LastLink::Keep, terms.git).map_err(as_not_found)?;
     let seen = look(volume, &source)?;
-    let place = target_place(volume, wanted.to, LastLink::Keep, terms.git)?;
+    let place = match wanted.place {
+        Some(place) => place,
+        None => target_place(volume, wanted.to, LastLink::Keep, terms.git)?,
+    };
     if place.resolved == source.resolved {
         return Err(seen.refuse("same_path", "it is to be moved to where it is"));
     }
@@ -84,12 +89,12 @@ pub fn prepare_move(volume: &Volume, wanted: Move<'_>, terms: Terms<'_>) -> Resu
     })
 }
 
-/// Says whether anything stands at the destination of a move.
+/// Says what stands at a path, a link itself; `None` where nothing does.
 ///
 /// # Errors
 /// As of a place.
-pub fn is_taken(volume: &Volume, path: &RelPath, terms: Terms<'_>) -> Result<Option<FileKind>> {
-    let place = target_place(volume, path, LastLink::Keep, terms.git)?;
+pub fn kind_at(volume: &Volume, path: &RelPath, git: GitInternals) -> Result<Option<FileKind>> {
+    let place = target_place(volume, path, LastLink::Keep, git)?;
     match look(volume, &place) {
         Ok(seen) => Ok(Some(seen.kind)),
         Err(Error::Refused(refusal)) if refusal.code == Code::NotFound => Ok(None),
@@ -111,9 +116,11 @@ pub fn prepare_restore(
 ) -> Result<Prepared> {
     let place = target_place(volume, to, LastLink::Keep, terms.git)?;
     if file_id_at(volume.trash(), kept.as_str().as_bytes())?.as_ref() != Some(&what.id) {
-        return Err(Refusal::new(Code::UndoExpired, "what was there before is not kept any more")
-            .name(to.to_string())
-            .into());
+        return Err(
+            Refusal::new(Code::UndoExpired, "what was there before is not kept any more")
+                .name(to.to_string())
+                .into(),
+        );
     }
     let stat = rustix::fs::statat(volume.trash(), kept.as_str(), AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|e| Error::io("examine", kept.as_str(), e))?;
@@ -143,7 +150,12 @@ impl Relocation {
             From::Trash(kept) => (volume.trash(), kept.as_str().as_bytes()),
         };
         let moved = match &self.from {
-            From::Tree(..) => rename_in_tree(volume, &prepared.slot, (from, name), (self.to.as_fd(), &self.free)),
+            From::Tree(..) => rename_in_tree(
+                volume,
+                &prepared.slot,
+                (from, name),
+                (self.to.as_fd(), &self.free),
+            ),
             From::Trash(_) => take_free_name(from, name, self.to.as_fd(), &self.free),
         };
         match moved {
@@ -157,16 +169,33 @@ impl Relocation {
                     .into());
             }
             Err(Errno::XDEV) if self.kind == FileKind::Directory => return Err(cross_layer(&self.path)),
-            Err(errno) => return Err(unmoved("move", (from, name), &self.what, prepared.effect.at(), errno)),
+            Err(errno) => {
+                return Err(unmoved(
+                    "move",
+                    (from, name),
+                    &self.what,
+                    prepared.effect.at(),
+                    errno,
+                ));
+            }
         }
         let out = file_id_at(&self.to, &self.free)
             .map_err(|error| as_unproven("examine what was moved to", &self.path, error))?;
         if out.as_ref() == Some(&self.what) {
             return Ok(());
         }
-        move_back(volume, &prepared.slot, (self.to.as_fd(), &self.free), (from, name), &self.path)?;
+        move_back(
+            volume,
+            &prepared.slot,
+            (self.to.as_fd(), &self.free),
+            (from, name),
+            &self.path,
+        )?;
         steps.reached(Step::PutBack);
-        Err(changed("another process replaced what was to be moved", prepared.effect.at()))
+        Err(changed(
+            "another process replaced what was to be moved",
+            prepared.effect.at(),
+        ))
     }
 }
 
@@ -228,7 +257,13 @@ pub(super) fn take_back(
     let from = (now.parent.as_fd(), now.name.as_slice());
     match to {
         BackTo::Name(place) => move_back(volume, slot, from, (place.parent.as_fd(), &place.name), path),
-        BackTo::Trash(kept) => give_back(volume, from, (volume.trash(), kept.as_str().as_bytes()), path, "tree"),
+        BackTo::Trash(kept) => give_back(
+            volume,
+            from,
+            (volume.trash(), kept.as_str().as_bytes()),
+            path,
+            "tree",
+        ),
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::error::{Error, Result};
 use crate::files::attributes;
 use crate::files::moves::{
-    Taken, as_unproven, changed, keep_pre_image, kept_digest, take_free_name, take_place, undo_exchange, unmoved,
+    Taken, as_unproven, changed, keep_pre_image, kept_digest, take_free_name, take_place, undo_exchange,
+    unmoved,
 };
 use crate::files::prepared::{Act, Prepared, Syncs, Terms};
 use crate::files::read::open_regular;
@@ -27,8 +28,10 @@ pub struct Write<'a> {
     pub bytes: &'a [u8],
     /// What is expected there.
     pub expected: Expected,
-    /// The permissions that it gets; else those of the file that it replaces.
+    /// The permissions that it gets; else those of the file that it replaces or is like.
     pub mode: Option<u32>,
+    /// The file whose attributes it gets where it replaces none.
+    pub like: Option<&'a RelPath>,
     /// The place, where it is known already: in a directory that is itself only staged.
     pub place: Option<Place>,
 }
@@ -49,12 +52,18 @@ pub(super) struct StagedFile {
 /// `precondition_failed` where `expected` does not hold, the parent is missing, or a directory is in the place;
 /// `path_escapes_root` for protected targets, devices, FIFOs and sockets; `unknown_state` where the slot was used
 /// before; `io_failed`.
-pub fn prepare_write(volume: &Volume, write: Write<'_>, terms: Terms<'_>, steps: &dyn Steps) -> Result<Prepared> {
+pub fn prepare_write(
+    volume: &Volume,
+    write: Write<'_>,
+    terms: Terms<'_>,
+    steps: &dyn Steps,
+) -> Result<Prepared> {
     let Write {
         path,
         bytes,
         expected,
         mode,
+        like,
         place,
     } = write;
     let place = match place {
@@ -63,8 +72,19 @@ pub fn prepare_write(volume: &Volume, write: Write<'_>, terms: Terms<'_>, steps:
     };
     let target = pre_image(volume, &place, expected)?;
     let mut syncs = Syncs::open(volume, &[&place], terms.durability)?;
+    let model = match (&target, like) {
+        (None, Some(like)) => Some(open_regular(
+            volume.tree(),
+            &volume.tree().place(like, LastLink::Keep)?,
+        )?),
+        (Some(_), _) | (None, None) => None,
+    };
+    let like = match (&target, &model) {
+        (Some(found), _) => Some((&found.file, &found.stat)),
+        (None, model) => model.as_ref().map(|(file, stat)| (file, stat)),
+    };
     let file = create_staged(volume, terms.slot)?;
-    let filled = fill(volume, bytes, &place.resolved, target.as_ref(), &file).and_then(|()| match mode {
+    let filled = fill(volume, bytes, &place.resolved, like, &file).and_then(|()| match mode {
         Some(mode) => attributes::chmod(file.as_fd(), mode, &path.to_string()),
         None => Ok(()),
     });
@@ -124,7 +144,13 @@ impl StagedFile {
                 Ok(())
             }
             Err(Errno::EXIST) => Err(changed("something appeared in the place", path)),
-            Err(errno) => Err(unmoved("install", (volume.staging(), from), &self.staged, path, errno)),
+            Err(errno) => Err(unmoved(
+                "install",
+                (volume.staging(), from),
+                &self.staged,
+                path,
+                errno,
+            )),
         }
     }
 
@@ -294,15 +320,15 @@ fn fill(
     volume: &Volume,
     bytes: &[u8],
     path: &RelPath,
-    target: Option<&PreImage>,
+    like: Option<(&std::fs::File, &Stat)>,
     mut staged: &std::fs::File,
 ) -> Result<()> {
     let shown = path.to_string();
     staged
         .write_all(bytes)
         .map_err(|e| Error::io("write", &shown, e))?;
-    if let Some(found) = target {
-        return attributes::keep(found.file.as_fd(), &found.stat, staged.as_fd(), &shown);
+    if let Some((file, stat)) = like {
+        return attributes::keep(file.as_fd(), stat, staged.as_fd(), &shown);
     }
     attributes::as_the_volume(volume, staged.as_fd(), &shown)?;
     attributes::chmod(staged.as_fd(), 0o644, &shown)

@@ -3,7 +3,7 @@
 use super::answer::{Answer, Format, err, out};
 use super::{Context, Progress};
 use crate::engine::daemon::serve as daemon;
-use crate::engine::gateway::crash::{CrashPoint, Hooks};
+use crate::engine::gateway::crash::{Crash, CrashPoint, Hooks};
 use crate::http::{self, Activity, App};
 use crate::telemetry::Phase;
 use crate::{limits, probe, wire};
@@ -50,7 +50,7 @@ pub(crate) fn run_probe(args: ProbeArgs) -> Result<Answer, Refusal> {
 
 impl Args {
     fn hooks(&self) -> Result<Hooks, Refusal> {
-        let crash = self.crash_at.as_deref().map(CrashPoint::parse).transpose()?;
+        let crash = self.crash_at.as_deref().map(Crash::parse).transpose()?;
         let pause = match self.pause_at.as_deref().map(|text| text.split_once(':')) {
             None => None,
             Some(Some((point, ms))) if ms.parse::<u64>().is_ok() => Some((

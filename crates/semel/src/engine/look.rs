@@ -65,7 +65,12 @@ pub(crate) fn status(config: Config) -> Result<Seen, Refusal> {
             VolumeState::Clean | VolumeState::Destroyed => {}
         }
     }
-    seen.running = journal.open_calls().map_err(store)?;
+    seen.running = journal
+        .open_calls()
+        .map_err(store)?
+        .into_iter()
+        .map(|call| call.intent)
+        .collect();
     if status.unknown > 0 {
         seen.unknown = unknown_calls(&engine)?;
     }

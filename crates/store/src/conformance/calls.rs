@@ -3,9 +3,7 @@
 use super::{Kept, done, refused, same, sample};
 use crate::journal::{Began, Journal, LogFilter, OnlyConflicts};
 use semel_core::Code;
-use semel_core::call::{
-    Aborting, CallState, Event, Intent, Note, OpenCall, Outcome, Resolved, Settled,
-};
+use semel_core::call::{Aborting, CallState, Event, Intent, Note, OpenCall, Outcome, Resolved, Settled};
 use semel_core::digest::Fingerprint;
 use semel_core::ids::{AttemptId, FencingToken, UnixMs};
 use semel_core::record::Record;
@@ -150,7 +148,11 @@ pub(super) fn what_is_taken_back_is_said_first(journal: &dyn Journal) -> Kept {
         intent: intent.clone(),
         aborting: Some(aborting.clone()),
     };
-    same("the open calls", &done("open_calls", journal.open_calls())?, &vec![open])?;
+    same(
+        "the open calls",
+        &done("open_calls", journal.open_calls())?,
+        &vec![open],
+    )?;
     let prior = done("begin", journal.begin(sample::intent(&volume, "k", "a")?))?;
     let running = CallState::Running {
         intent: Box::new(intent.clone()),
@@ -158,7 +160,11 @@ pub(super) fn what_is_taken_back_is_said_first(journal: &dyn Journal) -> Kept {
     };
     same("a duplicate", &prior, &Began::Prior(running))?;
     done("finish", journal.finish(id.clone(), sample::receipt(&intent)))?;
-    same("the call", &done("execution", journal.execution(id.clone()))?, &Some(finished(&intent)))?;
+    same(
+        "the call",
+        &done("execution", journal.execution(id.clone()))?,
+        &Some(finished(&intent)),
+    )?;
     let late = journal.abort(id, aborting, sample::NOW);
     refused("a done call is taken back", late, Code::Internal, None)
 }
@@ -175,7 +181,12 @@ pub(super) fn a_person_settles_what_is_unknown(journal: &dyn Journal) -> Kept {
         let resolve = || journal.resolve(id.clone(), settled, person.clone(), sample::NOW);
         refused("one that never was", resolve(), Code::NotFound, None)?;
         begin(journal, &intent)?;
-        refused("one that runs", resolve(), Code::PreconditionFailed, Some("not_unknown"))?;
+        refused(
+            "one that runs",
+            resolve(),
+            Code::PreconditionFailed,
+            Some("not_unknown"),
+        )?;
         let gone = "both are gone".to_owned();
         done("unknown", journal.unknown(id.clone(), gone, sample::NOW))?;
         let state = done("resolve", resolve())?;

@@ -3,8 +3,8 @@
 use crate::conformance::done;
 use crate::journal::Journal;
 use semel_core::call::{Event, Facts, FingerprintVersion, Intent, Note, Outcome, Receipt, Scope, Source};
-use semel_core::effect::{Content, Effect};
 use semel_core::digest::{Fingerprint, Sha256};
+use semel_core::effect::{Content, Effect};
 use semel_core::ids::{
     ExecutionId, FileId, Generation, IdempotencyKey, JobId, Principal, RunId, Seed, UnixMs, VolumeIdentity,
 };

@@ -166,10 +166,12 @@ fn judgements(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Generat
 }
 
 fn calls(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Place, Call>> {
-    let sql = "SELECT intent_seq, outcome_seq, at_ms, scope, key, state, execution_id, generation, job_scoped,
+    let sql =
+        "SELECT intent_seq, outcome_seq, at_ms, scope, key, state, execution_id, generation, job_scoped,
                       aborting_seq FROM calls";
     let rows = list(conn, sql, |row| {
-        let place = |at: usize| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.map(i64::unsigned_abs));
+        let place =
+            |at: usize| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.map(i64::unsigned_abs));
         let later = (place(9)?, place(1)?);
         let columns: [Option<String>; 6] = [
             row.get(3)?,

@@ -256,10 +256,12 @@ impl Desk {
                 return Ok(Some(known.state));
             }
             CallState::Finished { .. } | CallState::Running { .. } => {
-                return Err(Refusal::new(Code::PreconditionFailed, "the outcome of the call is not unknown")
-                    .reason("not_unknown")
-                    .name(execution.as_str())
-                    .into());
+                return Err(
+                    Refusal::new(Code::PreconditionFailed, "the outcome of the call is not unknown")
+                        .reason("not_unknown")
+                        .name(execution.as_str())
+                        .into(),
+                );
             }
         };
         let record = match settled {

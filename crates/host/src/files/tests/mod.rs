@@ -92,6 +92,7 @@ fn writing<'a>(path: &'a RelPath, bytes: &'a [u8], expected: Expected) -> Write<
         bytes,
         expected,
         mode: None,
+        like: None,
         place: None,
     }
 }

@@ -1,5 +1,6 @@
 //! What the daemon holds while it serves calls: open roots, path locks, running executions, and its own health.
 
+mod act;
 pub(crate) mod answer;
 mod arguments;
 pub(crate) mod call;
@@ -8,7 +9,9 @@ mod key;
 mod locks;
 mod mutate;
 mod mutation;
+mod prepare;
 mod read;
+mod recent;
 pub(crate) mod recover;
 pub(crate) mod tool;
 
@@ -16,7 +19,8 @@ use super::{Engine, host, store};
 use crate::limits;
 use crate::telemetry::{Counters, Phase};
 use crash::Hooks;
-use locks::PathLocks;
+use locks::Locks;
+use recent::Recent;
 use semel_core::digest::Sha256;
 use semel_core::ids::{ExecutionId, Generation};
 use semel_core::volume::Volume;
@@ -34,8 +38,10 @@ pub(crate) struct Gateway {
     pub(crate) hooks: Hooks,
     /// What was counted.
     pub(crate) counters: Counters,
-    /// The locks on paths.
-    pub(super) locks: PathLocks,
+    /// The locks that order calls.
+    pub(super) locks: Locks,
+    /// What was asked for lately, under which key.
+    pub(super) recent: Recent,
     /// Executions that run in this process; whoever waits for one hears when it ends.
     flights: Mutex<HashMap<ExecutionId, watch::Sender<Flight>>>,
     roots: RwLock<HashMap<Generation, Arc<Disk>>>,
@@ -79,7 +85,8 @@ impl Gateway {
             engine,
             hooks,
             counters: Counters::default(),
-            locks: PathLocks::default(),
+            locks: Locks::default(),
+            recent: Recent::default(),
             flights: Mutex::default(),
             roots: RwLock::default(),
             gates: Mutex::default(),

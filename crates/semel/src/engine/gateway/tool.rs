@@ -145,7 +145,16 @@ const SOURCE_B64: Field = Field {
 };
 const DESTINATION: Field = Field {
     name: "destination",
-    aliases: &["dest", "dst", "to", "target", "destination_path", "destinationPath", "new_path", "newPath"],
+    aliases: &[
+        "dest",
+        "dst",
+        "to",
+        "target",
+        "destination_path",
+        "destinationPath",
+        "new_path",
+        "newPath",
+    ],
     form: Form::Text,
     meaning: "The path that is taken, whole: a file is not moved into a directory by the directory's name; UTF-8",
 };
@@ -236,6 +245,7 @@ const KEY: Field = Field {
 
 /// Is what is said of a tool, in one place.
 struct Row {
+    tool: Tool,
     name: &'static str,
     kind: Kind,
     summary: &'static str,
@@ -246,110 +256,127 @@ struct Row {
 
 const ONE_PATH: &[&[&str]] = &[&["path", "path_b64"]];
 
+/// Says all of every tool, in the order of [`Tool`].
+const ROWS: &[Row] = &[
+    Row {
+        tool: Tool::ReadFile,
+        name: "read_file",
+        kind: Kind::Read,
+        summary: "Reads a whole file.",
+        fields: &[PATH, PATH_B64],
+        one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::ListDirectory,
+        name: "list_directory",
+        kind: Kind::Read,
+        summary: "Lists the entries of a directory.",
+        fields: &[DIRECTORY, PATH_B64],
+        one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::GetFileInfo,
+        name: "get_file_info",
+        kind: Kind::Read,
+        summary: "Describes a file, directory or link, with the SHA-256 of a file.",
+        fields: &[PATH, PATH_B64],
+        one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::WriteFile,
+        name: "write_file",
+        kind: Kind::Mutation,
+        summary: "Writes a whole file, new or in place of the old one, in one step.",
+        fields: &[PATH, PATH_B64, CONTENT, CONTENT_B64, EXPECTED],
+        one_of: &[&["path", "path_b64"], &["content", "content_b64"]],
+    },
+    Row {
+        tool: Tool::EditFile,
+        name: "edit_file",
+        kind: Kind::Mutation,
+        summary: "Replaces exact text in a file, in one step; edits of one file at the same time lose nothing.",
+        fields: &[PATH, PATH_B64, OLD, NEW, REPLACE_ALL, EDITS, EXPECTED],
+        one_of: &[&["path", "path_b64"], &["old_string", "edits"]],
+    },
+    Row {
+        tool: Tool::ApplyPatch,
+        name: "apply_patch",
+        kind: Kind::Mutation,
+        summary: "Changes many files by a patch: all of it, or nothing, also across a crash.",
+        fields: &[PATCH, EXPECTED_EACH],
+        one_of: &[&["patch"]],
+    },
+    Row {
+        tool: Tool::DeleteFile,
+        name: "delete_file",
+        kind: Kind::Mutation,
+        summary: "Deletes a file or a symbolic link.",
+        fields: &[PATH, PATH_B64, EXPECTED],
+        one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::DeleteDirectory,
+        name: "delete_directory",
+        kind: Kind::Mutation,
+        summary: "Deletes an empty directory, or one with all that is in it.",
+        fields: &[DIRECTORY, PATH_B64, RECURSIVE],
+        one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::MoveFile,
+        name: "move_file",
+        kind: Kind::Mutation,
+        summary: "Gives a file, link or directory another name.",
+        fields: &[
+            SOURCE,
+            SOURCE_B64,
+            DESTINATION,
+            DESTINATION_B64,
+            OVERWRITE,
+            EXPECTED,
+        ],
+        one_of: &[&["source", "source_b64"], &["destination", "destination_b64"]],
+    },
+    Row {
+        tool: Tool::CreateDirectory,
+        name: "create_directory",
+        kind: Kind::Mutation,
+        summary: "Makes a directory, and those above it that are missing; one that exists is left as it is.",
+        fields: &[DIRECTORY, PATH_B64],
+        one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::SetMode,
+        name: "set_mode",
+        kind: Kind::Mutation,
+        summary: "Sets the permissions of a file or directory.",
+        fields: &[PATH, PATH_B64, MODE, EXPECTED],
+        one_of: &[&["path", "path_b64"], &["mode"]],
+    },
+    Row {
+        tool: Tool::GetReceipt,
+        name: "get_receipt",
+        kind: Kind::Journal,
+        summary: "Says what came of a key; it never runs anything.",
+        fields: &[KEY],
+        one_of: &[&["key"]],
+    },
+];
+
 impl Tool {
     /// Lists every tool.
-    pub(crate) const ALL: &'static [Tool] = &[
-        Tool::ReadFile,
-        Tool::ListDirectory,
-        Tool::GetFileInfo,
-        Tool::WriteFile,
-        Tool::EditFile,
-        Tool::ApplyPatch,
-        Tool::DeleteFile,
-        Tool::DeleteDirectory,
-        Tool::MoveFile,
-        Tool::CreateDirectory,
-        Tool::SetMode,
-        Tool::GetReceipt,
-    ];
-
-    const fn row(self) -> Row {
-        match self {
-            Tool::ReadFile => Row {
-                name: "read_file",
-                kind: Kind::Read,
-                summary: "Reads a whole file.",
-                fields: &[PATH, PATH_B64],
-                one_of: ONE_PATH,
-            },
-            Tool::ListDirectory => Row {
-                name: "list_directory",
-                kind: Kind::Read,
-                summary: "Lists the entries of a directory.",
-                fields: &[DIRECTORY, PATH_B64],
-                one_of: ONE_PATH,
-            },
-            Tool::GetFileInfo => Row {
-                name: "get_file_info",
-                kind: Kind::Read,
-                summary: "Describes a file, directory or link, with the SHA-256 of a file.",
-                fields: &[PATH, PATH_B64],
-                one_of: ONE_PATH,
-            },
-            Tool::WriteFile => Row {
-                name: "write_file",
-                kind: Kind::Mutation,
-                summary: "Writes a whole file, new or in place of the old one, in one step.",
-                fields: &[PATH, PATH_B64, CONTENT, CONTENT_B64, EXPECTED],
-                one_of: &[&["path", "path_b64"], &["content", "content_b64"]],
-            },
-            Tool::EditFile => Row {
-                name: "edit_file",
-                kind: Kind::Mutation,
-                summary: "Replaces exact text in a file, in one step; edits of one file at the same time lose nothing.",
-                fields: &[PATH, PATH_B64, OLD, NEW, REPLACE_ALL, EDITS, EXPECTED],
-                one_of: &[&["path", "path_b64"], &["old_string", "edits"]],
-            },
-            Tool::ApplyPatch => Row {
-                name: "apply_patch",
-                kind: Kind::Mutation,
-                summary: "Changes many files by a patch: all of it, or nothing, also across a crash.",
-                fields: &[PATCH, EXPECTED_EACH],
-                one_of: &[&["patch"]],
-            },
-            Tool::DeleteFile => Row {
-                name: "delete_file",
-                kind: Kind::Mutation,
-                summary: "Deletes a file or a symbolic link.",
-                fields: &[PATH, PATH_B64, EXPECTED],
-                one_of: ONE_PATH,
-            },
-            Tool::DeleteDirectory => Row {
-                name: "delete_directory",
-                kind: Kind::Mutation,
-                summary: "Deletes an empty directory, or one with all that is in it.",
-                fields: &[DIRECTORY, PATH_B64, RECURSIVE],
-                one_of: ONE_PATH,
-            },
-            Tool::MoveFile => Row {
-                name: "move_file",
-                kind: Kind::Mutation,
-                summary: "Gives a file, link or directory another name.",
-                fields: &[SOURCE, SOURCE_B64, DESTINATION, DESTINATION_B64, OVERWRITE, EXPECTED],
-                one_of: &[&["source", "source_b64"], &["destination", "destination_b64"]],
-            },
-            Tool::CreateDirectory => Row {
-                name: "create_directory",
-                kind: Kind::Mutation,
-                summary: "Makes a directory, and those above it that are missing; one that exists is left as it is.",
-                fields: &[DIRECTORY, PATH_B64],
-                one_of: ONE_PATH,
-            },
-            Tool::SetMode => Row {
-                name: "set_mode",
-                kind: Kind::Mutation,
-                summary: "Sets the permissions of a file or directory.",
-                fields: &[PATH, PATH_B64, MODE, EXPECTED],
-                one_of: &[&["path", "path_b64"], &["mode"]],
-            },
-            Tool::GetReceipt => Row {
-                name: "get_receipt",
-                kind: Kind::Journal,
-                summary: "Says what came of a key; it never runs anything.",
-                fields: &[KEY],
-                one_of: &[&["key"]],
-            },
+    pub(crate) const ALL: &'static [Tool] = &{
+        let mut all = [Tool::ReadFile; ROWS.len()];
+        let mut at = 0;
+        while at < ROWS.len() {
+            all[at] = ROWS[at].tool;
+            at += 1;
         }
+        all
+    };
+
+    const fn row(self) -> &'static Row {
+        &ROWS[self as usize]
     }
 
     /// Gives the name that travels on every wire.
@@ -415,5 +442,23 @@ impl Tool {
             "properties": properties,
             "allOf": all,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tool_has_its_row() {
+        for (at, tool) in Tool::ALL.iter().enumerate() {
+            assert_eq!(*tool as usize, at);
+            assert_eq!(Tool::parse(tool.name()).unwrap(), *tool);
+        }
+        assert_eq!(
+            Tool::GetReceipt as usize + 1,
+            ROWS.len(),
+            "the last tool is the last row"
+        );
     }
 }

@@ -13,8 +13,8 @@ use semel_core::patch::{Edit, Occurrences, Patch};
 use semel_core::{Code, Fingerprint, Refusal, RelPath, Sha256, patch};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use values::Values;
 pub(crate) use values::Flag;
+use values::Values;
 
 /// Names under which a call may carry its key among its arguments.
 const KEY_CARRIERS: &[&str] = &["idempotency_key", "idempotencyKey"];
@@ -107,8 +107,10 @@ pub(crate) struct Understood {
     pub(crate) path: AskedPath,
     /// The rest.
     pub(crate) args: Args,
-    /// What the call says, by the rules of each version, newest first.
-    pub(crate) fingerprints: Vec<(FingerprintVersion, Fingerprint)>,
+    /// What the call says, by the rules of now.
+    pub(crate) fingerprint: Fingerprint,
+    /// What it says by older rules, as far as they know the tool.
+    older: Vec<(FingerprintVersion, Fingerprint)>,
 }
 
 impl Understood {
@@ -119,15 +121,17 @@ impl Understood {
             destination.clone()?;
         }
         Ok(Request {
-            fingerprints: self.fingerprints.clone(),
+            fingerprints: std::iter::once(self.newest())
+                .chain(self.older.iter().copied())
+                .collect(),
             tool: tool.name().to_owned(),
             path,
         })
     }
 
     /// Gives what the call says by the rules of now.
-    pub(crate) fn fingerprint(&self) -> Option<Fingerprint> {
-        self.fingerprints.first().map(|(_, newest)| *newest)
+    pub(crate) fn newest(&self) -> (FingerprintVersion, Fingerprint) {
+        (NEWEST, self.fingerprint)
     }
 }
 
@@ -289,14 +293,12 @@ impl Said {
         let mut call = json!({"arguments": self.canonical, "path": self.place.spelt, "tool": tool.name()});
         let first = Fingerprint::of_canonical(&to_canonical(&call));
         call["version"] = json!(NEWEST.0);
-        let mut fingerprints = vec![(NEWEST, Fingerprint::of_canonical(&to_canonical(&call)))];
-        if matches!(tool, Tool::WriteFile | Tool::DeleteFile) {
-            fingerprints.push((FIRST, first));
-        }
+        let known_then = matches!(tool, Tool::WriteFile | Tool::DeleteFile);
         Understood {
             path: self.place.path,
             args: self.args,
-            fingerprints,
+            fingerprint: Fingerprint::of_canonical(&to_canonical(&call)),
+            older: known_then.then_some((FIRST, first)).into_iter().collect(),
         }
     }
 }
@@ -319,7 +321,9 @@ fn path_said(tool: Tool, values: &mut Values) -> Result<Said, Refusal> {
         }
         Tool::DeleteFile => {
             let expected = present(values.expected()?, "what is absent cannot be deleted")?;
-            Said::nothing().expecting(expected).with(Args::Delete { expected })
+            Said::nothing()
+                .expecting(expected)
+                .with(Args::Delete { expected })
         }
         Tool::DeleteDirectory => {
             let recursive = values.flag("recursive");
@@ -423,7 +427,7 @@ mod tests {
         let Value::Object(map) = arguments else {
             panic!("an object")
         };
-        Ok(understand(tool, map)?.fingerprint().unwrap())
+        Ok(understand(tool, map)?.fingerprint)
     }
 
     #[test]

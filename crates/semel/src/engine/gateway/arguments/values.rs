@@ -101,7 +101,10 @@ impl Values {
     /// `bad_input`.
     pub(super) fn mode(&mut self) -> Result<u32, Refusal> {
         let text = self.text("mode").ok_or_else(|| missing("mode"))?;
-        let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(&text);
+        let digits = text
+            .strip_prefix('0')
+            .filter(|rest| rest.len() == 3)
+            .unwrap_or(&text);
         let octal = digits.len() == 3 && digits.bytes().all(|b| (b'0'..=b'7').contains(&b));
         octal
             .then(|| u32::from_str_radix(digits, 8).ok())
@@ -125,9 +128,12 @@ impl Values {
                 .enumerate()
                 .map(|(n, item)| listed_edit(n, item))
                 .collect(),
-            (None, None, Some(_)) => Err(Refusal::new(Code::BadInput, "each of the edits says whether it replaces all")
-                .reason("given_twice")
-                .names([REPLACE_ALL.name, "edits"])),
+            (None, None, Some(_)) => Err(Refusal::new(
+                Code::BadInput,
+                "each of the edits says whether it replaces all",
+            )
+            .reason("given_twice")
+            .names([REPLACE_ALL.name, "edits"])),
             (None, None, None) => Err(missing(OLD.name)),
             (Some(_), None, None) => Err(missing(NEW.name)),
             (None, Some(_), None) => Err(missing(OLD.name)),
