@@ -273,22 +273,44 @@ fn problem() -> Value {
     })
 }
 
-fn effect() -> Value {
+/// Says what became of one path.
+fn changed() -> Value {
     let digest = json!({"type": ["string", "null"], "pattern": "^[0-9a-f]{64}$"});
+    let text = json!({"type": "string"});
+    json!({
+        "path": {"type": "string", "description": "The path that was acted on, after links inside the root were followed"},
+        "path_b64": text,
+        "action": {"enum": ["created", "replaced", "removed", "moved", "restored", "mode_set", "none"]},
+        "destination": text,
+        "destination_b64": text,
+        "sha256_before": digest,
+        "sha256_after": digest,
+        "size_bytes": {"type": ["integer", "null"]},
+        "hard_link_broken": {"type": "integer"},
+        "mode_before": text,
+        "mode_after": text,
+    })
+}
+
+fn effect() -> Value {
+    let mut properties = changed();
+    properties["overwritten"] = json!({"type": ["string", "null"], "description": "Of a move: the SHA-256 of the file that stood at the destination"});
+    properties["changed"] = json!({
+        "type": "array",
+        "description": "Of a patch: what became of each path",
+        "items": {"type": "object", "required": ["path", "action"], "properties": changed()},
+    });
+    properties["replacements"] =
+        json!({"type": "integer", "description": "Of an edit: how many places it replaced"});
+    properties["notes"] = json!({"type": "array", "items": {"type": "string"}, "description": "Of a patch: where it was not applied exactly as it says"});
+    properties["possible_duplicate_of"] = json!({"type": "string", "description": "The execution of the very same call under another key, not long before"});
+    for name in ["execution_id", "idempotency_key", "generation"] {
+        properties[name] = json!({"type": "string"});
+    }
+    properties["replayed"] = json!({"type": "boolean"});
     json!({
         "type": "object",
-        "required": ["path", "sha256_before", "sha256_after", "size_bytes", "execution_id", "idempotency_key", "replayed", "generation"],
-        "properties": {
-            "path": {"type": "string", "description": "The path that was acted on, after links inside the root were followed"},
-            "path_b64": {"type": "string"},
-            "sha256_before": digest,
-            "sha256_after": digest,
-            "size_bytes": {"type": ["integer", "null"]},
-            "hard_link_broken": {"type": "integer"},
-            "execution_id": {"type": "string"},
-            "idempotency_key": {"type": "string"},
-            "replayed": {"type": "boolean"},
-            "generation": {"type": "string"},
-        },
+        "required": ["execution_id", "idempotency_key", "replayed", "generation"],
+        "properties": properties,
     })
 }
