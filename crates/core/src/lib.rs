@@ -3,6 +3,7 @@
 //! This crate knows no file, clock, socket, thread, process, environment, SQL or HTTP; its `clippy.toml` bans
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
+pub mod approval;
 pub mod attempt;
 pub mod call;
 pub mod canonical;
@@ -13,6 +14,7 @@ pub mod digest;
 pub mod effect;
 pub mod gate;
 pub mod git_tree;
+pub mod glob;
 pub mod ids;
 pub mod ignore;
 pub mod install;
@@ -23,6 +25,7 @@ pub mod manifest;
 pub mod patch;
 pub mod path;
 pub mod pipeline;
+pub mod policy;
 pub mod record;
 pub mod recovery;
 pub mod report;
