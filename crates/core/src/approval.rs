@@ -58,6 +58,27 @@ pub struct Question {
     pub lasts_ms: u64,
 }
 
+/// Names the call that a question is about, within its scope.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Subject {
+    /// A call that has an effect, by its key.
+    Key(IdempotencyKey),
+    /// A call that reads, by what it says.
+    Read(Fingerprint),
+}
+
+impl Question {
+    /// Names the call that it is about.
+    #[must_use]
+    pub fn subject(&self) -> Subject {
+        match &self.key {
+            Some(key) => Subject::Key(key.clone()),
+            None => Subject::Read(self.fingerprint),
+        }
+    }
+}
+
 /// Is what a call would do; digests and sizes, never contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

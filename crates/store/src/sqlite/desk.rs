@@ -67,14 +67,19 @@ impl Desk {
                 incarnation,
                 boot_id,
                 version,
+                policy_sha256,
                 at,
             } => {
                 self.append(record, Subject::Own)?;
+                let policy = policy_sha256.as_ref().map(Sha256::as_bytes);
                 self.execute(
-                    "INSERT INTO incarnations (incarnation, boot_id, version, at_ms) VALUES (?1, ?2, ?3, ?4)",
-                    (int(incarnation.0)?, boot_id, version, int(at.0)?),
+                    "INSERT INTO incarnations (incarnation, boot_id, version, at_ms, policy_sha256)
+                     VALUES (?1, ?2, ?3, ?4, ?5)",
+                    (int(incarnation.0)?, boot_id, version, int(at.0)?, policy),
                 )
             }
+            Record::ApprovalAsked(question) => self.asked(record, question),
+            Record::ApprovalDecided { approval_id, .. } => self.decided(record, approval_id),
             Record::AttemptJudged(judgement) => {
                 let seq = self.append(record, Subject::Own)?;
                 self.execute(
@@ -193,11 +198,11 @@ impl Desk {
     }
 
     /// Adds an entry to the chain, and gives its place.
-    fn append(&mut self, record: &Record, subject: Subject<'_>) -> Result<i64> {
+    pub(super) fn append(&mut self, record: &Record, subject: Subject<'_>) -> Result<i64> {
         let found = Found::of(record, subject);
         let survives = match subject {
             Subject::Call(intent) => intent.survives(),
-            Subject::Own | Subject::Job(_) => Durability::Process,
+            Subject::Own | Subject::Job(_) | Subject::Question(_) => Durability::Process,
         };
         let body = row::encode(record)?;
         let seq = self.head.seq + 1;
@@ -265,6 +270,6 @@ impl Desk {
 }
 
 /// Says that a projection lacks what its records say is there.
-fn lost(what: &str) -> IllegalRecord {
+pub(super) fn lost(what: &str) -> IllegalRecord {
     IllegalRecord(format!("{what} is missing that the records say is there"))
 }
