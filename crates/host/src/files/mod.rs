@@ -5,6 +5,7 @@
 //! a key or a policy.
 
 mod attributes;
+mod beneath;
 mod directory;
 mod identity;
 mod mode;
@@ -26,7 +27,7 @@ pub use identity::{file_id, file_id_at};
 pub use mode::{SetMode, prepare_set_mode};
 pub use power::{power_supported, power_supported_at};
 pub use prepared::{Prepared, Terms, sync_effects, sync_staged};
-pub use read::{Content, FileInfo, FileKind, Listed, file_info, list_directory, read_file};
+pub use read::{Content, FileInfo, FileKind, Listed, file_info, list_directory, list_resolved, read_file};
 pub use recovery::{Swept, discard_staged, observe, roll_back, sweep_staging, sync_settled, tidy};
 pub use relocate::{Move, kind_at, prepare_move, prepare_restore};
 pub use remove::{Removable, Remove, prepare_remove};

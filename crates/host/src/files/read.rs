@@ -123,7 +123,15 @@ pub fn read_file(root: &Root, path: &RelPath, cap: u64) -> Result<Content> {
 /// # Errors
 /// `not_found`, `path_escapes_root`; `too_large` past the bound.
 pub fn list_directory(root: &Root, path: &RelPath, cap: usize) -> Result<Vec<Listed>> {
-    let (dir, _) = root.directory(path)?;
+    list_resolved(root, path, cap).map(|(_, listed)| listed)
+}
+
+/// Lists a directory as [`list_directory`] does, and gives the path with every link followed, too.
+///
+/// # Errors
+/// As [`list_directory`].
+pub fn list_resolved(root: &Root, path: &RelPath, cap: usize) -> Result<(RelPath, Vec<Listed>)> {
+    let (dir, resolved) = root.directory(path)?;
     let mut all = Vec::new();
     for (name, kind) in entries(&dir, cap).map_err(|e| e.named(path))? {
         let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW | rustix::fs::AtFlags::NO_AUTOMOUNT;
@@ -139,7 +147,7 @@ pub fn list_directory(root: &Root, path: &RelPath, cap: usize) -> Result<Vec<Lis
         }
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(all)
+    Ok((resolved, all))
 }
 
 /// Tells what is known of an entry beneath a root; a link in the last place is itself what is meant.
