@@ -104,6 +104,11 @@ fn metrics(beat: Option<&Heartbeat>) -> String {
                 beat.incarnation,
             ),
             ("in_flight", "Calls under way.", beat.in_flight),
+            (
+                "approvals_pending",
+                "Calls that wait for a person.",
+                beat.approvals_pending,
+            ),
         ];
         for (name, help, value) in gauges {
             text.push_str(&format!(

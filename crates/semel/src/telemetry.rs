@@ -46,6 +46,7 @@ counters! {
     reads: "Calls that read.";
     conflicts: "Calls refused as replay_conflict.";
     in_flight_refused: "Duplicates refused as call_in_flight.";
+    asked: "Calls answered with approval_required: a person has to decide first.";
     refused: "Calls refused otherwise.";
     empty: "Requests without arguments, such as probes send; refused, not journaled.";
     unauthorized: "Requests without a valid token; refused, not journaled.";
@@ -83,6 +84,8 @@ pub(crate) struct Heartbeat {
     pub(crate) phase: Phase,
     /// Calls under way.
     pub(crate) in_flight: u64,
+    /// Calls that wait for a person.
+    pub(crate) approvals_pending: u64,
     /// What was counted.
     pub(crate) counted: Counted,
 }

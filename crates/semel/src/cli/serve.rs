@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Where the probe listener listens [default: 127.0.0.1:0, a free port]
     #[arg(long, value_name = "HOST:PORT")]
     probe: Option<String>,
+    /// The policy of tool calls [default: from the configuration file]
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
     /// End when idle and no volume is held open
     #[arg(long)]
     transient: bool,
@@ -32,6 +35,9 @@ pub(crate) struct Args {
     /// For tests: pause a call at a named point
     #[arg(long, hide = true, value_name = "POINT:MS")]
     pause_at: Option<String>,
+    /// For tests: let approvals expire as if it were so many milliseconds later
+    #[arg(long, hide = true, value_name = "MS", default_value_t = 0)]
+    approvals_ahead: u64,
 }
 
 /// Serve the probe listener that stands at standard input; started by semel serve.
@@ -59,7 +65,8 @@ impl Args {
             )),
             Some(_) => return Err(Refusal::new(Code::Usage, "--pause-at takes POINT:MS")),
         };
-        Ok(Hooks { crash, pause })
+        let ahead = Duration::from_millis(self.approvals_ahead);
+        Ok(Hooks { crash, pause, ahead })
     }
 }
 
@@ -86,7 +93,7 @@ fn bind_again(place: &str, left: Option<&str>) -> Result<(TcpListener, String), 
 
 /// Runs the command until SIGTERM, SIGINT, `shutdown`, idleness (`--transient`) or a failure of the journal.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
-    let config = context.config()?;
+    let config = context.config()?.with_policy(args.policy.clone());
     let hooks = args.hooks()?;
     let listen = args.listen.clone().unwrap_or_else(|| config.listen.clone());
     let probe_listen = args.probe.clone().unwrap_or_else(|| config.probe.clone());

@@ -78,11 +78,3 @@ pub(super) async fn end_volume(
     let body = body(request.into_body(), BODY).await?;
     Ok(json(app.gateway.end_volume(&generation, &body).await?))
 }
-
-/// Refuses to decide what nobody asked to be decided: no call of this build waits for a person.
-pub(super) async fn approve(Path(id): Path<String>) -> Problem {
-    let shown: String = id.chars().take(80).flat_map(char::escape_debug).collect();
-    Refusal::new(Code::NotFound, "no call waits for this approval")
-        .name(shown)
-        .into()
-}

@@ -5,6 +5,7 @@
 //! GET changes nothing.
 
 mod admin;
+mod approvals;
 mod openapi;
 mod problem;
 mod receipts;
@@ -92,7 +93,8 @@ fn router(app: App) -> Router {
         .route("/shutdown", post(admin::shutdown))
         .route("/volumes", post(admin::open_volume))
         .route("/volumes/{generation}/end", post(admin::end_volume))
-        .route("/approvals/{id}", post(admin::approve))
+        .route("/approvals", get(approvals::list))
+        .route("/approvals/{id}", post(approvals::decide))
         .method_not_allowed_fallback(no_method)
         .fallback(no_route)
         .layer(axum::middleware::from_fn_with_state(
@@ -119,6 +121,7 @@ pub(crate) const ROUTES: &[(&str, &str)] = &[
     ("POST", "/v1/admin/shutdown"),
     ("POST", "/v1/admin/volumes"),
     ("POST", "/v1/admin/volumes/{generation}/end"),
+    ("GET", "/v1/admin/approvals"),
     ("POST", "/v1/admin/approvals/{id}"),
 ];
 

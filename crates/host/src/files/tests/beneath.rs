@@ -77,7 +77,7 @@ fn what_cannot_be_looked_through_is_said_to_be_unseen() {
     std::fs::create_dir_all(world.tree(&deep)).unwrap();
     assert_eq!(removed(&world, "d", 1000), Beneath::Unseen);
     std::fs::create_dir_all(world.tree("closed/in")).unwrap();
-    std::fs::set_permissions(world.tree("closed/in"), std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(world.tree("closed/in"), std::fs::Permissions::from_mode(0o000)).unwrap();
     let seen = removed(&world, "closed", 1000);
     if rustix::process::geteuid().is_root() {
         skipped("root may look through a directory of mode 000");

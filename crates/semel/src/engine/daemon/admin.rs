@@ -134,7 +134,7 @@ impl Gateway {
                 .closing(None, move |gateway| {
                     let cancel = Cancel::new().map_err(host)?;
                     let owner = Owner::Operator;
-                    let draft = draft::open(&gateway.engine, &job, &base, durability, owner, &cancel)?;
+                    let draft = draft::open(&gateway.engine, &job, &base, durability, owner, None, &cancel)?;
                     Ok(opened_json(&draft.opened, None))
                 })
                 .await;
@@ -144,6 +144,7 @@ impl Gateway {
             role: asked.role,
             owner: Owner::Operator,
             durability: asked.durability,
+            confinement: None,
             source: asked.from.map_or(Source::Empty, Source::Dir),
         };
         self.closing(None, move |gateway| {
@@ -210,6 +211,7 @@ impl Gateway {
                 "in_flight": gateway.in_flight(),
                 "counted": gateway.counters.read(),
                 "journal": journal,
+                "approvals_pending": gateway.approvals_pending(),
                 "orphans_ended": ended.into_iter().map(|(generation, _)| generation).collect::<Vec<_>>(),
             }))
         })

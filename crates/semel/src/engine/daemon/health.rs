@@ -26,6 +26,7 @@ pub(crate) fn beat(gateway: &Gateway, root: &StateRoot, incarnation: Incarnation
         incarnation: incarnation.0,
         phase: *gateway.phase().borrow(),
         in_flight: gateway.in_flight() as u64,
+        approvals_pending: gateway.approvals_pending(),
         counted: gateway.counters.read(),
     };
     let bytes = serde_json::to_vec(&heartbeat).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;

@@ -163,6 +163,10 @@ impl Gateway {
                 code: Code::CallInFlight,
                 ..
             } => self.counters.in_flight_refused.add(),
+            Event::Refused {
+                code: Code::ApprovalRequired,
+                ..
+            } => self.counters.asked.add(),
             Event::Refused { .. } => self.counters.refused.add(),
         }
         let mut note = note_of(asked.tool, &asked.lease, &asked.source, event, asked.since);

@@ -2,6 +2,7 @@
 
 mod act;
 pub(crate) mod answer;
+mod approval;
 mod arguments;
 pub(crate) mod call;
 pub(crate) mod crash;
@@ -9,6 +10,7 @@ mod key;
 mod locks;
 mod mutate;
 mod mutation;
+pub(crate) mod policy;
 mod prepare;
 mod read;
 mod recent;
@@ -36,6 +38,8 @@ pub(crate) struct Gateway {
     pub(crate) engine: Engine,
     /// Crash points and pauses of the tests.
     pub(crate) hooks: Hooks,
+    /// What calls are judged by; `None` where there is no policy.
+    pub(super) policy: Option<policy::InForce>,
     /// What was counted.
     pub(crate) counters: Counters,
     /// The locks that order calls.
@@ -80,10 +84,11 @@ pub(crate) type Pass = OwnedRwLockReadGuard<()>;
 
 impl Gateway {
     /// Makes a gateway that is still starting.
-    pub(crate) fn new(engine: Engine, hooks: Hooks) -> Arc<Self> {
+    pub(crate) fn new(engine: Engine, hooks: Hooks, policy: Option<policy::InForce>) -> Arc<Self> {
         Arc::new(Self {
             engine,
             hooks,
+            policy,
             counters: Counters::default(),
             locks: Locks::default(),
             recent: Recent::default(),

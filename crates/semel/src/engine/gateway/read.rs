@@ -4,15 +4,18 @@ use super::Gateway;
 use super::answer::{Answer, put_path, result};
 use super::arguments::Args;
 use super::call::{Asked, read_answer};
+use super::mutate::scope_of;
+use super::policy::resolved;
 use super::tool::Tool;
 use crate::engine::{host, store};
 use crate::limits;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use semel_core::call::{CallState, Event, Outcome, Scope};
+use semel_core::call::{CallState, Event, Outcome};
 use semel_core::ids::IdempotencyKey;
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal, RelPath};
 use semel_host::files;
+use semel_host::root::{LastLink, Root};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -42,7 +45,13 @@ impl Gateway {
         let path = asked.understood.path.clone()?;
         let disk = self.disk(&asked.lease)?;
         let root = disk.tree();
-        let mut body = match asked.tool {
+        let last = match asked.tool {
+            Tool::GetFileInfo => LastLink::Keep,
+            _ => LastLink::Follow,
+        };
+        let named = resolved(root, &path, last);
+        self.may_read(asked, &named)?;
+        let (read, mut body) = match asked.tool {
             Tool::ReadFile => read_file(root, &path),
             Tool::ListDirectory => list_directory(root, &path),
             Tool::GetFileInfo => file_info(root, &path),
@@ -59,6 +68,10 @@ impl Gateway {
                 "a call that does not read reached the reads",
             )),
         }?;
+        // A link may lead elsewhere by now: what was read is what has to be open to the caller.
+        if read != named {
+            self.may_read(asked, &read)?;
+        }
         body.insert("generation".to_owned(), json!(asked.lease.generation));
         Ok(body)
     }
@@ -72,18 +85,13 @@ impl Gateway {
         lease: &Volume,
         key: &IdempotencyKey,
     ) -> Result<Map<String, Value>, Refusal> {
-        let scope = Scope {
-            principal: lease.principal.clone(),
-            job: lease.job.clone(),
-            generation: Some(lease.generation.clone()),
-        };
-        let state = self
-            .engine
-            .journal
-            .prior(scope, key.clone())
-            .map_err(store)?
-            .ok_or_else(|| Refusal::new(Code::NotFound, "no call with this key began").name(key.as_str()))?;
-        Ok(receipt_body(&state))
+        let scope = scope_of(lease);
+        let prior = self.engine.journal.prior(scope.clone(), key.clone());
+        if let Some(state) = prior.map_err(store)? {
+            return Ok(receipt_body(&state));
+        }
+        self.asked_body(&scope, key)?
+            .ok_or_else(|| Refusal::new(Code::NotFound, "no call with this key began").name(key.as_str()))
     }
 }
 
@@ -128,7 +136,10 @@ fn receipt_body(state: &CallState) -> Map<String, Value> {
     body
 }
 
-fn read_file(root: &semel_host::root::Root, path: &RelPath) -> Result<Map<String, Value>, Refusal> {
+/// Is what was read: the path with every link followed, and the answer.
+type Read = Result<(RelPath, Map<String, Value>), Refusal>;
+
+fn read_file(root: &Root, path: &RelPath) -> Read {
     let content = files::read_file(root, path, limits::READ as u64).map_err(host)?;
     let mut body = Map::new();
     put_path(&mut body, &content.resolved);
@@ -140,13 +151,13 @@ fn read_file(root: &semel_host::root::Root, path: &RelPath) -> Result<Map<String
     };
     body.insert("content".to_owned(), Value::String(text));
     body.insert("encoding".to_owned(), json!(encoding));
-    Ok(body)
+    Ok((content.resolved, body))
 }
 
-fn list_directory(root: &semel_host::root::Root, path: &RelPath) -> Result<Map<String, Value>, Refusal> {
-    let listed = files::list_directory(root, path, limits::LISTED).map_err(host)?;
+fn list_directory(root: &Root, path: &RelPath) -> Read {
+    let (resolved, listed) = files::list_resolved(root, path, limits::LISTED).map_err(host)?;
     let mut body = Map::new();
-    put_path(&mut body, path);
+    put_path(&mut body, &resolved);
     let entries: Vec<Value> = listed
         .into_iter()
         .map(|entry| {
@@ -159,10 +170,10 @@ fn list_directory(root: &semel_host::root::Root, path: &RelPath) -> Result<Map<S
         })
         .collect();
     body.insert("entries".to_owned(), json!(entries));
-    Ok(body)
+    Ok((resolved, body))
 }
 
-fn file_info(root: &semel_host::root::Root, path: &RelPath) -> Result<Map<String, Value>, Refusal> {
+fn file_info(root: &Root, path: &RelPath) -> Read {
     let info = files::file_info(root, path).map_err(host)?;
     let mut body = Map::new();
     put_path(&mut body, &info.resolved);
@@ -185,5 +196,5 @@ fn file_info(root: &semel_host::root::Root, path: &RelPath) -> Result<Map<String
             ),
         };
     }
-    Ok(body)
+    Ok((info.resolved, body))
 }
