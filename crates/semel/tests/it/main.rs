@@ -11,6 +11,7 @@
 )]
 
 mod agents;
+mod approval;
 mod broken;
 mod cases;
 mod contract;
