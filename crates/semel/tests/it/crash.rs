@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
-/// Points that only an outside writer can bring about; they have a test of their own.
-const OUTSIDE: &[&str] = &["exchanged_back", "put_back"];
+/// Points that only an outside writer, or a person who decides, can bring about; they have tests of their own.
+const OUTSIDE: &[&str] = &["exchanged_back", "put_back", "approval_asked", "approval_decided"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
