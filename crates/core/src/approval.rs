@@ -92,6 +92,9 @@ pub struct Plan {
     /// The directories that would go with all that is in them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trees: Vec<Tree>,
+    /// As things stand it would be refused, with this; whoever calls is not told before a person was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Code>,
 }
 
 /// Names a person's answer.

@@ -422,6 +422,7 @@ pub(crate) fn question(n: u8) -> Question {
                     names_sha256: Sha256::of(&[n]),
                 }),
             }],
+            refused: None,
         },
         rule: 2,
         reason: n.is_multiple_of(3).then(|| "why".to_owned()),

@@ -51,6 +51,9 @@ fn lines(approval: &Approval, now: UnixMs) -> String {
     for changed in &question.plan.changed {
         text.push_str(&format!("\n  would {}", would(changed)));
     }
+    if let Some(code) = question.plan.refused {
+        text.push_str(&format!("\n  would be refused as things stand: {code}"));
+    }
     for tree in &question.plan.trees {
         let holds = tree.holds.as_ref().map_or_else(
             || "more than could be looked through".to_owned(),

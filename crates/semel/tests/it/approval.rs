@@ -549,6 +549,72 @@ fn what_goes_as_a_whole_is_counted_for_the_person() {
     assert!(volume.tree.join("a").exists() && volume.tree.join("secrets/deep/b").exists());
 }
 
+/// A refusal tells what is there: on a path that a person decides about, nobody is told before.
+#[test]
+fn what_a_guarded_path_holds_is_not_told_by_refusals() {
+    let lab = Lab::new(ASK);
+    let daemon = lab.serve(&[]);
+    let volume = lab.open("job");
+    let mut conn = daemon.conn();
+    let zeros = "0".repeat(64);
+    for (key, tool, arguments, code) in [
+        (
+            "digest",
+            "write_file",
+            json!({"path": "secrets/key", "content": "x", "expected_sha256": zeros}),
+            "precondition_failed",
+        ),
+        (
+            "guess",
+            "edit_file",
+            json!({"path": "secrets/key", "old_string": "guess", "new_string": "x"}),
+            "precondition_failed",
+        ),
+        (
+            "missing",
+            "delete_file",
+            json!({"path": "secrets/none"}),
+            "not_found",
+        ),
+        (
+            "patch",
+            "apply_patch",
+            json!({"patch": "*** Begin Patch\n*** Update File: secrets/none\n@@\n-a\n+b\n*** End Patch"}),
+            "not_found",
+        ),
+    ] {
+        let reply = conn.call(&volume, tool, key, &arguments);
+        let id = asked(&reply);
+        assert!(!reply.body.to_string().contains("sha256"), "{}", reply.body);
+        let waiting = lab.waiting();
+        assert_eq!(waiting.last().unwrap()["would"], json!({"refused": code}));
+        let shown = String::from_utf8(lab.cli(&["approvals"]).stdout).unwrap();
+        assert!(
+            shown.contains(&format!("would be refused as things stand: {code}")),
+            "{shown}"
+        );
+        lab.approve(&id);
+        assert_eq!(conn.call(&volume, tool, key, &arguments).code(), code);
+    }
+    // Approved while it would be refused is not approved to run.
+    std::fs::write(volume.tree.join("secrets/none"), "x").unwrap();
+    is(
+        &conn.call(
+            &volume,
+            "delete_file",
+            "missing",
+            &json!({"path": "secrets/none"}),
+        ),
+        412,
+        "precondition_failed",
+        "changed_since_approval",
+    );
+    assert_eq!(
+        (read(&volume).as_str(), volume.staged(), volume.trashed()),
+        ("before", 0, 0)
+    );
+}
+
 #[test]
 fn a_read_is_asked_about_by_what_it_says() {
     let lab = Lab::new(ASK);

@@ -120,7 +120,7 @@ impl Gateway {
             // Looked for again under the lock: a path may lead elsewhere than before.
             let needs = match mutation.needs() {
                 Ok(needs) => needs,
-                Err(refusal) => return self.precluded(&mutation, refusal),
+                Err(refusal) => return self.precluded(&mutation, self.veiled(&mutation, refusal)),
             };
             match held.take().filter(|held| held.needs == needs) {
                 Some(_held) => return self.execute(&mutation),
@@ -252,7 +252,10 @@ impl Gateway {
                 self.poison(&host(error));
                 return over(Err(stopped().into()));
             }
-            Err(error) => return Once::Over(self.precluded(mutation, host(error))),
+            Err(error) => {
+                let refusal = self.veiled(mutation, host(error));
+                return Once::Over(self.precluded(mutation, refusal));
+            }
         };
         let intent = mutation.intent(&execution, &ready);
         if let Err(refusal) = self.permitted(mutation, &ready, &intent) {

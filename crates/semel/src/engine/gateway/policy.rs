@@ -129,6 +129,40 @@ impl Gateway {
         Ok(())
     }
 
+    /// Keeps from a caller what is wrong with a call on paths that a person decides about, until one was asked: what a
+    /// file holds, or that it is there, could be told by such refusals alone.
+    pub(super) fn veiled(&self, mutation: &Mutation<'_>, refusal: Refusal) -> Refusal {
+        let asked = mutation.asked;
+        let tells = matches!(
+            refusal.code,
+            Code::NotFound
+                | Code::PreconditionFailed
+                | Code::PathEscapesRoot
+                | Code::BadInput
+                | Code::TooLarge
+        );
+        let Some((in_force, caller)) = self.judge(asked.tool, &asked.lease).filter(|_| tells) else {
+            return refusal;
+        };
+        let named = mutation.named();
+        let judged = in_force.policy.judge(caller, named.iter().map(Touched::Path));
+        let Verdict::Ask(ground) = judged.verdict else {
+            return refusal;
+        };
+        let asking = Asking {
+            ground,
+            policy_sha256: in_force.sha256,
+            plan: Plan {
+                refused: Some(refusal.code),
+                ..Plan::default()
+            },
+        };
+        match self.approved(asked, Some(&mutation.key), &mutation.request, &asking) {
+            Ok(()) => refusal,
+            Err(waits) => waits,
+        }
+    }
+
     /// Decides whether prepared effects may be carried out: on the places that they have, right before the intent.
     ///
     /// # Errors
@@ -159,12 +193,11 @@ impl Gateway {
             Verdict::Deny(ground) => Err(denied(ground, &judged.path)),
             Verdict::Git => Err(belongs_to_git(&judged.path)),
             Verdict::Ask(ground) => {
+                let trees = effects().filter_map(|(effect, beneath)| tree(effect, beneath));
                 let plan = Plan {
-                    reads: Vec::new(),
                     changed: intent.done().changed,
-                    trees: effects()
-                        .filter_map(|(effect, beneath)| tree(effect, beneath))
-                        .collect(),
+                    trees: trees.collect(),
+                    ..Plan::default()
                 };
                 let asking = Asking {
                     ground,
