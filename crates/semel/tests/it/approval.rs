@@ -105,7 +105,7 @@ fn is(reply: &Reply, status: u16, code: &str, reason: &str) {
 }
 
 #[test]
-fn a_call_is_asked_about_once_approved_and_run_once() {
+fn a_call_is_asked_about_once() {
     let lab = Lab::new(ASK);
     let daemon = lab.serve(&[]);
     let volume = lab.open("job");
@@ -128,7 +128,15 @@ fn a_call_is_asked_about_once_approved_and_run_once() {
         (read(&volume).as_str(), volume.staged(), volume.trashed()),
         ("before", 0, 0)
     );
+}
 
+#[test]
+fn what_waits_is_shown_to_everyone_and_without_contents() {
+    let lab = Lab::new(ASK);
+    let daemon = lab.serve(&[]);
+    let volume = lab.open("job");
+    let mut conn = daemon.conn();
+    let id = asked(&conn.call(&volume, "write_file", "k", &overwrite()));
     let receipt = conn.call(&volume, "get_receipt", "", &json!({"key": "k"}));
     assert_eq!(
         (
@@ -174,7 +182,16 @@ fn a_call_is_asked_about_once_approved_and_run_once() {
     let status = lab.home.json(&["status"]);
     assert_eq!(status["approvals"][0]["approval_id"], json!(id));
     assert_eq!(status["daemon"]["approvals_pending"], 1);
+}
 
+#[test]
+fn an_approved_call_runs_once_and_leaves_its_trail() {
+    let lab = Lab::new(ASK);
+    let daemon = lab.serve(&[]);
+    let volume = lab.open("job");
+    let mut conn = daemon.conn();
+    let other = json!({"path": "secrets/key", "content": "other"});
+    let id = asked(&conn.call(&volume, "write_file", "k", &overwrite()));
     let out = lab.cli(&["approve", &id, "--by", "ada", "--note", "looked at", "--json"]);
     assert!(out.status.success(), "{}", said(&out));
     let decided: Value = serde_json::from_slice(&out.stdout).unwrap();

@@ -187,6 +187,15 @@ fn every_way_to_a_forbidden_place_is_refused() {
         let gone = format!("*** Begin Patch\n*** Delete File: {path}\n*** End Patch");
         lab.denied("apply_patch", json!({"patch": gone}));
     }
+    assert_eq!(
+        std::fs::read_to_string(lab.volume.tree.join("secrets/key")).unwrap(),
+        "k"
+    );
+}
+
+#[test]
+fn a_link_is_judged_by_where_it_leads_or_as_itself() {
+    let mut lab = lab();
     for path in ["final", "dangling"] {
         lab.denied("write_file", json!({"path": path, "content": "x"}));
         lab.denied("read_file", json!({"path": path}));
