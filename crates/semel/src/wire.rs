@@ -251,13 +251,10 @@ impl Link {
         // Without its configuration it would serve by another one, and without the policy.
         let file = self.config.file.iter();
         let file = file.flat_map(|file| ["--config".into(), file.clone().into_os_string()]);
-        let policy = self.config.policy.iter();
-        let policy = policy.flat_map(|policy| ["--policy".into(), policy.clone().into_os_string()]);
         let args: Vec<std::ffi::OsString> = args
             .into_iter()
             .chain(file)
             .chain(["--quiet".into(), "serve".into(), "--transient".into()])
-            .chain(policy)
             .collect();
         spawn_detached(&this_binary().map_err(host)?, &args, log).map_err(host)
     }
