@@ -223,6 +223,13 @@ fn an_approved_call_runs_once_and_leaves_its_trail() {
         );
     }
     assert_eq!((read(&volume).as_str(), volume.trashed()), ("after", 1));
+    let told = String::from_utf8(lab.cli(&["log", "--key", "k"]).stdout).unwrap();
+    assert!(
+        told.contains(&format!(
+            "approval_decided approval_id={id} decision=approve by=ada"
+        )),
+        "{told}"
+    );
     let log = lab.home.json(&["log", "--key", "k"]);
     let kinds: Vec<&str> = log["lines"]
         .as_array()
