@@ -422,6 +422,7 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::VolumeOpened { .. }
         | Record::VolumeReady { .. }
         | Record::VolumeEnded { .. }
+        | Record::VolumeLifted { .. }
         | Record::VolumeDestroyed { .. }
         | Record::CallNoted(_)
         | Record::RunStarted(_)

@@ -58,6 +58,13 @@ pub enum Record {
         /// When.
         at: UnixMs,
     },
+    /// The mark of a volume that was dirty for an unknown outcome alone is lifted: a person settled all of them.
+    VolumeLifted {
+        /// Which volume.
+        generation: Generation,
+        /// When.
+        at: UnixMs,
+    },
     /// The files of an ended volume were freed.
     VolumeDestroyed {
         /// Which volume.
@@ -232,6 +239,7 @@ impl Record {
             Record::DaemonStarted { at, .. }
             | Record::VolumeReady { at, .. }
             | Record::VolumeEnded { at, .. }
+            | Record::VolumeLifted { at, .. }
             | Record::VolumeDestroyed { at, .. }
             | Record::CallAborting { at, .. }
             | Record::CallFreed { at, .. }
@@ -271,6 +279,7 @@ impl Record {
             | Record::VolumeOpened { .. }
             | Record::VolumeReady { .. }
             | Record::VolumeEnded { .. }
+            | Record::VolumeLifted { .. }
             | Record::VolumeDestroyed { .. }
             | Record::RunStarted(_)
             | Record::RunStaged { .. }

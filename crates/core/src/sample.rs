@@ -251,7 +251,7 @@ fn note(n: u8) -> Note {
 }
 
 /// How many kinds of records there are.
-pub(crate) const KINDS: u8 = 18;
+pub(crate) const KINDS: u8 = 19;
 
 /// Makes a record of each kind.
 pub(crate) fn record(kind: u8, n: u8) -> Record {
@@ -365,6 +365,10 @@ fn later_record(kind: u8, n: u8) -> Record {
             entries: 3,
             at,
         })),
+        17 => Record::VolumeLifted {
+            generation: generation(n),
+            at,
+        },
         _ => Record::WorktreeRestored(Restoration {
             job: None,
             tree: "7".to_owned(),

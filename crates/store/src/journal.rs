@@ -197,7 +197,8 @@ journal! {
     Finish = finish(execution_id: ExecutionId, receipt: Receipt) -> ();
     /// Records that what was done of a call is taken back; its outcome follows. The very same is answered again.
     Abort = abort(execution_id: ExecutionId, aborting: Aborting, at: UnixMs) -> ();
-    /// Settles a call whose outcome is unknown, by a person's word; what was settled so before is answered again.
+    /// Settles a call whose outcome is unknown, by a person's word; what was settled so before is answered again. The
+    /// last one of a volume that only unknown outcomes made dirty lifts its mark.
     ///
     /// # Errors
     /// `not_found` for an execution that is not known; `precondition_failed`, reason `not_unknown`, for any other call.

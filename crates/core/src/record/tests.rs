@@ -70,7 +70,7 @@ fn the_form_of_version_1() {
     assert_eq!(form, FORM_1, "records are written otherwise than version 1 is");
 }
 
-const FORM_1: &str = "cbf88a286bd4cd7f58ebaebd1d10a637aed338e3dbfd2e70accf27611df88845";
+const FORM_1: &str = "69e1b9a1dddbed4930ae95cb040816bd30bc39a9f1316b5c9bc15382e7e7abf7";
 
 #[test]
 fn only_calls_of_a_process_volume_and_notes_wait() {
@@ -79,7 +79,7 @@ fn only_calls_of_a_process_volume_and_notes_wait() {
         let (weak, strong) = (record.sync(Durability::Process), record.sync(Durability::Power));
         let expected = match kind {
             5..=9 => (Sync::Later, Sync::Now),
-            10 | 17 => (Sync::Later, Sync::Later),
+            10 | 18 => (Sync::Later, Sync::Later),
             _ => (Sync::Now, Sync::Now),
         };
         assert_eq!((weak, strong), expected, "{record:?}");

@@ -21,7 +21,9 @@ mod tests;
 mod write;
 
 pub(crate) use attributes::attribute;
-pub use directory::{Missing, missing_directories, prepare_directory, prepare_remove_empty};
+pub use directory::{
+    Missing, holds_directories_alone, missing_directories, prepare_directory, prepare_remove_empty,
+};
 pub use identity::{file_id, file_id_at};
 pub use mode::{SetMode, prepare_set_mode};
 pub use power::{power_supported, power_supported_at};

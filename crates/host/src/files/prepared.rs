@@ -14,6 +14,7 @@ use crate::root::{GitInternals, Place};
 use crate::volume::Volume;
 use semel_core::Sha256;
 use semel_core::effect::{Effect, Slot};
+use semel_core::ids::FileId;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 /// States what every effect needs to be told beside its paths.
@@ -89,6 +90,20 @@ impl Syncs {
 }
 
 impl Prepared {
+    /// Gives what the effect is about: what loses its name, its place or its permissions by it.
+    #[must_use]
+    pub const fn about(&self) -> Option<&FileId> {
+        match &self.effect {
+            Effect::Install { before, .. } => match before {
+                Some(before) => Some(&before.id),
+                None => None,
+            },
+            Effect::Remove { before, .. } => Some(&before.id),
+            Effect::Move { what, .. } | Effect::Restore { what, .. } => Some(&what.id),
+            Effect::RemoveEmpty { id, .. } | Effect::SetMode { id, .. } => Some(id),
+        }
+    }
+
     /// Carries the effect out, and gives the digest of the pre-image as it came out, where there is one.
     ///
     /// The precondition is decided on what came out: if it is another thing than was looked at, or has other content

@@ -4,7 +4,7 @@
 //! is what the intent names, and each may be repeated.
 
 use crate::error::{Error, Result};
-use crate::files::directory::{discard_directory, holds_directories_alone};
+use crate::files::directory::{discard_directory, staged_directories_alone};
 use crate::files::moves::{changed_outside, keep_pre_image, kept_digest, take_free_name, undo_exchange};
 use crate::files::prepared::Syncs;
 use crate::files::read::FileKind;
@@ -287,7 +287,7 @@ fn take_out(volume: &Volume, slot: &Slot, place: &Place, staged: &FileId, conten
     let ours = file_id_at(volume.staging(), name.as_bytes())?.as_ref() == Some(staged);
     let alone = match content {
         Content::File { .. } => true,
-        Content::Directory { .. } => holds_directories_alone(volume, name)?,
+        Content::Directory { .. } => staged_directories_alone(volume, name)?,
     };
     if ours && alone {
         return Ok(());

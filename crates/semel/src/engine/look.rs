@@ -1,10 +1,12 @@
 //! What people look at: status, log, verification, backup. Nothing here has an effect on a volume.
 
 use super::daemon::serve;
+use super::gateway::read::receipt_body;
 use super::{Engine, host, store};
 use crate::config::Config;
 use crate::wire::{self, Absent, Link};
 use semel_core::call::{CallState, Intent};
+use semel_core::ids::{ExecutionId, IdempotencyKey};
 use semel_core::record::Record;
 use semel_core::volume::{Volume, VolumeState};
 use semel_core::{Code, Refusal};
@@ -112,6 +114,44 @@ fn reading(config: Config) -> Result<Engine, Refusal> {
 /// `not_found` where there is no journal; `store_unavailable`.
 pub(crate) fn log(config: Config, filter: LogFilter) -> Result<Vec<LogLine>, Refusal> {
     reading(config)?.journal.log(filter).map_err(store)
+}
+
+/// Says what came of an execution, or of every call under a key, oldest first.
+///
+/// # Errors
+/// `not_found` where there is none; as [`log`].
+pub(crate) fn receipts(
+    config: Config,
+    execution: Option<ExecutionId>,
+    key: Option<IdempotencyKey>,
+) -> Result<Vec<Value>, Refusal> {
+    let journal = reading(config)?.journal;
+    let mut executions: Vec<ExecutionId> = execution.iter().cloned().collect();
+    if key.is_some() {
+        let filter = LogFilter {
+            key: key.clone(),
+            ..LogFilter::default()
+        };
+        for line in journal.log(filter).map_err(store)? {
+            if let Record::CallIntended(intent) = line.entry.record {
+                executions.push(intent.execution_id);
+            }
+        }
+    }
+    let mut receipts = Vec::new();
+    for execution in executions {
+        if let Some(state) = journal.execution(execution).map_err(store)? {
+            receipts.push(Value::Object(receipt_body(&state)));
+        }
+    }
+    if receipts.is_empty() {
+        let asked = execution
+            .map(String::from)
+            .or(key.map(String::from))
+            .unwrap_or_default();
+        return Err(Refusal::new(Code::NotFound, "no call is known by this name").name(asked));
+    }
+    Ok(receipts)
 }
 
 /// Verifies the chain of the log.

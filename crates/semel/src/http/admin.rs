@@ -1,7 +1,7 @@
 //! `/v1/admin/`: what only the operator may ask, over the daemon's own socket, from outside of every sandbox.
 
 use super::problem::Problem;
-use super::tools::json;
+use super::tools::{json, success};
 use super::{App, Peer, bearer, body};
 use crate::engine::daemon::health::outside_of_sandboxes;
 use crate::telemetry::Phase;
@@ -10,6 +10,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::Response;
 use axum::middleware::Next;
 use semel_core::digest::Sha256;
+use semel_core::ids::ExecutionId;
 use semel_core::{Code, Refusal};
 use serde_json::json as value;
 use subtle::ConstantTimeEq as _;
@@ -77,6 +78,22 @@ pub(super) async fn end_volume(
 ) -> Result<Response<Body>, Problem> {
     let body = body(request.into_body(), BODY).await?;
     Ok(json(app.gateway.end_volume(&generation, &body).await?))
+}
+
+/// Puts back what an execution removed or replaced.
+pub(super) async fn undo(State(app): State<App>, Path(id): Path<String>) -> Result<Response<Body>, Problem> {
+    let execution = ExecutionId::parse(id)?;
+    Ok(success(app.gateway.undo(execution).await?))
+}
+
+/// Settles a call whose outcome is unknown, by a person's word.
+pub(super) async fn resolve(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Response<Body>, Problem> {
+    let body = body(request.into_body(), BODY).await?;
+    Ok(json(app.gateway.resolve(ExecutionId::parse(id)?, &body).await?))
 }
 
 /// Refuses to decide what nobody asked to be decided: no call of this build waits for a person.

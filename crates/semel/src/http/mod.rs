@@ -92,6 +92,8 @@ fn router(app: App) -> Router {
         .route("/shutdown", post(admin::shutdown))
         .route("/volumes", post(admin::open_volume))
         .route("/volumes/{generation}/end", post(admin::end_volume))
+        .route("/executions/{id}/undo", post(admin::undo))
+        .route("/executions/{id}/resolve", post(admin::resolve))
         .route("/approvals/{id}", post(admin::approve))
         .method_not_allowed_fallback(no_method)
         .fallback(no_route)
@@ -119,6 +121,8 @@ pub(crate) const ROUTES: &[(&str, &str)] = &[
     ("POST", "/v1/admin/shutdown"),
     ("POST", "/v1/admin/volumes"),
     ("POST", "/v1/admin/volumes/{generation}/end"),
+    ("POST", "/v1/admin/executions/{id}/undo"),
+    ("POST", "/v1/admin/executions/{id}/resolve"),
     ("POST", "/v1/admin/approvals/{id}"),
 ];
 

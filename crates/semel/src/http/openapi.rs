@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 /// Gives the whole document, OpenAPI 3.1.
 pub(crate) fn document() -> Value {
     let mut paths = Map::new();
-    for tool in Tool::ALL {
+    for tool in Tool::callable() {
         paths.insert(
             format!("/v1/tools/{}", tool.name()),
-            json!({"post": tool_operation(*tool)}),
+            json!({"post": tool_operation(tool)}),
         );
     }
     paths.insert(
@@ -118,6 +118,32 @@ const ADMIN: &[Admin] = &[
     ),
     (
         "post",
+        "/v1/admin/executions/{id}/undo",
+        "admin_undo",
+        "Puts back what an execution removed or replaced, as a new execution.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::PreconditionFailed,
+            Code::UndoExpired,
+            Code::ReplayConflict,
+        ],
+    ),
+    (
+        "post",
+        "/v1/admin/executions/{id}/resolve",
+        "admin_resolve",
+        "Settles a call whose outcome is unknown, by a person's word.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::PreconditionFailed,
+        ],
+    ),
+    (
+        "post",
         "/v1/admin/approvals/{id}",
         "admin_approve",
         "Decides a call that waits for a person.",
@@ -159,7 +185,7 @@ fn tool_operation(tool: Tool) -> Value {
         false,
     )];
     let answer = match tool.kind() {
-        Kind::Mutation => {
+        Kind::Mutation | Kind::Person => {
             codes.extend_from_slice(MUTATIONS);
             parameters.push(header(
                 "Idempotency-Key",

@@ -111,7 +111,8 @@ fn wait(headers: &HeaderMap) -> Duration {
         .min(limits::IN_FLIGHT_WAIT_MOST)
 }
 
-fn success(success: Success) -> Response<Body> {
+/// Makes the response of a call that did what it asked.
+pub(super) fn success(success: Success) -> Response<Body> {
     let mut response = json(Value::Object(success.body));
     if success.replayed == Replayed::Yes {
         response

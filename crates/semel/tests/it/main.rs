@@ -28,5 +28,6 @@ mod run;
 mod schemas;
 mod snapshots;
 mod tidy;
+mod undo;
 mod walks;
 mod wipe;

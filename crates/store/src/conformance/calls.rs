@@ -7,7 +7,7 @@ use semel_core::call::{Aborting, CallState, Event, Intent, Note, OpenCall, Outco
 use semel_core::digest::Fingerprint;
 use semel_core::ids::{AttemptId, FencingToken, UnixMs};
 use semel_core::record::Record;
-use semel_core::volume::Durability;
+use semel_core::volume::{Durability, End, OUTCOME_UNKNOWN, VolumeState};
 use std::sync::Barrier;
 
 fn begin(journal: &dyn Journal, intent: &Intent) -> Kept {
@@ -203,6 +203,46 @@ pub(super) fn a_person_settles_what_is_unknown(journal: &dyn Journal) -> Kept {
                 begin(journal, &sample::intent(&volume, key, "a")?)?;
             }
             (settled, state) => return Err(format!("{settled:?} left {state:?}")),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn the_last_unknown_outcome_lifts_its_mark(journal: &dyn Journal) -> Kept {
+    let person = Resolved {
+        by: "operator".to_owned(),
+        note: "looked at the disk".to_owned(),
+    };
+    for (job, reason, lifted) in [
+        ("job-a", OUTCOME_UNKNOWN, VolumeState::Clean),
+        ("job-b", "agent_failed", VolumeState::Quarantined),
+    ] {
+        let volume = sample::draft(journal, job)?;
+        let calls = [
+            sample::intent(&volume, "a", "a")?,
+            sample::intent(&volume, "b", "b")?,
+        ];
+        for call in &calls {
+            begin(journal, call)?;
+            let gone = "both are gone".to_owned();
+            done(
+                "unknown",
+                journal.unknown(call.execution_id.clone(), gone, sample::NOW),
+            )?;
+        }
+        let end = End::Dirty {
+            reason: reason.to_owned(),
+        };
+        let (generation, fence) = (volume.generation.clone(), volume.fencing_token);
+        done(
+            "end_volume",
+            journal.end_volume(generation, fence, end, sample::NOW),
+        )?;
+        for (call, state) in calls.into_iter().zip([VolumeState::Quarantined, lifted]) {
+            let resolved = journal.resolve(call.execution_id, Settled::Happened, person.clone(), sample::NOW);
+            done("resolve", resolved)?;
+            let found = done("volume", journal.volume(volume.generation.clone()))?;
+            same("the volume", &found.map(|volume| volume.state), &Some(state))?;
         }
     }
     Ok(())

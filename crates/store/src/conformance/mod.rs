@@ -40,6 +40,7 @@ laws! {
     calls::what_is_taken_back_is_said_first,
     calls::an_unknown_outcome_stays,
     calls::a_person_settles_what_is_unknown,
+    calls::the_last_unknown_outcome_lifts_its_mark,
     calls::a_freed_key_begins_again,
     calls::an_execution_id_is_used_once,
     calls::an_intent_belongs_to_its_volume,

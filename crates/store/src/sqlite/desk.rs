@@ -48,6 +48,7 @@ impl Desk {
             Record::VolumeOpened { new, .. } => self.volume(record, &new.generation),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
+            | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
             Record::CallIntended(intent) => self.intent(record, intent),
             Record::CallReceipted { execution_id, .. }

@@ -70,6 +70,7 @@ impl Fold {
             Record::VolumeOpened { new, .. } => self.opened(record).and(self.volume(record, &new.generation)),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
+            | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
             Record::CallIntended(intent) => {
                 let place = (row::scope(&intent.scope), intent.key.as_str().to_owned());
@@ -199,6 +200,7 @@ impl Fold {
             Record::VolumeOpened { new, .. } => Subject::Job(&new.job),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
+            | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => volume(generation),
             Record::CallIntended(intent) => Subject::Call(intent),
             Record::CallReceipted { execution_id, .. }

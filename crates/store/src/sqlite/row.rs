@@ -114,6 +114,7 @@ impl<'a> Found<'a> {
                 | Record::VolumeOpened { .. }
                 | Record::VolumeReady { .. }
                 | Record::VolumeEnded { .. }
+                | Record::VolumeLifted { .. }
                 | Record::VolumeDestroyed { .. }
                 | Record::CallIntended(_)
                 | Record::CallReceipted { .. }

@@ -11,7 +11,7 @@ use semel_core::ids::{
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record, Restoration, Sealing};
-use semel_core::volume::{End, NewVolume, Volume, VolumeState};
+use semel_core::volume::{End, NewVolume, OUTCOME_UNKNOWN, Volume, VolumeState};
 use semel_core::{Code, Refusal};
 
 impl Desk {
@@ -283,7 +283,22 @@ impl Desk {
             },
         };
         self.call(&record, execution, known)?;
+        self.lift(&intent.generation, at)?;
         Ok(row::call_by_execution(&self.conn, execution.as_str())?.map(|row| row.state))
+    }
+
+    /// Lifts the mark of a volume that only unknown outcomes made dirty, once the last of them is settled.
+    fn lift(&mut self, generation: &Generation, at: UnixMs) -> Result<()> {
+        let volume = self.must_find(generation)?;
+        let only =
+            volume.state == VolumeState::Quarantined && volume.dirty.as_deref() == Some(OUTCOME_UNKNOWN);
+        if only && self.settled(generation).is_ok() {
+            self.record(&Record::VolumeLifted {
+                generation: generation.clone(),
+                at,
+            })?;
+        }
+        Ok(())
     }
 
     /// See [`Journal::unknown`](crate::Journal::unknown).

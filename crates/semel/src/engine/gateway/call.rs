@@ -52,6 +52,27 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// Makes a call that a person asks for; it is not ended when the person goes away.
+    pub(super) fn by_the_operator(
+        tool: Tool,
+        lease: Volume,
+        key: IdempotencyKey,
+        understood: Understood,
+        source: Source,
+        wait: Duration,
+    ) -> Self {
+        Self {
+            tool,
+            lease,
+            key: Some(key),
+            understood,
+            source,
+            wait,
+            since: Instant::now(),
+            gone: Arc::new(AtomicBool::new(false)),
+        }
+    }
+
     /// Says whether the caller went away; counts only before an intent.
     pub(super) fn gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
@@ -74,7 +95,7 @@ impl Drop for Waiting {
 pub(crate) fn generation_lives(tool: Tool, lease: &Volume) -> Result<(), Refusal> {
     match tool.kind() {
         Kind::Journal => Ok(()),
-        Kind::Mutation | Kind::Read => lease.live(),
+        Kind::Mutation | Kind::Read | Kind::Person => lease.live(),
     }
 }
 
@@ -99,7 +120,7 @@ impl Gateway {
             gone,
         });
         match asked.tool.kind() {
-            Kind::Mutation => self.mutate(asked).await,
+            Kind::Mutation | Kind::Person => self.mutate(asked).await,
             Kind::Read | Kind::Journal => self.read(asked).await,
         }
     }

@@ -10,10 +10,11 @@ mod locks;
 mod mutate;
 mod mutation;
 mod prepare;
-mod read;
+pub(super) mod read;
 mod recent;
 pub(crate) mod recover;
 pub(crate) mod tool;
+mod undo;
 
 use super::{Engine, host, store};
 use crate::limits;

@@ -50,7 +50,7 @@ impl Mutation<'_> {
             Args::CreateDirectory => {
                 names.extend(self.name_of_new(path)?);
             }
-            Args::DeleteDirectory { .. } => return Ok(self.alone()),
+            Args::DeleteDirectory { .. } | Args::Undo { .. } => return Ok(self.alone()),
             Args::Move { destination, .. } => {
                 let destination = destination.as_ref().map_err(Refusal::clone)?;
                 if self.kind_at(path)? == Some(FileKind::Directory) {

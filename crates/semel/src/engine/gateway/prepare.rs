@@ -31,11 +31,11 @@ impl Ready {
 }
 
 /// Prepares the effects of one execution, each under the next slot.
-struct Bench<'a> {
-    mutation: &'a Mutation<'a>,
+pub(super) struct Bench<'a> {
+    pub(super) mutation: &'a Mutation<'a>,
     gateway: &'a Gateway,
     execution: &'a ExecutionId,
-    ready: Ready,
+    pub(super) ready: Ready,
 }
 
 impl Mutation<'_> {
@@ -89,6 +89,7 @@ impl Bench<'_> {
                 };
                 self.add(|disk, terms, _| files::prepare_set_mode(disk, wanted, terms))
             }
+            Args::Undo { undone } => self.undo(undone),
             Args::Path | Args::Receipt { .. } => {
                 Err(Refusal::new(Code::Internal, "a call without an effect reached its execution").into())
             }
@@ -96,7 +97,7 @@ impl Bench<'_> {
     }
 
     /// Prepares one more effect under the next slot.
-    fn add(
+    pub(super) fn add(
         &mut self,
         prepare: impl FnOnce(&semel_host::volume::Volume, Terms<'_>, &Gateway) -> Result<Prepared, Error>,
     ) -> Result<(), Error> {
@@ -156,7 +157,12 @@ impl Bench<'_> {
         Ok(None)
     }
 
-    fn remove(&mut self, path: &RelPath, expected: files::Expected, takes: Removable) -> Result<(), Error> {
+    pub(super) fn remove(
+        &mut self,
+        path: &RelPath,
+        expected: files::Expected,
+        takes: Removable,
+    ) -> Result<(), Error> {
         let wanted = Remove {
             path,
             expected,
@@ -166,7 +172,7 @@ impl Bench<'_> {
     }
 
     /// Makes directories, where they are missing.
-    fn directories(&mut self, wanted: &[RelPath]) -> Result<(), Error> {
+    pub(super) fn directories(&mut self, wanted: &[RelPath]) -> Result<(), Error> {
         let missing = files::missing_directories(&self.mutation.disk, wanted, GitInternals::Refuse)?;
         for one in missing {
             self.add(|disk, terms, gateway| files::prepare_directory(disk, one, terms, &gateway.hooks))?;

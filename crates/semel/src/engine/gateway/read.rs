@@ -54,7 +54,8 @@ impl Gateway {
             | Tool::MoveFile
             | Tool::CreateDirectory
             | Tool::SetMode
-            | Tool::GetReceipt => Err(Refusal::new(
+            | Tool::GetReceipt
+            | Tool::Undo => Err(Refusal::new(
                 Code::Internal,
                 "a call that does not read reached the reads",
             )),
@@ -87,7 +88,8 @@ impl Gateway {
     }
 }
 
-fn receipt_body(state: &CallState) -> Map<String, Value> {
+/// Says what came of a call.
+pub(in crate::engine) fn receipt_body(state: &CallState) -> Map<String, Value> {
     let intent = state.intent();
     let mut body = Map::new();
     put_path(&mut body, &intent.path);

@@ -33,6 +33,8 @@ pub(crate) enum Tool {
     SetMode,
     /// Asks what came of a key.
     GetReceipt,
+    /// Puts back what an execution removed or replaced; asked for by a person, over the admin API.
+    Undo,
 }
 
 /// Says what a tool does to the world.
@@ -44,6 +46,8 @@ pub(crate) enum Kind {
     Read,
     /// It reads the journal; it answers for an ended token, too.
     Journal,
+    /// It has an effect, and only a person asks for it: it has no route.
+    Person,
 }
 
 /// Says of which form an argument is.
@@ -361,6 +365,14 @@ const ROWS: &[Row] = &[
         fields: &[KEY],
         one_of: &[&["key"]],
     },
+    Row {
+        tool: Tool::Undo,
+        name: "undo",
+        kind: Kind::Person,
+        summary: "Puts back what an execution removed or replaced.",
+        fields: &[],
+        one_of: &[],
+    },
 ];
 
 impl Tool {
@@ -384,19 +396,23 @@ impl Tool {
         self.row().name
     }
 
-    /// Finds the tool of a name.
+    /// Lists every tool that a job may call.
+    pub(crate) fn callable() -> impl Iterator<Item = Tool> {
+        Self::ALL
+            .iter()
+            .copied()
+            .filter(|tool| tool.kind() != Kind::Person)
+    }
+
+    /// Finds the tool of a name that a job may call.
     ///
     /// # Errors
     /// `not_found` for any other name.
     pub(crate) fn parse(name: &str) -> Result<Self, Refusal> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|tool| tool.name() == name)
-            .ok_or_else(|| {
-                let shown: String = name.chars().take(80).flat_map(char::escape_debug).collect();
-                Refusal::new(Code::NotFound, "there is no such tool").name(shown)
-            })
+        Self::callable().find(|tool| tool.name() == name).ok_or_else(|| {
+            let shown: String = name.chars().take(80).flat_map(char::escape_debug).collect();
+            Refusal::new(Code::NotFound, "there is no such tool").name(shown)
+        })
     }
 
     /// Says what the tool does to the world.
@@ -453,7 +469,8 @@ mod tests {
     fn every_tool_has_its_row() {
         for (at, tool) in Tool::ALL.iter().enumerate() {
             assert_eq!(*tool as usize, at);
-            assert_eq!(Tool::parse(tool.name()).unwrap(), *tool);
+            let found = Tool::parse(tool.name()).ok();
+            assert_eq!(found, (tool.kind() != Kind::Person).then_some(*tool));
         }
         assert_eq!(
             Tool::GetReceipt as usize + 1,

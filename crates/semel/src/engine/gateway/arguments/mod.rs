@@ -6,7 +6,7 @@ mod values;
 
 use super::tool::Tool;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use semel_core::call::{FingerprintVersion, Request};
+use semel_core::call::{FingerprintVersion, Intent, Request};
 use semel_core::canonical::to_canonical;
 use semel_core::ids::IdempotencyKey;
 use semel_core::patch::{Edit, Occurrences, Patch};
@@ -90,6 +90,11 @@ pub(crate) enum Args {
         /// What must hold.
         expected: Expected,
     },
+    /// Of an undoing.
+    Undo {
+        /// What was done.
+        undone: Box<Intent>,
+    },
     /// Of `get_receipt`.
     Receipt {
         /// Which key.
@@ -114,6 +119,13 @@ pub(crate) struct Understood {
 }
 
 impl Understood {
+    /// Makes the call that undoes another one.
+    pub(super) fn of_undo(undone: Box<Intent>) -> Self {
+        Said::new("execution_id", json!(undone.execution_id))
+            .of(Args::Undo { undone }, Place::none())
+            .understood(Tool::Undo)
+    }
+
     /// Gives the request, where its paths mean something.
     pub(crate) fn request(&self, tool: Tool) -> Result<Request, Refusal> {
         let path = self.path.clone()?;
@@ -181,6 +193,7 @@ pub(crate) fn understand(tool: Tool, arguments: Map<String, Value>) -> Result<Un
                 .map_err(|refusal| Refusal::new(Code::BadInput, refusal.why).name("key"))?;
             Said::new("key", json!(key)).of(Args::Receipt { key }, Place::none())
         }
+        Tool::Undo => return Err(Refusal::new(Code::NotFound, "there is no such tool").name(tool.name())),
         Tool::ApplyPatch => patch_said(&mut values)?,
         Tool::MoveFile => {
             let source = Place::read(values.bytes("source", "source_b64")?)?;
@@ -344,7 +357,8 @@ fn path_said(tool: Tool, values: &mut Values) -> Result<Said, Refusal> {
         | Tool::GetFileInfo
         | Tool::ApplyPatch
         | Tool::MoveFile
-        | Tool::GetReceipt => Said::nothing(),
+        | Tool::GetReceipt
+        | Tool::Undo => Said::nothing(),
     })
 }
 
