@@ -18,6 +18,7 @@ pub mod ignore;
 pub mod install;
 pub mod installer;
 pub mod job;
+pub mod key_header;
 pub mod lockset;
 pub mod manifest;
 pub mod patch;

@@ -223,6 +223,7 @@ fn what_becomes_of_a_file() {
         ("-b\n", "a\nb", "a\n"),
         ("-a\n", "a", ""),
         ("-a\n-b\n+c\n", "a\nb", "c"),
+        (" a\n+\n", "a", "a\n\n"),
         // An empty file has one place.
         ("+x\n", "", "x\n"),
         ("+x\n*** End of File\n", "", "x\n"),
