@@ -4,11 +4,11 @@ use super::*;
 use crate::process::TreeEnded;
 
 /// Runs until it is let go, and says all the while that it lives.
-const WAITS: &str =
+pub(super) const WAITS: &str =
     "echo begun; touch ready; while [ ! -e go ]; do sleep 0.01; done; echo x >> effects; echo done";
 
 /// Leaves daemons, each of a session of its own and twice orphaned, that hear no signal they can refuse.
-fn daemons(mark: &str) -> String {
+pub(super) fn daemons(mark: &str) -> String {
     format!(
         "for i in $(seq 20); do (setsid sh -c 'trap : TERM HUP INT; (touch up-$1; while :; do sleep 0.1; done) & ' \
          sh $i {mark} </dev/null >/dev/null 2>&1 &); done; while [ $(ls | grep -c up-) -lt 20 ]; do sleep 0.01; done; "

@@ -1,6 +1,7 @@
 //! Everything here runs real shims and real commands, and kills them.
 
 mod ends;
+mod inner;
 mod once;
 mod runs;
 
@@ -8,7 +9,7 @@ use super::place::Place;
 use super::shim::Moment;
 use super::*;
 use crate::process::Cancel;
-use crate::sandbox::tests::{alive, stands, text, until};
+use crate::sandbox::tests::{alive, say, skip, stands, text, until};
 use crate::sandbox::{Network, Require};
 use crate::volume::{Volume, Volumes};
 use crate::{clock, daemon};
@@ -52,9 +53,14 @@ pub(super) fn at(moment: Moment, place: &Place) {
 /// EXECUTION SCRIPT POINT FILE MOMENT`.
 pub(crate) fn helper() -> Option<i32> {
     let args: Vec<String> = std::env::args().collect();
-    if args.get(1).map(String::as_str)? != "__starter" {
-        return None;
+    match args.get(1).map(String::as_str)? {
+        "__starter" => starter(&args),
+        "__inner" => Some(inner::say_what_is_lost(args.get(2)?.into())),
+        _ => None,
     }
+}
+
+fn starter(args: &[String]) -> Option<i32> {
     let site = Site {
         dir: None,
         state: args.get(2)?.into(),
@@ -92,9 +98,15 @@ struct Site {
 impl Site {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let mut site = Self::at(dir.path().to_owned());
+        site.dir = Some(dir);
+        site
+    }
+
+    fn at(state: PathBuf) -> Self {
         let site = Self {
-            state: dir.path().to_owned(),
-            dir: Some(dir),
+            state,
+            dir: None,
             job: JobId::parse("job").unwrap(),
             generation: Generation::mint(clock::seed().unwrap()),
         };

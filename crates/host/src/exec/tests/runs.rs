@@ -260,8 +260,13 @@ fn a_shim_has_nothing_of_whoever_started_it() {
     let (id, attached) = site.start(&site.sh("touch ready; while [ ! -e go ]; do sleep 0.01; done"));
     assert!(until(|| site.in_tree("ready")));
     let shim = site.shim(&id).unwrap();
-    let fds = std::fs::read_dir(format!("/proc/{shim}/fd")).unwrap();
-    for fd in fds {
+    let fds = std::fs::read_dir(format!("/proc/{shim}/fd"));
+    if let Err(error) = &fds {
+        skip(&format!(
+            "whoever is not root sees no descriptors of a shim: {error}"
+        ));
+    }
+    for fd in fds.into_iter().flatten() {
         let target = link(fd.unwrap().path());
         let own = target == "/dev/null"
             || target.starts_with(&site.place(&id).display().to_string())

@@ -85,7 +85,7 @@ fn say_level(house: &House) -> i32 {
     clippy::print_stdout,
     reason = "a helper's answer to its test, and a measure for who reads"
 )]
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     print!("{text}");
     std::io::Write::flush(&mut std::io::stdout()).unwrap();
 }
@@ -174,7 +174,7 @@ pub(crate) fn stands() -> bool {
 }
 
 #[expect(clippy::print_stderr, reason = "a test that cannot run here says so")]
-fn skip(why: &str) {
+pub(crate) fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
 
