@@ -120,7 +120,8 @@ fn live(order: OwnedFd, place: &Place, word: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-fn read(order: OwnedFd) -> Result<Order> {
+/// Reads an order.
+pub(super) fn read(order: OwnedFd) -> Result<Order> {
     let failed = |e: std::io::Error| Error::io("read", "an order", e);
     let mut bytes = Vec::new();
     std::fs::File::from(order)
@@ -136,7 +137,8 @@ fn tell(to: &OwnedFd, word: &Word) {
     }
 }
 
-fn command(order: &Order, place: &Place, alive: Arc<OwnedFd>) -> Command {
+/// Makes the command of an order.
+pub(super) fn command(order: &Order, place: &Place, alive: Arc<OwnedFd>) -> Command {
     let mut command =
         Command::new(order.program.path(), order.cwd.path()).args(order.args.iter().map(|arg| arg.os()));
     command.env = order

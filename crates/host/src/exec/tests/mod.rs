@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use semel_core::ids::{ExecutionId, Generation, JobId};
 use semel_core::{Code, RelPath};
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -38,12 +38,25 @@ pub(super) fn at(moment: Moment, place: &Place) {
         let mut text = String::new();
         there(name).is_some_and(|mut file| file.read_to_string(&mut text).is_ok() && text == word)
     };
+    if moment == Moment::Ordered {
+        // For a test that has to know that the shim came, and went.
+        let own = std::process::id().to_string();
+        place
+            .create_new("test.shim")
+            .unwrap()
+            .write_all(own.as_bytes())
+            .unwrap();
+    }
     if says("test.die") {
         daemon::crash();
     }
     if says("test.wait") {
         place.create_new("test.waits").unwrap();
         while there("test.go").is_none() {
+            if rustix::fs::fstat(place).unwrap().st_nlink == 0 {
+                // The test is over, and did not come so far.
+                daemon::crash();
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -215,6 +228,17 @@ impl Site {
         std::fs::write(self.place(id).join("test.go"), "").unwrap();
     }
 
+    /// Waits until the shim of an execution has come, and gone.
+    fn came_and_went(&self, id: &ExecutionId) -> bool {
+        let pid = || {
+            std::fs::read_to_string(self.place(id).join("test.shim"))
+                .ok()?
+                .parse()
+                .ok()
+        };
+        until(|| pid().is_some_and(is_dead))
+    }
+
     fn waits(&self, id: &ExecutionId) -> bool {
         self.place(id).join("test.waits").exists()
     }
@@ -271,9 +295,25 @@ fn kill(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-fn bytes_below(mut below: u64) -> Result<u64, crate::Error> {
-    below = below.max(1);
-    Ok(u64::from_ne_bytes(clock::random()?) % below)
+/// A time of waiting that closes in on the moment at which two things happen at once, whatever the machine's pace.
+struct Closing(Duration);
+
+impl Closing {
+    /// Gives a time around the one that was found so far.
+    fn around(&self) -> Duration {
+        let percent = 50 + u64::from_ne_bytes(clock::random().unwrap()) % 100;
+        self.0 * u32::try_from(percent).unwrap() / 100
+    }
+
+    /// Learns which of the two came first.
+    fn learn(&mut self, ours_came_first: bool) {
+        self.0 = if ours_came_first {
+            self.0 * 3 / 2
+        } else {
+            self.0 * 2 / 3
+        };
+        self.0 = self.0.max(Duration::from_micros(1));
+    }
 }
 
 /// A word that no other test's command line holds.
@@ -284,6 +324,11 @@ fn mark() -> String {
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+/// Says whether a process has ended; whoever adopted it may take its time to reap it.
+fn is_dead(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
 }
 
 fn is_gone(pid: i32) -> bool {

@@ -62,7 +62,7 @@ fn a_claim_and_a_late_shim_exclude_each_other_in_both_orders() {
             );
         }
         site.go(&id);
-        assert!(until(|| is_over(&site, &id)), "{moment}");
+        assert!(site.came_and_went(&id), "{moment}");
         let seen = settled(&site, &id, moment);
         assert_eq!(seen == Observation::NeverBegan, wins == "claim", "{moment}");
         assert_eq!(site.effects(), usize::from(wins == "shim"), "{moment}");
@@ -75,6 +75,7 @@ fn a_claim_and_a_late_shim_race_and_exactly_one_wins() {
         return;
     }
     let (mut never_began, mut ran) = (0, 0);
+    let mut closing = Closing(Duration::from_millis(1));
     for round in 0..60 {
         let site = Site::new();
         let id = mint();
@@ -83,13 +84,10 @@ fn a_claim_and_a_late_shim_race_and_exactly_one_wins() {
         let shown = format!("round {round}");
         site.go(&id);
         // What lies between is now a few instructions on either side, and what the scheduler makes of them.
-        let delay = Duration::from_micros(bytes_below(2500).unwrap());
-        let began = std::time::Instant::now();
-        while began.elapsed() < delay {
-            std::hint::spin_loop();
-        }
+        std::thread::sleep(closing.around());
         let seen = settled(&site, &id, &shown);
-        assert!(until(|| is_over(&site, &id)), "{shown}");
+        assert!(site.came_and_went(&id), "{shown}");
+        closing.learn(seen == Observation::NeverBegan);
         match seen {
             Observation::NeverBegan => {
                 assert_eq!(site.effects(), 0, "{shown}");
@@ -136,7 +134,7 @@ fn a_starter_killed_anywhere_leaves_no_second_effect() {
             let decided = claim_never_begun(&site.volume(), &id).unwrap();
             site.go(&id);
             let seen = settled(&site, &id, &shown);
-            assert!(until(|| is_over(&site, &id)), "{shown}");
+            assert!(point == "made" || site.came_and_went(&id), "{shown}");
             assert_eq!(
                 decided == Observation::NeverBegan,
                 seen == Observation::NeverBegan,
@@ -206,12 +204,13 @@ fn kills_at_any_time_leave_at_most_one_effect() {
         return;
     }
     let mut kinds = std::collections::BTreeSet::new();
+    let mut closing = Closing(Duration::from_millis(10));
     for round in 0..60 {
         let shown = format!("round {round}");
         let site = Site::new();
         let id = mint();
         let mut starter = site.starter(&id, EFFECT, "", ("", ""));
-        std::thread::sleep(Duration::from_micros(bytes_below(25_000).unwrap()));
+        std::thread::sleep(closing.around());
         starter.kill();
         if round % 2 == 0
             && let Ok(Some(place)) = Place::open(&site.volume(), &id)
@@ -222,6 +221,7 @@ fn kills_at_any_time_leave_at_most_one_effect() {
         }
         let seen = settled(&site, &id, &shown);
         assert!(until(|| is_over(&site, &id)), "{shown}");
+        closing.learn(seen == Observation::NeverBegan);
         if seen == Observation::NeverBegan {
             assert_eq!(site.effects(), 0, "{shown}");
         }

@@ -3,7 +3,7 @@
 use super::*;
 use semel_core::{Level, Sha256};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 
 #[test]
 fn a_command_runs_and_leaves_its_status_and_output() {
@@ -290,4 +290,52 @@ fn a_shim_has_nothing_of_whoever_started_it() {
     assert!(matches!(attached.wait(&never()).unwrap(), Observation::Ended(_)));
     // No zombie is left, though nobody asked for its status.
     assert!(until(|| is_gone(shim)));
+}
+
+#[test]
+fn a_shim_runs_what_was_ordered_and_no_other() {
+    let site = Site::new();
+    let mut spec = site.of(What::Argv(vec!["make".into(), "-j".into()]));
+    std::fs::create_dir(site.tree().join("dir")).unwrap();
+    symlink("dir", site.tree().join("link")).unwrap();
+    spec.cwd = RelPath::parse(b"link").unwrap();
+    spec.env.insert("A".into(), "1".into());
+    spec.timeout = Duration::from_millis(1234);
+    spec.grace = Duration::from_millis(56);
+    spec.cap_bytes = 789;
+    spec.around.read_only = vec!["/opt/tools".into()];
+    spec.around.require = Require::BestEffort;
+    spec.around.network = Network::Loopback;
+    let order = shim::read(spec.order(&site.volume()).unwrap()).unwrap();
+    let place = Place::create(&site.volume(), &mint()).unwrap();
+    let alive = std::sync::Arc::new(place.lock_alive().unwrap().unwrap());
+    let command = shim::command(&order, &place, alive);
+    let facts = site.tree().join("dir").metadata().unwrap();
+    assert_eq!(command.program, Path::new("/bin/sh"));
+    assert_eq!(command.args, ["-c", "exec \"$@\"", "sh", "make", "-j"]);
+    assert_eq!(command.env.get(std::ffi::OsStr::new("A")), Some(&"1".into()));
+    assert_eq!(command.cwd, site.tree().join("dir"));
+    assert_eq!(command.cwd_is, Some((facts.dev(), facts.ino())));
+    assert_eq!(
+        (command.deadline, command.grace),
+        (Some(spec.timeout), spec.grace)
+    );
+    assert_eq!((command.keep.len(), command.hold.len()), (0, 1));
+    let crate::process::Confinement::Sandbox(sandbox) = command.confinement else {
+        panic!("it is not confined");
+    };
+    let places = private_places(&site.volume()).unwrap();
+    assert_eq!(
+        (&sandbox.tree, &sandbox.home, &sandbox.tmp),
+        (&site.tree(), &places.home, &places.tmp)
+    );
+    assert!(sandbox.hide.contains(&site.state) && sandbox.hide.contains(&site.volume().path().to_owned()));
+    assert_eq!(
+        (sandbox.read_only, sandbox.writable),
+        (spec.around.read_only, Vec::<PathBuf>::new())
+    );
+    assert_eq!(
+        (sandbox.require, sandbox.network),
+        (Require::BestEffort, Network::Loopback)
+    );
 }
