@@ -26,9 +26,10 @@ const TOKEN_CAP: u64 = 4096;
 const START_LOG: &str = "run/start.log";
 const LOG_CAP: u64 = 64 << 10;
 
-/// Becomes a sandbox's first process where the arguments say so; gives its exit status.
+/// Becomes a sandbox's first process, or the shim of a command, where the arguments say so; gives its exit status.
 pub(crate) fn sandbox_entry() -> Option<u8> {
-    semel_host::sandbox::entered().map(|status| u8::try_from(status).unwrap_or(u8::MAX))
+    let status = semel_host::sandbox::entered().or_else(semel_host::exec::entered)?;
+    Some(u8::try_from(status).unwrap_or(u8::MAX))
 }
 
 /// Is the daemon before it listens: it holds the owner's lock, and has recovered.
