@@ -39,6 +39,10 @@ pub struct Source {
     pub user_agent: Option<String>,
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
+    /// Who was at the other end: `tcp:ADDRESS:PORT`, or `unix:pid=PID,uid=UID`.
+    pub peer: Option<String>,
+    /// The revision of the MCP specification that it spoke.
+    pub mcp_era: Option<String>,
 }
 
 /// Is the evidence by which recovery tells whether an effect happened.
@@ -127,6 +131,10 @@ pub struct Receipt {
     pub outcome: Outcome,
     /// Says that recovery wrote it from the evidence.
     pub recovered: Option<Recovered>,
+    /// How long it took, from the call's arrival; not known of a call that recovery settled.
+    pub took_us: Option<u64>,
+    /// How much of it was waiting: for a path, or for the same call that ran already.
+    pub waited_us: Option<u64>,
 }
 
 /// Is the answer to a call.
@@ -232,6 +240,8 @@ pub struct Note {
     pub source: Source,
     /// How long it took.
     pub took_us: u64,
+    /// How much of it was waiting: for a path, or for the same call that ran already.
+    pub waited_us: Option<u64>,
     /// When.
     pub at: UnixMs,
 }
@@ -250,6 +260,13 @@ pub enum Event {
         code: Code,
         /// And this finer reason.
         reason: Option<String>,
+    },
+    /// So many refusals left no note of their own since the last such note: noise is counted, sampled, bounded.
+    Suppressed {
+        /// With this code.
+        code: Code,
+        /// How many.
+        count: u64,
     },
 }
 

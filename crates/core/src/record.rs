@@ -285,8 +285,12 @@ pub struct Entry {
     pub hash: Sha256,
 }
 
-/// The format of the records that this build writes.
-pub const RECORD_VERSION: u16 = 1;
+/// The format of the records that this build writes. Format 1 lacks the durations of a receipt, the peer and the MCP
+/// revision of a source, and the waiting of a note; it reads as if they were not known.
+pub const RECORD_VERSION: u16 = 2;
+
+/// The oldest format that this build reads.
+pub const OLDEST_RECORD_VERSION: u16 = 1;
 
 /// Chains one entry to the one before.
 ///

@@ -49,7 +49,7 @@ fn every_kind_has_a_sample() {
 
 /// The form on the disk is a promise to later builds: it changes only together with its version.
 #[test]
-fn the_form_of_version_1() {
+fn the_form_of_version_2() {
     let record = Record::CallFreed {
         execution_id: sample::execution(7),
         why: "w".to_owned(),
@@ -58,16 +58,38 @@ fn the_form_of_version_1() {
     let id = sample::execution(7);
     let text = format!("{{\"kind\":\"call_freed\",\"execution_id\":\"{id}\",\"why\":\"w\",\"at\":5}}");
     assert_eq!(serde_json::to_string(&record).unwrap(), text);
-    assert_eq!(RECORD_VERSION, 1);
+    assert_eq!(RECORD_VERSION, 2);
     let all: Vec<String> = (0..sample::KINDS)
         .flat_map(|kind| (0..6).map(move |n| sample::record(kind, n)))
         .map(|record| serde_json::to_string(&record).unwrap())
         .collect();
     let form = Sha256::of(all.join("\n").as_bytes()).to_string();
-    assert_eq!(form, FORM_1, "records are written otherwise than version 1 is");
+    assert_eq!(form, FORM_2, "records are written otherwise than version 2 is");
 }
 
-const FORM_1: &str = "9112143e9ee61df8bee1f53620b700c35a4c685d52a83d00baf25aef604a5285";
+const FORM_2: &str = "0ce77d5bc191d4e7b2581d449d4103ab90ef67f46f47293a6b22ad73750d8979";
+
+/// What an older build wrote is read: what it did not know is not known.
+#[test]
+fn version_1_is_read() {
+    let id = sample::execution(7);
+    let receipt = format!(
+        "{{\"kind\":\"call_receipted\",\"execution_id\":\"{id}\",\"receipt\":{{\"at\":5,\"outcome\":{{\"outcome\":\"done\",\
+         \"path\":\"a\",\"sha256_before\":null,\"sha256_after\":null,\"size_bytes\":null,\"hard_link_broken\":null}},\
+         \"recovered\":null}}}}"
+    );
+    let Record::CallReceipted { receipt, .. } = serde_json::from_str(&receipt).unwrap() else {
+        panic!("not a receipt");
+    };
+    assert_eq!((receipt.took_us, receipt.waited_us), (None, None));
+    let note = "{\"kind\":\"call_noted\",\"event\":{\"event\":\"read\"},\"tool\":\"read_file\",\"path\":null,\"job\":null,\
+        \"attempt\":null,\"generation\":null,\"key\":null,\"fingerprint\":null,\"execution_id\":null,\
+        \"source\":{\"door\":\"http\",\"user_agent\":null,\"traceparent\":null},\"took_us\":9,\"at\":5}";
+    let Record::CallNoted(note) = serde_json::from_str(note).unwrap() else {
+        panic!("not a note");
+    };
+    assert_eq!((note.waited_us, &note.source.peer), (None, &None));
+}
 
 #[test]
 fn only_calls_of_a_process_volume_and_notes_wait() {

@@ -28,8 +28,8 @@ pub(super) async fn authority(
         Refusal::new(Code::Unauthorized, why)
     };
     let pid = match request.extensions().get::<Peer>() {
-        Some(Peer::Unix { pid: Some(pid) }) => *pid,
-        Some(Peer::Unix { pid: None } | Peer::Tcp) | None => {
+        Some(Peer::Unix { pid: Some(pid), .. }) => *pid,
+        Some(Peer::Unix { pid: None, .. } | Peer::Tcp { .. }) | None => {
             return Err(refused("administration is taken over the daemon's own socket alone").into());
         }
     };

@@ -1,13 +1,14 @@
 //! `POST /v1/tools/{tool}`: a call by an agent.
 
 use super::problem::Problem;
-use super::{App, bearer, body};
+use super::{App, Peer, bearer, body};
 use crate::engine::gateway::answer::{Replayed, Success};
 use crate::engine::gateway::call::Call;
 use crate::engine::gateway::tool::Tool;
 use crate::limits;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Response, header};
 use semel_core::call::Source;
 use semel_core::volume::Volume;
@@ -24,7 +25,7 @@ pub(super) async fn call(
     let tool = Tool::parse(&tool)?;
     let (parts, incoming) = request.into_parts();
     let lease = lease(&app, &parts.headers).await?;
-    let source = source("http", &parts.headers);
+    let source = source("http", &parts);
     let header_keys: Vec<Vec<u8>> = parts
         .headers
         .get_all("idempotency-key")
@@ -66,15 +67,17 @@ pub(super) async fn lease(app: &App, headers: &HeaderMap) -> Result<Volume, Refu
 }
 
 /// Says where a request comes from.
-pub(super) fn source(door: &str, headers: &HeaderMap) -> Source {
+pub(super) fn source(door: &str, parts: &Parts) -> Source {
     let text = |name: header::HeaderName, cap: usize| {
-        let value = headers.get(name)?.to_str().ok()?;
+        let value = parts.headers.get(name)?.to_str().ok()?;
         Some(value.chars().take(cap).collect::<String>())
     };
     Source {
         door: door.to_owned(),
         user_agent: text(header::USER_AGENT, 200),
         traceparent: text(header::HeaderName::from_static("traceparent"), 64),
+        peer: parts.extensions.get::<Peer>().map(Peer::to_string),
+        mcp_era: None,
     }
 }
 

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 use semel_core::Code;
 use semel_core::call::{self, CallState, Event, Intent, Outcome, Scope};
 use semel_core::ids::JobId;
-use semel_core::record::{RECORD_VERSION, Record};
+use semel_core::record::{OLDEST_RECORD_VERSION, RECORD_VERSION, Record};
 use semel_core::volume::{Role, Volume, VolumeState};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,7 +29,7 @@ pub(super) fn decode<T: DeserializeOwned>(text: &str) -> Result<T> {
 
 /// Reads a record; a newer format is refused.
 pub(super) fn decode_record(version: u16, body: &str) -> Result<Record> {
-    if version == RECORD_VERSION {
+    if (OLDEST_RECORD_VERSION..=RECORD_VERSION).contains(&version) {
         decode(body)
     } else {
         Err(unreadable(
@@ -101,7 +101,7 @@ impl<'a> Found<'a> {
                 key: note.key.as_ref().map(|key| key.as_str()),
                 conflict: match &note.event {
                     Event::Refused { code, .. } => i64::from(*code == Code::ReplayConflict),
-                    Event::Replayed | Event::Read => 0,
+                    Event::Replayed | Event::Read | Event::Suppressed { .. } => 0,
                 },
                 ..job(note.job.as_ref())
             },

@@ -4,7 +4,7 @@
 //! runs already, holds none. The lookup is a hint; `begin` decides.
 
 use super::answer::{Answer, Failure, Replayed, of_done};
-use super::call::Asked;
+use super::call::{Asked, micros};
 use super::crash::CrashPoint;
 use super::locks::{PathKey, PathLock};
 use super::mutation::{Mutation, Ready};
@@ -43,7 +43,7 @@ impl Gateway {
                 Ok(permit) => permit,
                 Err(refusal) => return Err(refusal.into()),
             };
-            let pass = self.pass(&asked.lease.generation).await;
+            let pass = asked.waiting(self.pass(&asked.lease.generation)).await;
             let (mine, lock) = (asked.clone(), held.take());
             let step = self
                 .blocking(move |gateway| {
@@ -60,10 +60,11 @@ impl Gateway {
                 }
                 Ok(Step::Answer(answer)) => return answer,
                 Ok(Step::Wait(execution)) => {
-                    self.wait_for(&asked, execution).await?;
+                    asked.waiting(self.wait_for(&asked, execution)).await?;
                 }
                 Ok(Step::Locked(key)) => {
-                    match tokio::time::timeout(limits::IN_FLIGHT_WAIT_MOST, self.locks.take(key)).await {
+                    let taken = tokio::time::timeout(limits::IN_FLIGHT_WAIT_MOST, self.locks.take(key));
+                    match asked.waiting(taken).await {
                         Ok(lock) => held = Some(lock),
                         Err(_) => return Err(in_flight("another call holds the path").into()),
                     }
@@ -314,7 +315,7 @@ impl Gateway {
             sha256_before: before.or(intent.done().sha256_before),
             ..intent.done()
         };
-        self.finish(intent, Outcome::Done(done.clone()))?;
+        self.finish(mutation.asked, intent, Outcome::Done(done.clone()))?;
         self.counters.executed.add();
         let generation = &mutation.asked.lease.generation;
         Ok(of_done(
@@ -345,6 +346,7 @@ impl Gateway {
             _ => {
                 // The receipt first: staged content without a receipt is evidence that nothing happened.
                 self.finish(
+                    mutation.asked,
                     intent,
                     Outcome::Refused {
                         refusal: refusal.clone(),
@@ -361,11 +363,13 @@ impl Gateway {
         })
     }
 
-    fn finish(&self, intent: &Intent, outcome: Outcome) -> Result<(), Failure> {
+    fn finish(&self, asked: &Asked, intent: &Intent, outcome: Outcome) -> Result<(), Failure> {
         let receipt = Receipt {
             at: clock::now(),
             outcome,
             recovered: None,
+            took_us: Some(micros(asked.since.elapsed())),
+            waited_us: Some(asked.waited_us()),
         };
         if let Err(error) = self.engine.journal.finish(intent.execution_id.clone(), receipt) {
             self.poison(&store(error));

@@ -248,6 +248,8 @@ fn happened(
         at: clock::now(),
         outcome: Outcome::Done(outcome),
         recovered: Some(Recovered { evidence }),
+        took_us: None,
+        waited_us: None,
     };
     engine
         .journal

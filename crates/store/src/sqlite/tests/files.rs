@@ -77,7 +77,7 @@ fn a_broken_end_of_the_chain_is_refused() {
         refusal(dir.path()),
         (Code::StoreUnavailable, Some("chain_broken".to_owned()))
     );
-    let dir = edited("DROP TRIGGER records_are_never_changed; UPDATE records SET version = 2");
+    let dir = edited("DROP TRIGGER records_are_never_changed; UPDATE records SET version = 3");
     assert_eq!(refusal(dir.path()).0, Code::StoreUnavailable);
 }
 

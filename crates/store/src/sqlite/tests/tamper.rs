@@ -58,7 +58,7 @@ fn every_edit_is_found() {
         "UPDATE records SET body = replace(body, 'job-a', 'job-x') WHERE seq = 2",
         "UPDATE records SET body = body || ' ' WHERE seq = 3",
         "UPDATE records SET at_ms = at_ms + 1 WHERE seq = 4",
-        "UPDATE records SET version = 2 WHERE seq = 4",
+        "UPDATE records SET version = 3 WHERE seq = 4",
         "UPDATE records SET prev = zeroblob(32) WHERE seq = 5",
         "UPDATE records SET hash = zeroblob(32) WHERE seq = 5",
         "DELETE FROM records WHERE seq = 6",
