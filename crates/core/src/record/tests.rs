@@ -98,7 +98,8 @@ fn only_calls_of_a_process_volume_and_notes_wait() {
         let (weak, strong) = (record.sync(Durability::Process), record.sync(Durability::Power));
         let expected = match kind {
             5..=8 => (Sync::Later, Sync::Now),
-            9 | 16 => (Sync::Later, Sync::Later),
+            9 => (Sync::Whenever, Sync::Whenever),
+            16 => (Sync::Later, Sync::Later),
             _ => (Sync::Now, Sync::Now),
         };
         assert_eq!((weak, strong), expected, "{record:?}");
