@@ -14,6 +14,7 @@ pub mod hold;
 pub mod installer;
 pub mod key;
 pub mod leftover;
+pub mod patience;
 pub mod plain;
 pub mod process;
 pub mod root;

@@ -24,8 +24,8 @@ pub(super) async fn call(
 ) -> Result<Response<Body>, Problem> {
     let tool = Tool::parse(&tool)?;
     let (parts, incoming) = request.into_parts();
-    let lease = lease(&app, &parts.headers).await?;
     let source = source("http", &parts);
+    let lease = lease(&app, &parts.headers, tool.name(), &source).await?;
     let header_keys: Vec<Vec<u8>> = parts
         .headers
         .get_all("idempotency-key")
@@ -48,26 +48,31 @@ pub(super) async fn call(
     Ok(success(app.gateway.call(call).await?))
 }
 
-/// Finds the volume of the request's token.
-pub(super) async fn lease(app: &App, headers: &HeaderMap) -> Result<Volume, Refusal> {
-    let counted = |refusal: Refusal| {
-        if refusal.code == Code::Unauthorized {
-            app.gateway.counters.unauthorized.add();
-        }
-        refusal
-    };
-    let Some(token) = bearer(headers).map(str::to_owned) else {
-        return app.gateway.lease(None).map_err(counted);
-    };
+/// Finds the volume of the request's token; a request without a valid one is noise.
+pub(super) async fn lease(
+    app: &App,
+    headers: &HeaderMap,
+    tool: &'static str,
+    source: &Source,
+) -> Result<Volume, Refusal> {
     let gateway = app.gateway.clone();
-    tokio::task::spawn_blocking(move || gateway.lease(Some(&token)))
-        .await
-        .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?
-        .map_err(counted)
+    let found = match bearer(headers).map(str::to_owned) {
+        None => gateway.lease(None),
+        Some(token) => tokio::task::spawn_blocking(move || gateway.lease(Some(&token)))
+            .await
+            .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?,
+    };
+    if let Err(refusal) = &found
+        && refusal.code == Code::Unauthorized
+    {
+        app.gateway.unauthorized(tool, source.clone(), refusal).await;
+    }
+    found
 }
 
 /// Says where a request comes from.
 pub(super) fn source(door: &str, parts: &Parts) -> Source {
+    // Text here is visible ASCII, spaces and tabs: a character is a byte.
     let text = |name: header::HeaderName, cap: usize| {
         let value = parts.headers.get(name)?.to_str().ok()?;
         Some(value.chars().take(cap).collect::<String>())

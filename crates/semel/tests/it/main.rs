@@ -23,6 +23,8 @@ mod harness;
 mod http;
 mod interop;
 mod kills;
+mod log;
+mod log_audit;
 mod probe;
 mod run;
 mod schemas;

@@ -25,6 +25,10 @@ pub(super) const SYNC_WITHIN: Duration = Duration::from_millis(500);
 /// How many pages the write-ahead log holds before it is checkpointed (16 MiB).
 const CHECKPOINT_PAGES: u64 = 4096;
 
+/// How many it may hold before a commit of notes alone checkpoints it (64 MiB): a checkpoint is synced, and what has no
+/// effect of its own is to cost no sync as long as that can be put off until something else is recorded.
+const CHECKPOINT_PAGES_OF_NOTES: u64 = 4 * CHECKPOINT_PAGES;
+
 /// How often the length of the log is asked for, in rows.
 const CHECKPOINT_ROWS: u64 = 512;
 
@@ -269,8 +273,12 @@ impl Thread {
             return;
         }
         self.rows_since_checkpoint = 0;
+        let most = match self.desk.need {
+            Sync::Whenever => CHECKPOINT_PAGES_OF_NOTES,
+            Sync::Later | Sync::Now => CHECKPOINT_PAGES,
+        };
         let done = checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(NOOP)").and_then(|pages| {
-            if pages >= CHECKPOINT_PAGES {
+            if pages >= most {
                 checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(PASSIVE)")
             } else {
                 Ok(pages)

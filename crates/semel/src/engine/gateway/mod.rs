@@ -8,17 +8,20 @@ mod key;
 mod locks;
 mod mutate;
 mod mutation;
+mod noise;
 mod read;
 pub(crate) mod recover;
 pub(crate) mod tool;
 
-use super::{Engine, host, store};
+use super::daemon::keeper::Keeper;
+use super::{Engine, checkpoint, host, store};
 use crate::limits;
 use crate::telemetry::{Counters, Phase};
 use crash::Hooks;
 use locks::PathLocks;
 use semel_core::digest::Sha256;
 use semel_core::ids::{ExecutionId, Generation};
+use semel_core::noise::Sampler;
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal};
 use semel_host::volume::Volume as Disk;
@@ -34,6 +37,10 @@ pub(crate) struct Gateway {
     pub(crate) hooks: Hooks,
     /// What was counted.
     pub(crate) counters: Counters,
+    /// What it knows of the log's checkpoints.
+    pub(crate) keeper: Keeper,
+    /// Which requests of nobody are noted.
+    noise: Mutex<Sampler>,
     /// The locks on paths.
     pub(super) locks: PathLocks,
     /// Executions that run in this process; whoever waits for one hears when it ends.
@@ -75,10 +82,13 @@ pub(crate) type Pass = OwnedRwLockReadGuard<()>;
 impl Gateway {
     /// Makes a gateway that is still starting.
     pub(crate) fn new(engine: Engine, hooks: Hooks) -> Arc<Self> {
+        let keeper = Keeper::new(checkpoint::covered(&engine.config));
         Arc::new(Self {
             engine,
             hooks,
             counters: Counters::default(),
+            keeper,
+            noise: Mutex::new(Sampler::new(limits::UNAUTHORIZED_NOTES)),
             locks: PathLocks::default(),
             flights: Mutex::default(),
             roots: RwLock::default(),
