@@ -52,7 +52,7 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Find any edit or gap, two effects of one key, and what a held checkpoint contradicts
-    Verify(Verify),
+    Verify(Box<Verify>),
     /// Sign a checkpoint of the log as it is, keep it, and print it
     Checkpoint,
     /// Print the key that checkpoints are verified with

@@ -52,28 +52,7 @@ fn every_call_is_one_flat_line() {
         ]
     );
     let executed = &lines[3];
-    for (name, value) in [
-        ("schema", json!("semel.log.line/v1")),
-        ("job", json!("job")),
-        ("attempt", json!(1)),
-        ("generation", json!(volume.generation)),
-        ("tool", json!("write_file")),
-        ("path", json!("a")),
-        ("idempotency_key", json!("k")),
-        ("replayed", json!(false)),
-        ("code", Value::Null),
-        ("door", json!("http")),
-        ("user_agent", json!("agent/1")),
-        ("traceparent", json!(format!("{TRACE}-00f067aa0ba902b7-01"))),
-    ] {
-        assert_eq!(executed[name], value, "{name}: {executed}");
-    }
-    assert!(
-        executed["peer"].as_str().unwrap().starts_with("tcp:127.0.0.1:"),
-        "{executed}"
-    );
-    assert!(executed["took_us"].as_u64().unwrap() > 0, "{executed}");
-    assert!(executed["waited_us"].as_u64().unwrap() <= executed["took_us"].as_u64().unwrap());
+    an_execution_says_all(executed, &volume);
     for line in &lines {
         assert!(
             line.as_object().unwrap().values().all(|value| !value.is_object()),
@@ -98,6 +77,31 @@ fn every_call_is_one_flat_line() {
         raw.iter()
             .all(|entry| entry["hash"].as_str().unwrap().len() == 64)
     );
+}
+
+fn an_execution_says_all(executed: &Value, volume: &Volume) {
+    for (name, value) in [
+        ("schema", json!("semel.log.line/v1")),
+        ("job", json!("job")),
+        ("attempt", json!(1)),
+        ("generation", json!(volume.generation)),
+        ("tool", json!("write_file")),
+        ("path", json!("a")),
+        ("idempotency_key", json!("k")),
+        ("replayed", json!(false)),
+        ("code", Value::Null),
+        ("door", json!("http")),
+        ("user_agent", json!("agent/1")),
+        ("traceparent", json!(format!("{TRACE}-00f067aa0ba902b7-01"))),
+    ] {
+        assert_eq!(executed[name], value, "{name}: {executed}");
+    }
+    assert!(
+        executed["peer"].as_str().unwrap().starts_with("tcp:127.0.0.1:"),
+        "{executed}"
+    );
+    assert!(executed["took_us"].as_u64().unwrap() > 0, "{executed}");
+    assert!(executed["waited_us"].as_u64().unwrap() <= executed["took_us"].as_u64().unwrap());
 }
 
 /// One tool call, asked for by two spans: the effect is one, and that it had two parents is seen.
