@@ -4,9 +4,11 @@
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
 pub mod attempt;
+pub mod audit;
 pub mod call;
 pub mod canonical;
 pub mod certificate;
+pub mod checkpoint;
 pub mod code;
 pub mod confinement;
 pub mod digest;
@@ -21,6 +23,7 @@ pub mod job;
 pub mod key_header;
 pub mod lockset;
 pub mod manifest;
+pub mod noise;
 pub mod patch;
 pub mod path;
 pub mod pipeline;

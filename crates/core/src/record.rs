@@ -225,7 +225,9 @@ pub struct Restoration {
 /// Says when a record has to be on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sync {
-    /// Whenever the store syncs next; a power cut may lose it.
+    /// Whenever the store syncs for another reason: it asks for no sync of its own. A power cut may lose it.
+    Whenever,
+    /// Soon, without anyone waiting; a power cut may lose it.
     Later,
     /// Before anyone is told.
     Now,
@@ -262,7 +264,8 @@ impl Record {
     ///
     /// # Durability
     /// Records of calls in a volume of durability `process` survive the death of the process without a sync,
-    /// since another boot makes the generation dirty and retires its keys. Notes have no effect to protect.
+    /// since another boot makes the generation dirty and retires its keys. Notes have no effect to protect: replays,
+    /// reads and refusals cost no sync at all, not even later.
     #[must_use]
     pub fn sync(&self, call: Durability) -> Sync {
         match self {
@@ -274,7 +277,8 @@ impl Record {
                 Durability::Process => Sync::Later,
                 Durability::Power | Durability::PowerBestEffort => Sync::Now,
             },
-            Record::CallNoted(_) | Record::WorktreeRestored(_) => Sync::Later,
+            Record::CallNoted(_) => Sync::Whenever,
+            Record::WorktreeRestored(_) => Sync::Later,
             Record::DaemonStarted { .. }
             | Record::VolumeOpened { .. }
             | Record::VolumeReady { .. }

@@ -130,6 +130,8 @@ pub(crate) fn intent(key_: u8, execution_: u8, body: u8) -> Intent {
             door: "http".to_owned(),
             user_agent: body.is_multiple_of(2).then(|| "a \"b\" \u{fffd}".to_owned()),
             traceparent: None,
+            peer: body.is_multiple_of(3).then(|| "tcp:127.0.0.1:40112".to_owned()),
+            mcp_era: None,
         },
         at: UnixMs(u64::from(body)),
     }
@@ -150,6 +152,8 @@ pub(crate) fn receipt(n: u8) -> Receipt {
         }),
         resolved: None,
         possible_duplicate_of: n.is_multiple_of(7).then(|| execution(n)),
+        took_us: n.is_multiple_of(3).then_some(u64::from(n)),
+        waited_us: n.is_multiple_of(3).then_some(0),
     }
 }
 
@@ -225,9 +229,13 @@ pub(crate) fn new_run(n: u8) -> NewRun {
 }
 
 fn note(n: u8) -> Note {
-    let event = match n % 3 {
+    let event = match n % 4 {
         0 => Event::Replayed,
         1 => Event::Read,
+        2 => Event::Suppressed {
+            code: refusal(n).code,
+            count: u64::from(n),
+        },
         _ => Event::Refused {
             code: refusal(n).code,
             reason: refusal(n).reason,
@@ -246,6 +254,7 @@ fn note(n: u8) -> Note {
         execution_id: known.then(|| execution(n)),
         source: Source::default(),
         took_us: u64::MAX,
+        waited_us: known.then_some(1),
         at: UnixMs(u64::from(n)),
     }
 }

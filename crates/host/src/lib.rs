@@ -16,6 +16,7 @@ pub mod installer;
 pub mod key;
 pub mod leftover;
 mod lock;
+pub mod patience;
 pub mod plain;
 pub mod process;
 pub mod root;

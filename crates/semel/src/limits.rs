@@ -43,6 +43,12 @@ limits! {
     HEARTBEAT: Duration = Duration::from_secs(1), "1 s", "between two heartbeats of the daemon";
     HEARTBEAT_STALE: Duration = Duration::from_secs(5), "5 s", "a heartbeat older than that is no sign of life: `/livez` and `/readyz` answer 503";
     PROBE_CONNECTIONS: usize = 32, "32 connections", "connections at once on the probe listener: the next one waits to be accepted";
+    CHECKPOINT_ENTRIES: u64 = 10_000, "10,000 entries", "so many entries behind the last checkpoint of the log: the daemon signs another";
+    CHECKPOINT_EVERY: Duration = Duration::from_secs(300), "5 min", "an entry that no checkpoint covers after so long: the daemon signs another";
+    CHECKPOINTS_KEPT: usize = 1_000, "1,000 checkpoints", "kept in the state root: the oldest goes; the newest covers what it covered";
+    UNAUTHORIZED_NOTES: u64 = 6, "6 notes", "of requests without a valid token in any minute: the rest is counted, and the count noted once a minute";
+    FOLLOW_EVERY: Duration = Duration::from_millis(250), "250 ms", "between two looks of `semel log --follow`";
+    FOLLOW_AT_ONCE: u64 = 1_000, "1,000 entries", "read in one look of `semel log --follow`, so that no read holds the journal up";
     TRANSIENT_IDLE: Duration = Duration::from_secs(10), "10 s", "a transient daemon without work ends";
     DAEMON_START: Duration = Duration::from_secs(20), "20 s", "a command waits so long for a daemon: `daemon_unreachable`";
     LOCK_WAIT: Duration = Duration::from_secs(60), "60 s", "a restoration waits so long for index.lock: `lock_timeout`";

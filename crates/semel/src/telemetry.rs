@@ -48,9 +48,10 @@ counters! {
     in_flight_refused: "Duplicates refused as call_in_flight.";
     refused: "Calls refused otherwise.";
     empty: "Requests without arguments, such as probes send; refused, not journaled.";
-    unauthorized: "Requests without a valid token; refused, not journaled.";
+    unauthorized: "Requests without a valid token; refused, a few of them journaled in each minute.";
     unknown: "Calls whose outcome became unknown.";
     unnoted: "Events that could not be noted in the journal.";
+    unsigned: "Checkpoints of the log that were due and could not be made.";
 }
 
 /// Counts one thing.

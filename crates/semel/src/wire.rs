@@ -6,7 +6,7 @@ use crate::engine::daemon::mark;
 use crate::engine::gateway::Gateway;
 use crate::engine::gateway::crash::Hooks;
 use crate::engine::gateway::recover::{Recovery, recover};
-use crate::engine::{Engine, host, store};
+use crate::engine::{Engine, checkpoint, host, signing, store};
 use crate::limits;
 use semel_core::digest::{Sha256, to_hex};
 use semel_core::ids::Incarnation;
@@ -72,6 +72,9 @@ pub(crate) fn daemon(config: Config, hooks: Hooks) -> Result<Daemon, Refusal> {
     let age = mark::compare(&engine, &root)?;
     let recovery = recover(&engine, &hooks, age)?;
     mark::write(&engine, &root)?;
+    // A key that cannot be used is told now, not when the first checkpoint is due.
+    signing::log_key_or_new(&engine.config)?;
+    checkpoint::sweep(&engine.config)?;
     let operator = operator_token(&root)?;
     Ok(Daemon {
         gateway: Gateway::new(engine, hooks),

@@ -4,7 +4,9 @@
 //! and the client that sends it. There is never an `execute(sql)`.
 
 use crate::error::{Damage, Error, Result};
+use semel_core::audit::Fault;
 use semel_core::call::{Aborting, CallState, Intent, Note, OpenCall, Receipt, Resolved, Scope, Settled};
+use semel_core::checkpoint::Checkpoint;
 use semel_core::digest::Sha256;
 pub use semel_core::gate::Consumed;
 use semel_core::ids::{
@@ -22,7 +24,7 @@ pub enum Began {
     /// The intent is recorded; act now.
     Began,
     /// The key is known; nothing was recorded.
-    Prior(CallState),
+    Prior(Box<CallState>),
 }
 
 /// Selects entries of the log.
@@ -41,6 +43,18 @@ pub struct LogFilter {
     pub conflicts: Option<OnlyConflicts>,
     /// At most so many, the newest; given in the order of the journal.
     pub limit: Option<u32>,
+    /// Only entries up to this place.
+    pub up_to_seq: Option<u64>,
+    /// How calls are shown.
+    pub view: Option<View>,
+}
+
+/// Says how the log shows calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum View {
+    /// Each call once: by its outcome, with its intent beside; by its intent alone while it has none.
+    Calls,
 }
 
 /// Marks a filter that keeps conflicts alone.
@@ -59,6 +73,18 @@ pub struct LogLine {
     pub at: UnixMs,
     /// The entry.
     pub entry: Entry,
+    /// The intent that the entry is the outcome of, where [`View::Calls`] is asked for.
+    pub intent: Option<Box<Intent>>,
+}
+
+/// Says how deep a verification goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Depth {
+    /// The chain, and the state that follows from it.
+    Chain,
+    /// The database's own structures too.
+    Structures,
 }
 
 /// Is what `verify` and `check` found.
@@ -69,8 +95,11 @@ pub struct ChainReport {
     pub entries: u64,
     /// The digest of the last one; a later verification can be held against it.
     pub head: Sha256,
-    /// Every edit, gap, illegal record, or second effect of one key that was found, in words.
-    pub faults: Vec<String>,
+    /// Every edit, gap, illegal record, second effect of one key, or disagreement with a checkpoint that was found;
+    /// what checkpoints say comes first.
+    pub faults: Vec<Fault>,
+    /// How many faults were found beyond those that are told.
+    pub more: u64,
 }
 
 /// Is what the journal says of itself.
@@ -262,6 +291,13 @@ journal! {
     Verify = verify() -> ChainReport;
     /// Verifies as `verify` does, and the database's own structures too.
     Check = check() -> ChainReport;
+    /// Verifies as deep as asked, and holds the log against checkpoints that the caller vouches for.
+    Audit = audit(held: Vec<Checkpoint>, depth: Depth) -> ChainReport;
+    /// Says what the log is now, for a checkpoint to be signed.
+    ///
+    /// # Durability
+    /// When this returns, every entry that the answer counts is on the disk: a power cut takes none of them back.
+    Head = head() -> Checkpoint;
     /// Copies the journal to a new file, whole and consistent.
     ///
     /// # Errors

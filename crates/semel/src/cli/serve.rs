@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, Format, err, out};
 use super::{Context, Progress};
-use crate::engine::daemon::serve as daemon;
+use crate::engine::daemon::{keeper, serve as daemon};
 use crate::engine::gateway::crash::{Crash, CrashPoint, Hooks};
 use crate::http::{self, Activity, App};
 use crate::telemetry::Phase;
@@ -122,6 +122,11 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         Life::Lasting
     };
     runtime.block_on(until_over(&made, tcp, &about, life, context))?;
+    if let Err(refusal) = keeper::last_words(&gateway) {
+        err(&format!(
+            "no checkpoint of the log was made at the end: {refusal}"
+        ));
+    }
     daemon::withdraw(&made.root);
     runtime.shutdown_timeout(Duration::from_secs(1));
     drop(companion);
@@ -169,6 +174,7 @@ async fn until_over(
         made.root.clone(),
         made.incarnation,
     ));
+    tokio::spawn(keeper::keep(gateway.clone()));
     if life == Life::Transient {
         let activity = app.activity.clone();
         tokio::spawn(daemon::end_when_idle(gateway.clone(), move || activity.idle()));

@@ -3,8 +3,10 @@
 //! parse → load what is known → decide (core) → intent (store) → act (host) → observe (host) → receipt (store) →
 //! answer. Doors call this; it calls no door.
 
+pub(crate) mod audit;
 mod binding;
 pub(crate) mod certify;
+pub(crate) mod checkpoint;
 pub(crate) mod command;
 pub(crate) mod contract;
 pub(crate) mod daemon;
@@ -14,6 +16,7 @@ pub(crate) mod gate;
 pub(crate) mod gateway;
 pub(crate) mod gc;
 pub(crate) mod job;
+pub(crate) mod line;
 pub(crate) mod look;
 pub(crate) mod proposal;
 pub(crate) mod restore;

@@ -1,13 +1,14 @@
 //! `/v1/admin/`: what only the operator may ask, over the daemon's own socket, from outside of every sandbox.
 
 use super::problem::Problem;
-use super::tools::{json, success};
+use super::tools::{json, source, success};
 use super::{App, Peer, bearer, body};
 use crate::engine::daemon::health::outside_of_sandboxes;
 use crate::telemetry::Phase;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::Response;
+use axum::http::request::Parts;
 use axum::middleware::Next;
 use semel_core::digest::Sha256;
 use semel_core::ids::ExecutionId;
@@ -24,25 +25,34 @@ pub(super) async fn authority(
     request: Request,
     next: Next,
 ) -> Result<Response<Body>, Problem> {
-    let refused = |why: &str| {
-        app.gateway.counters.unauthorized.add();
-        Refusal::new(Code::Unauthorized, why)
-    };
-    let pid = match request.extensions().get::<Peer>() {
-        Some(Peer::Unix { pid: Some(pid) }) => *pid,
-        Some(Peer::Unix { pid: None } | Peer::Tcp) | None => {
-            return Err(refused("administration is taken over the daemon's own socket alone").into());
+    let (parts, body) = request.into_parts();
+    if let Err(why) = operator(&app, &parts) {
+        let refusal = Refusal::new(Code::Unauthorized, why);
+        app.gateway
+            .unauthorized("admin", source("http", &parts), &refusal)
+            .await;
+        return Err(refusal.into());
+    }
+    Ok(next.run(Request::from_parts(parts, body)).await)
+}
+
+/// Says why a request is not the operator's.
+fn operator(app: &App, parts: &Parts) -> Result<(), &'static str> {
+    let pid = match parts.extensions.get::<Peer>() {
+        Some(Peer::Unix { pid: Some(pid), .. }) => *pid,
+        Some(Peer::Unix { pid: None, .. } | Peer::Tcp { .. }) | None => {
+            return Err("administration is taken over the daemon's own socket alone");
         }
     };
-    let token = bearer(request.headers()).unwrap_or_default();
+    let token = bearer(&parts.headers).unwrap_or_default();
     let given = Sha256::of(token.as_bytes());
     if !bool::from(given.as_bytes().ct_eq(app.operator.as_bytes())) {
-        return Err(refused("administration needs the operator's token").into());
+        return Err("administration needs the operator's token");
     }
     if !outside_of_sandboxes(pid) {
-        return Err(refused("the peer is inside a job's process tree").into());
+        return Err("the peer is inside a job's process tree");
     }
-    Ok(next.run(request).await)
+    Ok(())
 }
 
 /// Carries out a verb of the journal for a command.

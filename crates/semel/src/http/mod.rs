@@ -27,6 +27,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use problem::Problem;
 use semel_core::digest::Sha256;
 use semel_core::{Code, Refusal};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
@@ -71,12 +72,27 @@ impl Activity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// Somebody who reached the TCP port.
-    Tcp,
+    Tcp {
+        /// From where.
+        from: SocketAddr,
+    },
     /// A process on this machine, by the daemon's own socket.
     Unix {
         /// Its process id as the kernel gives it; `None` where it has none here.
         pid: Option<u32>,
+        /// Its user; `None` where the kernel does not say.
+        uid: Option<u32>,
     },
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = |number: &Option<u32>| number.map_or("?".to_owned(), |number| number.to_string());
+        match self {
+            Self::Tcp { from } => write!(f, "tcp:{from}"),
+            Self::Unix { pid, uid } => write!(f, "unix:pid={},uid={}", shown(pid), shown(uid)),
+        }
+    }
 }
 
 /// How long a draining daemon still looks for connections that were made before its socket went away.
@@ -246,9 +262,10 @@ pub(crate) async fn serve(app: App, tcp: TcpListener, unix: UnixListener) {
         tokio::select! {
             _ = phase.wait_for(over) => break,
             accepted = tcp.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, from)) => {
                     drop(stream.set_nodelay(true));
-                    tokio::spawn(connection(router.clone(), app.clone(), Peer::Tcp, stream, permit));
+                    let peer = Peer::Tcp { from };
+                    tokio::spawn(connection(router.clone(), app.clone(), peer, stream, permit));
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             },
@@ -286,10 +303,12 @@ pub(crate) async fn serve(app: App, tcp: TcpListener, unix: UnixListener) {
 }
 
 fn peer_of(stream: &tokio::net::UnixStream) -> Peer {
-    let pid = stream.peer_cred().ok().and_then(|cred| cred.pid());
+    let cred = stream.peer_cred().ok();
+    let pid = cred.and_then(|cred| cred.pid());
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());
     Peer::Unix {
         pid: pid.filter(|pid| *pid != 0),
+        uid: cred.map(|cred| cred.uid()),
     }
 }
 

@@ -1,13 +1,14 @@
 //! `POST /v1/tools/{tool}`: a call by an agent.
 
 use super::problem::Problem;
-use super::{App, bearer, body};
+use super::{App, Peer, bearer, body};
 use crate::engine::gateway::answer::{Replayed, Success};
 use crate::engine::gateway::call::Call;
 use crate::engine::gateway::tool::Tool;
 use crate::limits;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Response, header};
 use semel_core::call::Source;
 use semel_core::volume::Volume;
@@ -23,8 +24,8 @@ pub(super) async fn call(
 ) -> Result<Response<Body>, Problem> {
     let tool = Tool::parse(&tool)?;
     let (parts, incoming) = request.into_parts();
-    let lease = lease(&app, &parts.headers).await?;
-    let source = source("http", &parts.headers);
+    let source = source("http", &parts);
+    let lease = lease(&app, &parts.headers, tool.name(), &source).await?;
     let header_keys: Vec<Vec<u8>> = parts
         .headers
         .get_all("idempotency-key")
@@ -47,34 +48,41 @@ pub(super) async fn call(
     Ok(success(app.gateway.call(call).await?))
 }
 
-/// Finds the volume of the request's token.
-pub(super) async fn lease(app: &App, headers: &HeaderMap) -> Result<Volume, Refusal> {
-    let counted = |refusal: Refusal| {
-        if refusal.code == Code::Unauthorized {
-            app.gateway.counters.unauthorized.add();
-        }
-        refusal
-    };
-    let Some(token) = bearer(headers).map(str::to_owned) else {
-        return app.gateway.lease(None).map_err(counted);
-    };
+/// Finds the volume of the request's token; a request without a valid one is noise.
+pub(super) async fn lease(
+    app: &App,
+    headers: &HeaderMap,
+    tool: &'static str,
+    source: &Source,
+) -> Result<Volume, Refusal> {
     let gateway = app.gateway.clone();
-    tokio::task::spawn_blocking(move || gateway.lease(Some(&token)))
-        .await
-        .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?
-        .map_err(counted)
+    let found = match bearer(headers).map(str::to_owned) {
+        None => gateway.lease(None),
+        Some(token) => tokio::task::spawn_blocking(move || gateway.lease(Some(&token)))
+            .await
+            .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?,
+    };
+    if let Err(refusal) = &found
+        && refusal.code == Code::Unauthorized
+    {
+        app.gateway.unauthorized(tool, source.clone(), refusal).await;
+    }
+    found
 }
 
 /// Says where a request comes from.
-pub(super) fn source(door: &str, headers: &HeaderMap) -> Source {
+pub(super) fn source(door: &str, parts: &Parts) -> Source {
+    // Text here is visible ASCII, spaces and tabs: a character is a byte.
     let text = |name: header::HeaderName, cap: usize| {
-        let value = headers.get(name)?.to_str().ok()?;
+        let value = parts.headers.get(name)?.to_str().ok()?;
         Some(value.chars().take(cap).collect::<String>())
     };
     Source {
         door: door.to_owned(),
         user_agent: text(header::USER_AGENT, 200),
         traceparent: text(header::HeaderName::from_static("traceparent"), 64),
+        peer: parts.extensions.get::<Peer>().map(Peer::to_string),
+        mcp_era: None,
     }
 }
 

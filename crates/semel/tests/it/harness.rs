@@ -59,6 +59,16 @@ impl Home {
         serde_json::from_slice(&out.stdout).unwrap()
     }
 
+    /// Runs a command that must succeed, and gives its JSON, one object a line.
+    pub(crate) fn lines(&self, args: &[&str]) -> Vec<Value> {
+        let out = self.run(&[args, &["--json"]].concat());
+        assert!(out.status.success(), "{args:?}: {}", said(&out));
+        let text = String::from_utf8(out.stdout).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
     pub(crate) fn serve(&self, args: &[&str]) -> Daemon {
         Daemon::start(self, args).expect("the daemon starts")
     }

@@ -23,6 +23,8 @@ mod harness;
 mod http;
 mod interop;
 mod kills;
+mod log;
+mod log_audit;
 mod patches;
 mod probe;
 mod run;

@@ -40,11 +40,11 @@ pub(super) fn a_key_begins_once(journal: &dyn Journal) -> Kept {
     );
     begin(journal, &first)?;
     let prior = done("begin", journal.begin(second.clone()))?;
-    same("a duplicate", &prior, &Began::Prior(running(&first)))?;
+    same("a duplicate", &prior, &Began::Prior(Box::new(running(&first))))?;
     let receipt = sample::receipt(&first);
     done("finish", journal.finish(first.execution_id.clone(), receipt))?;
     let prior = done("begin", journal.begin(second.clone()))?;
-    same("a retry", &prior, &Began::Prior(finished(&first)))?;
+    same("a retry", &prior, &Began::Prior(Box::new(finished(&first))))?;
     let lost = done("execution", journal.execution(second.execution_id))?;
     same("the duplicate's execution", &lost, &None)
 }
@@ -76,7 +76,7 @@ pub(super) fn sixty_four_threads_begin_one_key_once(journal: &dyn Journal) -> Ke
     let winner = winner.ok_or("the key is not known")?;
     for answer in answers {
         if let Began::Prior(prior) = answer {
-            same("what a loser is shown", &prior, &winner)?;
+            same("what a loser is shown", &*prior, &winner)?;
         }
     }
     Ok(())
@@ -92,7 +92,7 @@ pub(super) fn a_known_key_shows_its_first_call(journal: &dyn Journal) -> Kept {
         ..sample::intent(&volume, "k", "b")?
     };
     let prior = done("begin", journal.begin(other))?;
-    same("a conflict", &prior, &Began::Prior(running(&first)))
+    same("a conflict", &prior, &Began::Prior(Box::new(running(&first))))
 }
 
 pub(super) fn a_receipt_is_given_once(journal: &dyn Journal) -> Kept {
@@ -158,7 +158,7 @@ pub(super) fn what_is_taken_back_is_said_first(journal: &dyn Journal) -> Kept {
         intent: Box::new(intent.clone()),
         aborting: Some(aborting.clone()),
     };
-    same("a duplicate", &prior, &Began::Prior(running))?;
+    same("a duplicate", &prior, &Began::Prior(Box::new(running)))?;
     done("finish", journal.finish(id.clone(), sample::receipt(&intent)))?;
     same(
         "the call",
@@ -262,7 +262,7 @@ pub(super) fn an_unknown_outcome_stays(journal: &dyn Journal) -> Kept {
         why,
     };
     let again = done("begin", journal.begin(sample::intent(&volume, "k", "a")?))?;
-    same("a retry", &again, &Began::Prior(unknown))?;
+    same("a retry", &again, &Began::Prior(Box::new(unknown)))?;
     let late = journal.finish(intent.execution_id.clone(), sample::receipt(&intent));
     refused("a late receipt", late, Code::Internal, None)?;
     let status = done("status", journal.status())?;

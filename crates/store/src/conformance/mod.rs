@@ -4,6 +4,7 @@
 //! one implementation can be asked stands in that one's tests.
 
 mod calls;
+mod log;
 pub mod sample;
 mod volumes;
 mod work;
@@ -50,6 +51,9 @@ laws! {
     calls::commits_outside_of_a_generation_are_counted,
     calls::the_log_finds_a_call_and_what_it_met,
     calls::the_log_gives_the_newest_in_order,
+    log::each_call_is_shown_once,
+    log::the_log_is_read_in_windows,
+    log::a_head_is_what_is_verified,
     volumes::attempts_count_from_one_and_fences_grow,
     volumes::a_job_has_one_open_volume_of_a_role,
     volumes::a_generation_is_never_used_twice,

@@ -9,6 +9,7 @@ use crate::error::Result;
 use rusqlite::{Connection, OptionalExtension as _};
 use semel_core::Sha256;
 use semel_core::call::{self, Intent};
+use semel_core::checkpoint::Checkpoint;
 use semel_core::ids::{ExecutionId, Generation, RunId};
 use semel_core::pipeline::{self, Run};
 use semel_core::record::{IllegalRecord, RECORD_VERSION, Record, Sync, chain};
@@ -223,6 +224,20 @@ impl Desk {
         self.head = Head { seq, hash };
         self.need = self.need.max(record.sync(survives));
         Ok(place)
+    }
+
+    /// Says what the log is now.
+    pub(super) fn checkpoint(&self) -> Result<Checkpoint> {
+        let first = self
+            .conn
+            .prepare_cached("SELECT hash FROM records WHERE seq = 1")
+            .and_then(|mut s| s.query_row([], |row| row.get(0)))
+            .map_err(fault("read the first entry"))?;
+        Ok(Checkpoint {
+            first: Sha256::from_bytes(first),
+            size: self.head.seq,
+            head: self.head.hash,
+        })
     }
 
     /// Finds a volume.

@@ -15,7 +15,7 @@ mod verify;
 mod writer;
 
 use crate::error::{Damage, Error, Result};
-use crate::journal::{Began, ChainReport, Consumed, Journal, JournalStatus, LogFilter, LogLine};
+use crate::journal::{Began, ChainReport, Consumed, Depth, Journal, JournalStatus, LogFilter, LogLine};
 use crate::owner::OwnerLock;
 use crate::reserve::Reserve;
 use desk::Desk;
@@ -23,6 +23,7 @@ use queue::{Class, Hint, Shared, Writer};
 use read::Pool;
 pub use schema::FILE;
 use semel_core::call::{Aborting, CallState, Intent, Note, OpenCall, Receipt, Resolved, Scope, Settled};
+use semel_core::checkpoint::Checkpoint;
 use semel_core::ids::{
     ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
 };
@@ -34,6 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+pub use verify::audit_file;
 
 /// Holds what the journal records of the process that opens it.
 #[derive(Clone, Debug)]
@@ -92,7 +94,7 @@ impl SqliteJournal {
         let desk = Desk {
             conn,
             head,
-            need: Sync::Later,
+            need: Sync::Whenever,
             running,
         };
         let shared = Arc::new(Shared::default());
@@ -287,7 +289,7 @@ impl Journal for SqliteJournal {
     }
 
     fn note(&self, note: Note) -> Result<()> {
-        self.ask(Class::Begins, Hint::Known(Sync::Later), move |desk| {
+        self.ask(Class::Begins, Hint::Known(Sync::Whenever), move |desk| {
             desk.note(&note)
         })
     }
@@ -358,12 +360,24 @@ impl Journal for SqliteJournal {
 
     fn verify(&self) -> Result<ChainReport> {
         self.shared.sound()?;
-        verify::verify(&self.pool.apart()?, verify::Depth::Chain)
+        verify::verify(&self.pool.apart()?, &[], Depth::Chain)
     }
 
     fn check(&self) -> Result<ChainReport> {
         self.shared.sound()?;
-        verify::verify(&self.pool.apart()?, verify::Depth::Structures)
+        verify::verify(&self.pool.apart()?, &[], Depth::Structures)
+    }
+
+    fn audit(&self, held: Vec<Checkpoint>, depth: Depth) -> Result<ChainReport> {
+        self.shared.sound()?;
+        verify::verify(&self.pool.apart()?, &held, depth)
+    }
+
+    fn head(&self) -> Result<Checkpoint> {
+        self.ask(Class::Beats, Hint::Known(Sync::Now), |desk| {
+            desk.beat()?;
+            desk.checkpoint()
+        })
     }
 
     fn backup(&self, path: String) -> Result<()> {

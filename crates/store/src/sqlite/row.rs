@@ -101,7 +101,7 @@ impl<'a> Found<'a> {
                 key: note.key.as_ref().map(|key| key.as_str()),
                 conflict: match &note.event {
                     Event::Refused { code, .. } => i64::from(*code == Code::ReplayConflict),
-                    Event::Replayed | Event::Read => 0,
+                    Event::Replayed | Event::Read | Event::Suppressed { .. } => 0,
                 },
                 ..job(note.job.as_ref())
             },

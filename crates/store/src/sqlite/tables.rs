@@ -77,14 +77,14 @@ fn list<K: Ord, V>(
 /// Reads what a row tells, or says that it cannot be read.
 fn told<T: DeserializeOwned>(json: &str, faults: &mut Faults) -> Option<T> {
     row::decode(json)
-        .map_err(|e| faults.add(format!("a row: {e}")))
+        .map_err(|e| faults.state(format!("a row: {e}")))
         .ok()
 }
 
 /// Holds the columns of a row against what it tells.
 fn agree<T: PartialEq + Debug>(what: &str, of: &str, must: &T, is: &T, faults: &mut Faults) {
     if must != is {
-        faults.add(format!(
+        faults.state(format!(
             "the row of {what} {of} says {is:?}, and must say {must:?}"
         ));
     }
@@ -192,7 +192,7 @@ fn calls(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Place, Call>
         let state = match raw.map_err(fault("verify the calls")).and_then(row::fold_call) {
             Ok(call) => call.state,
             Err(e) => {
-                faults.add(format!("the call of entry {intent_seq}: {e}"));
+                faults.state(format!("the call of entry {intent_seq}: {e}"));
                 continue;
             }
         };
@@ -227,12 +227,12 @@ fn differ<K: Ord + Debug, V: PartialEq>(
 ) {
     for (key, value) in folded {
         if stored.get(key) != Some(value) {
-            faults.add(format!(
+            faults.state(format!(
                 "the stored {what} {key:?} does not follow from the entries"
             ));
         }
     }
     for key in stored.keys().filter(|key| !folded.contains_key(*key)) {
-        faults.add(format!("the stored {what} {key:?} has no entry"));
+        faults.state(format!("the stored {what} {key:?} has no entry"));
     }
 }

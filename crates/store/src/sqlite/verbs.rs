@@ -183,7 +183,7 @@ impl Desk {
         belongs(intent, &volume)?;
         let scope = row::scope(&intent.scope);
         if let Some(prior) = row::call_by_key(&self.conn, &scope, intent.key.as_str())? {
-            return Ok(Began::Prior(prior.state));
+            return Ok(Began::Prior(Box::new(prior.state)));
         }
         // Looked for among the records: a freed call has no row of its own, and its id is used up all the same.
         let used = "SELECT 1 FROM records WHERE execution_id = ?1 LIMIT 1";
@@ -273,6 +273,8 @@ impl Desk {
                     recovered: None,
                     resolved: Some(resolved.clone()),
                     possible_duplicate_of: None,
+                    took_us: None,
+                    waited_us: None,
                 },
             },
             Settled::NeverHappened => Record::CallFreed {

@@ -19,11 +19,15 @@ use std::time::{Duration, Instant};
 /// How many verbs share one commit at most; bounds what one of them waits for.
 const GROUP: usize = 256;
 
-/// How long a commit that was not synced may stay so.
-const SYNC_WITHIN: Duration = Duration::from_millis(500);
+/// How long a commit that is to be synced soon may stay unsynced.
+pub(super) const SYNC_WITHIN: Duration = Duration::from_millis(500);
 
 /// How many pages the write-ahead log holds before it is checkpointed (16 MiB).
 const CHECKPOINT_PAGES: u64 = 4096;
+
+/// How many it may hold before a commit of notes alone checkpoints it (64 MiB): a checkpoint is synced, and what has no
+/// effect of its own is to cost no sync as long as that can be put off until something else is recorded.
+const CHECKPOINT_PAGES_OF_NOTES: u64 = 4 * CHECKPOINT_PAGES;
 
 /// How often the length of the log is asked for, in rows.
 const CHECKPOINT_ROWS: u64 = 512;
@@ -40,7 +44,7 @@ pub(super) struct Thread {
     reserve: Reserve,
     shared: Arc<Shared>,
     level: Level,
-    /// Since when there is a commit that was not synced.
+    /// Since when there is a commit that is to be synced soon and was not yet.
     unsynced: Option<Instant>,
     rows_since_checkpoint: u64,
 }
@@ -144,14 +148,14 @@ impl Thread {
             .iter()
             .map(|job| self.expected(job.hint()))
             .max()
-            .unwrap_or(Sync::Later);
+            .unwrap_or(Sync::Whenever);
         let overdue = self.unsynced.is_some_and(|since| since.elapsed() >= SYNC_WITHIN);
         self.level(match asked {
-            Sync::Later if !overdue => Level::Normal,
-            Sync::Later | Sync::Now => Level::Full,
+            Sync::Whenever | Sync::Later if !overdue => Level::Normal,
+            Sync::Whenever | Sync::Later | Sync::Now => Level::Full,
         })?;
         let start = self.desk.head;
-        self.desk.need = Sync::Later;
+        self.desk.need = Sync::Whenever;
         let done = self
             .statement("BEGIN IMMEDIATE")
             .map_err(Failed::from)
@@ -220,6 +224,7 @@ impl Thread {
         self.rows_since_checkpoint += rows;
         match (self.level, self.desk.need) {
             (Level::Full, _) => self.synced(),
+            (Level::Normal, Sync::Whenever) => {}
             (Level::Normal, Sync::Later) => {
                 self.unsynced.get_or_insert_with(Instant::now);
             }
@@ -268,8 +273,12 @@ impl Thread {
             return;
         }
         self.rows_since_checkpoint = 0;
+        let most = match self.desk.need {
+            Sync::Whenever => CHECKPOINT_PAGES_OF_NOTES,
+            Sync::Later | Sync::Now => CHECKPOINT_PAGES,
+        };
         let done = checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(NOOP)").and_then(|pages| {
-            if pages >= CHECKPOINT_PAGES {
+            if pages >= most {
                 checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(PASSIVE)")
             } else {
                 Ok(pages)

@@ -272,6 +272,7 @@ impl Gateway {
                 "in_flight": gateway.in_flight(),
                 "counted": gateway.counters.read(),
                 "journal": journal,
+                "checkpoints": gateway.keeper.json(),
                 "orphans_ended": ended.into_iter().map(|(generation, _)| generation).collect::<Vec<_>>(),
             }))
         })

@@ -2,5 +2,6 @@
 
 pub(crate) mod admin;
 pub(crate) mod health;
+pub(crate) mod keeper;
 pub(crate) mod mark;
 pub(crate) mod serve;

@@ -17,7 +17,7 @@ use semel_core::{Code, Refusal};
 use semel_host::clock;
 use serde_json::Value;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Is a call as it came through a door, with its token looked up.
@@ -48,6 +48,7 @@ pub(super) struct Asked {
     pub(super) source: Source,
     pub(super) wait: Duration,
     pub(super) since: Instant,
+    waited_us: AtomicU64,
     gone: Arc<AtomicBool>,
 }
 
@@ -69,6 +70,7 @@ impl Asked {
             source,
             wait,
             since: Instant::now(),
+            waited_us: AtomicU64::new(0),
             gone: Arc::new(AtomicBool::new(false)),
         }
     }
@@ -76,6 +78,20 @@ impl Asked {
     /// Says whether the caller went away; counts only before an intent.
     pub(super) fn gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
+    }
+
+    /// Waits for something, and counts how long.
+    pub(super) async fn waiting<T>(&self, what: impl Future<Output = T>) -> T {
+        let since = Instant::now();
+        let answer = what.await;
+        self.waited_us
+            .fetch_add(micros(since.elapsed()), Ordering::Relaxed);
+        answer
+    }
+
+    /// Says how long it waited so far.
+    pub(super) fn waited_us(&self) -> u64 {
+        self.waited_us.load(Ordering::Relaxed)
     }
 }
 
@@ -117,6 +133,7 @@ impl Gateway {
             source: call.source,
             wait: call.wait,
             since,
+            waited_us: AtomicU64::new(0),
             gone,
         });
         match asked.tool.kind() {
@@ -185,12 +202,14 @@ impl Gateway {
                 ..
             } => self.counters.in_flight_refused.add(),
             Event::Refused { .. } => self.counters.refused.add(),
+            Event::Suppressed { .. } => {}
         }
         let mut note = note_of(asked.tool, &asked.lease, &asked.source, event, asked.since);
         note.path = asked.understood.path.clone().ok();
         note.key = asked.key.clone();
         note.fingerprint = Some(asked.understood.fingerprint);
         note.execution_id = execution_id;
+        note.waited_us = Some(asked.waited_us());
         self.note(note);
     }
 
@@ -241,9 +260,15 @@ fn note_of(tool: Tool, lease: &Volume, source: &Source, event: Event, since: Ins
         fingerprint: None,
         execution_id: None,
         source: source.clone(),
-        took_us: u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX),
+        took_us: micros(since.elapsed()),
+        waited_us: None,
         at: clock::now(),
     }
+}
+
+/// Gives a duration as it is recorded.
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn empty() -> Refusal {

@@ -9,6 +9,7 @@ mod key;
 mod locks;
 mod mutate;
 mod mutation;
+mod noise;
 mod prepare;
 pub(super) mod read;
 mod recent;
@@ -16,7 +17,8 @@ pub(crate) mod recover;
 pub(crate) mod tool;
 mod undo;
 
-use super::{Engine, host, store};
+use super::daemon::keeper::Keeper;
+use super::{Engine, checkpoint, host, store};
 use crate::limits;
 use crate::telemetry::{Counters, Phase};
 use crash::Hooks;
@@ -24,6 +26,7 @@ use locks::Locks;
 use recent::Recent;
 use semel_core::digest::Sha256;
 use semel_core::ids::{ExecutionId, Generation};
+use semel_core::noise::Sampler;
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal};
 use semel_host::volume::Volume as Disk;
@@ -39,6 +42,10 @@ pub(crate) struct Gateway {
     pub(crate) hooks: Hooks,
     /// What was counted.
     pub(crate) counters: Counters,
+    /// What it knows of the log's checkpoints.
+    pub(crate) keeper: Keeper,
+    /// Which requests of nobody are noted.
+    noise: Mutex<Sampler>,
     /// The locks that order calls.
     pub(super) locks: Locks,
     /// What was asked for lately, under which key.
@@ -82,10 +89,13 @@ pub(crate) type Pass = OwnedRwLockReadGuard<()>;
 impl Gateway {
     /// Makes a gateway that is still starting.
     pub(crate) fn new(engine: Engine, hooks: Hooks) -> Arc<Self> {
+        let keeper = Keeper::new(checkpoint::covered(&engine.config));
         Arc::new(Self {
             engine,
             hooks,
             counters: Counters::default(),
+            keeper,
+            noise: Mutex::new(Sampler::new(limits::UNAUTHORIZED_NOTES)),
             locks: Locks::default(),
             recent: Recent::default(),
             flights: Mutex::default(),

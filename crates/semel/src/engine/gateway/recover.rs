@@ -299,6 +299,8 @@ impl Settling<'_> {
             recovered: Some(Recovered { evidence }),
             resolved: None,
             possible_duplicate_of: None,
+            took_us: None,
+            waited_us: None,
         };
         let execution = self.intent.execution_id.clone();
         self.engine.journal.finish(execution, receipt).map_err(store)

@@ -1,5 +1,6 @@
 //! What only a journal in a file can be asked.
 
+mod audit;
 mod child;
 mod crash;
 mod disk;

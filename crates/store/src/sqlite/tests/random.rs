@@ -101,7 +101,7 @@ proptest! {
             let entries = journal.status().unwrap().entries - before;
             prop_assert!(entries <= u64::from(answered), "a refused verb left {entries} entries");
         }
-        prop_assert_eq!(journal.check().unwrap().faults, Vec::<String>::new());
+        prop_assert_eq!(journal.check().unwrap().faults, vec![]);
         let read = |journal: &dyn Journal| {
             let calls: Vec<_> = made.intents.iter()
                 .map(|i| journal.prior(i.scope.clone(), i.key.clone()).unwrap())

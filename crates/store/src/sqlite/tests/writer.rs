@@ -1,11 +1,13 @@
 //! The writer itself, asked for what no verb does: to fail after it wrote, and to hint wrongly.
 
 use super::super::queue::{Class, Hint};
+use super::super::writer::SYNC_WITHIN;
 use super::{Fresh, fresh};
 use crate::conformance::sample;
 use crate::{Error, Journal};
 use semel_core::call::Note;
 use semel_core::record::Sync;
+use semel_core::volume::{Durability, Role};
 use semel_core::{Code, Refusal};
 use std::sync::Barrier;
 
@@ -38,7 +40,7 @@ fn a_verb_that_fails_half_way_leaves_nothing_and_takes_nobody_with_it() {
     assert_eq!(after.entries - before.entries, 16);
     assert!(after.commits - before.commits < 32, "nothing was grouped");
     assert_eq!(journal.open_calls().unwrap().len(), 16);
-    assert_eq!(journal.check().unwrap().faults, Vec::<String>::new());
+    assert_eq!(journal.check().unwrap().faults, vec![]);
 }
 
 #[test]
@@ -54,6 +56,32 @@ fn a_record_is_synced_as_it_needs_whatever_was_expected() {
             .unwrap();
         assert_eq!(journal.status().unwrap().synced_commits - before, n);
     }
+}
+
+/// What has no effect of its own makes no sync, and is carried along by the next one that there is.
+#[test]
+fn a_note_is_never_synced_for_its_own_sake() {
+    let Fresh(journal, _dir) = fresh();
+    let volume = sample::open(
+        &journal,
+        sample::new_volume("job-a", Role::Draft, Durability::Power).unwrap(),
+    )
+    .unwrap();
+    let intent = sample::intent(&volume, "k", "a").unwrap();
+    journal.begin(intent.clone()).unwrap();
+    journal
+        .finish(intent.execution_id.clone(), sample::receipt(&intent))
+        .unwrap();
+    let before = journal.status().unwrap();
+    for _ in 0..200 {
+        journal.note(sample::conflict(&intent)).unwrap();
+    }
+    std::thread::sleep(SYNC_WITHIN * 2);
+    journal.note(sample::conflict(&intent)).unwrap();
+    let after = journal.status().unwrap();
+    assert_eq!(after.rows - before.rows, 201);
+    assert_eq!(after.synced_commits, before.synced_commits);
+    assert_eq!(journal.head().unwrap().size, after.entries);
 }
 
 #[test]
