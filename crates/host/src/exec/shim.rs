@@ -106,6 +106,11 @@ fn live(order: OwnedFd, place: &Place, word: &OwnedFd) -> Result<()> {
         process::run(&command(&order, place, Arc::clone(&alive)), &cancel)
     });
     at(Moment::Ended, place);
+    let run = match run {
+        // Nobody can say whether it began: so nothing is said.
+        Err(error @ Error::Unproven { .. }) => return Err(error),
+        other => other,
+    };
     let asker = match (signalled.received(), place.asked()) {
         (Some(_), None) => Asker::Signal,
         _ => Asker::Request,

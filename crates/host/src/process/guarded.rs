@@ -156,9 +156,10 @@ impl Guard {
                 refused: None,
             }),
             Err(e) => {
+                // It may have come as far as the program.
                 child.kill().ok();
                 child.wait().ok();
-                Err(Error::io("watch", "the sandbox", e))
+                Err(Error::unproven("watch", "the sandbox", e))
             }
         }
     }

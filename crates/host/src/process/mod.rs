@@ -210,9 +210,9 @@ pub struct Ended {
 /// Runs a command to its end, and ends its process tree.
 ///
 /// # Errors
-/// Only where the program did not begin. `not_found` where program or working directory are not there,
-/// `bad_input` where one is not absolute or an argument holds a NUL, `sandbox_unavailable` where the sandbox is
-/// required in full and cannot be had, `io_failed` where the system refuses.
+/// Only where the program did not begin, but for [`Error::Unproven`]. `not_found` where program or working directory
+/// are not there, `bad_input` where one is not absolute or an argument holds a NUL, `sandbox_unavailable` where the
+/// sandbox is required in full and cannot be had, `io_failed` where the system refuses.
 pub fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
     check(command)?;
     match &command.confinement {

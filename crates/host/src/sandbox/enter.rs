@@ -292,7 +292,10 @@ fn execute(act: &Act, order: &Order, control: &OwnedFd, level: Level) -> i32 {
     if let Err(error) = sys::hear_all_signals() {
         return not_begun(control, "unblock signals of", program, &error);
     }
-    tell(control, &Report::Level { level });
+    // Whoever hears nothing takes it for not begun, and may run it again.
+    if !tell(control, &Report::Level { level }) {
+        return FAILED;
+    }
     let error = process.exec();
     not_begun(control, "start", program, &error)
 }
