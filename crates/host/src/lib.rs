@@ -14,12 +14,14 @@ pub mod hold;
 pub mod installer;
 pub mod key;
 pub mod leftover;
+pub mod peer;
 pub mod plain;
 pub mod process;
 pub mod root;
 pub mod sandbox;
 pub mod scratch;
 pub mod signals;
+pub mod supervisor;
 pub mod tarball;
 pub mod volume;
 

@@ -50,6 +50,7 @@ counters! {
     empty: "Requests without arguments, such as probes send; refused, not journaled.";
     unauthorized: "Requests without a valid token; refused, not journaled.";
     unknown: "Calls whose outcome became unknown.";
+    accept_errors: "Times that a connection could not be accepted, such as for want of descriptors.";
     unnoted: "Events that could not be noted in the journal.";
 }
 

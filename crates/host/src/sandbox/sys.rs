@@ -35,7 +35,7 @@ pub(super) fn unshare(flags: UnshareFlags) -> io::Result<()> {
 
 /// Takes an inherited descriptor by its number.
 #[expect(unsafe_code, reason = "a number from the command line becomes a descriptor")]
-pub(super) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     if number <= 2 {
         return Err(Errno::BADF.into());
     }

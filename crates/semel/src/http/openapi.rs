@@ -92,6 +92,13 @@ const ADMIN: &[Admin] = &[
     ),
     (
         "post",
+        "/v1/admin/listen",
+        "admin_listen",
+        "Makes sure that plain HTTP clients on this machine reach the app listener, and says where.",
+        &[Code::BadInput, Code::Unauthorized, Code::IoFailed],
+    ),
+    (
+        "post",
         "/v1/admin/shutdown",
         "admin_shutdown",
         "Ends the daemon once what is under way is done.",

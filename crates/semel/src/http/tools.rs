@@ -34,7 +34,7 @@ pub(super) async fn call(
     app.gateway
         .admit_generation(tool, &lease, &source, &header_keys)
         .await?;
-    let body = body(incoming, limits::BODY).await?;
+    let body = body(&app, &parts.headers, incoming, limits::BODY).await?;
     let call = Call {
         tool,
         lease,

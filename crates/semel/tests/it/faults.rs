@@ -34,7 +34,7 @@ fn another_boot_ends_the_generation_dirty() {
             .arg(env!("CARGO_BIN_EXE_semel"))
             .arg("--state")
             .arg(home.state())
-            .args(["serve", "--json"]);
+            .args(["serve", "--json", "--listen", "127.0.0.1:0"]);
         let Some(daemon) = crate::harness::Daemon::started(command.stderr(Stdio::null())) else {
             eprintln!("SKIPPED: another boot cannot be simulated here (mount namespace)");
             return;

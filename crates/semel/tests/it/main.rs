@@ -16,6 +16,7 @@ mod cases;
 mod contract;
 mod crash;
 mod daemon;
+mod doors;
 mod drill;
 mod faults;
 mod gate;

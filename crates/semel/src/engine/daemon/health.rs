@@ -9,6 +9,7 @@ use semel_core::ids::Incarnation;
 use semel_core::{Code, Refusal};
 use semel_host::clock;
 use semel_host::daemon::{Keep, StateRoot, in_our_pid_namespace, read_small};
+pub(crate) use semel_host::peer::{descriptors, hang_up, has_left};
 use std::path::Path;
 
 /// The name of the heartbeat beneath the state root.
