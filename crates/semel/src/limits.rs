@@ -33,6 +33,7 @@ limits! {
     IN_FLIGHT_WAIT: Duration = Duration::from_secs(10), "10 s", "a duplicate waits so long for the first one's receipt, then `call_in_flight`";
     IN_FLIGHT_WAIT_MOST: Duration = Duration::from_secs(60), "60 s", "the longest wait that `Prefer: wait=N` can ask for";
     IN_FLIGHT: usize = 128, "128 calls", "calls at once in the daemon: `too_many` with Retry-After";
+    IN_FLIGHT_PER_TOKEN: usize = 96, "96 calls", "calls at once under one token, those that wait included: `too_many`, reason `token_share`, with Retry-After";
     CONNECTIONS: usize = 512, "512 connections", "connections at once on the app listener, or half as many as the process may open files: the next one waits to be accepted";
     OPERATOR_CONNECTIONS: usize = 64, "64 connections", "connections at once on the operator's socket, beside those of the app listener: the next one waits to be accepted";
     HEADER_TIMEOUT: Duration = Duration::from_secs(10), "10 s", "a client that does not finish its request head is disconnected";

@@ -47,6 +47,7 @@ counters! {
     conflicts: "Calls refused as replay_conflict.";
     in_flight_refused: "Duplicates refused as call_in_flight.";
     refused: "Calls refused otherwise.";
+    throttled: "Calls refused as too_many.";
     empty: "Requests without arguments, such as probes send; refused, not journaled.";
     unauthorized: "Requests without a valid token; refused, not journaled.";
     unknown: "Calls whose outcome became unknown.";

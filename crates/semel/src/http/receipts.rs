@@ -18,6 +18,7 @@ pub(super) async fn get(
 ) -> Result<Response<Body>, Problem> {
     let lease = lease(&app, &headers).await?;
     let key = IdempotencyKey::parse(key)?;
+    let _share = app.gateway.share(&lease)?;
     let gateway = app.gateway.clone();
     let body = tokio::task::spawn_blocking(move || gateway.receipt(&lease, &key))
         .await

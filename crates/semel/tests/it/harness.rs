@@ -292,7 +292,21 @@ impl<S: Read + Write> Conn<S> {
         self.receive("GET")
     }
 
-    fn receive(&mut self, method: &str) -> Option<Reply> {
+    /// Sends bytes, and waits for nothing; `None` where the other end is gone.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<()> {
+        self.stream.get_mut().write_all(bytes).ok()
+    }
+
+    /// Says whether the other end has closed, with nothing more to say.
+    pub(crate) fn ended(&mut self) -> bool {
+        self.stream.fill_buf().map_or(true, <[u8]>::is_empty)
+    }
+
+    pub(crate) fn inner(&self) -> &S {
+        self.stream.get_ref()
+    }
+
+    pub(crate) fn receive(&mut self, method: &str) -> Option<Reply> {
         let mut head = String::new();
         loop {
             let mut line = String::new();

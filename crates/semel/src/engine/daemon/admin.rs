@@ -210,6 +210,7 @@ impl Gateway {
                 "phase": phase,
                 "poisoned": gateway.poisoned(),
                 "in_flight": gateway.in_flight(),
+                "answering": gateway.answering(),
                 "counted": gateway.counters.read(),
                 "journal": journal,
                 "orphans_ended": ended.into_iter().map(|(generation, _)| generation).collect::<Vec<_>>(),

@@ -10,6 +10,7 @@ mod mutate;
 mod mutation;
 mod read;
 pub(crate) mod recover;
+mod share;
 pub(crate) mod tool;
 
 use super::{Engine, host, store};
@@ -41,6 +42,7 @@ pub(crate) struct Gateway {
     roots: RwLock<HashMap<Generation, Arc<Disk>>>,
     gates: Mutex<HashMap<Generation, Arc<tokio::sync::RwLock<()>>>>,
     permits: Arc<Semaphore>,
+    shares: share::Shares,
     poisoned: OnceLock<String>,
     phase: watch::Sender<Phase>,
 }
@@ -84,6 +86,7 @@ impl Gateway {
             roots: RwLock::default(),
             gates: Mutex::default(),
             permits: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
+            shares: share::Shares::default(),
             poisoned: OnceLock::new(),
             phase: watch::Sender::new(Phase::Starting),
         })
@@ -139,6 +142,7 @@ impl Gateway {
     /// `too_many` when all are taken.
     pub(crate) fn permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.permits.clone().try_acquire_owned().map_err(|_| {
+            self.counters.throttled.add();
             let why = format!("{} calls are under way", limits::IN_FLIGHT);
             Refusal::new(Code::TooMany, why)
         })
