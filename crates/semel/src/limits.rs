@@ -41,6 +41,9 @@ limits! {
     DRAIN: Duration = Duration::from_secs(25), "25 s", "calls under way at shutdown get so long; then the process ends and recovery settles them";
     HEARTBEAT: Duration = Duration::from_secs(1), "1 s", "between two heartbeats of the daemon";
     HEARTBEAT_STALE: Duration = Duration::from_secs(5), "5 s", "a heartbeat older than that is no sign of life: `/livez` and `/readyz` answer 503";
+    WRITER_STUCK: Duration = Duration::from_secs(30), "30 s", "a journal's writer that works longer at one commit: `/livez` and `/readyz` answer 503";
+    VOLUMES_FREE: u64 = 32 << 20, "32 MiB", "free space where the volumes lie; below it nothing new begins: `io_failed`, reason `disk_full`";
+    VOLUMES_FREE_FILES: u64 = 64, "64 files", "free inodes where the volumes lie; below it nothing new begins: `io_failed`, reason `disk_full`";
     PROBE_CONNECTIONS: usize = 32, "32 connections", "connections at once on the probe listener: the next one waits to be accepted";
     TRANSIENT_IDLE: Duration = Duration::from_secs(10), "10 s", "a transient daemon without work ends";
     DAEMON_START: Duration = Duration::from_secs(20), "20 s", "a command waits so long for a daemon: `daemon_unreachable`";

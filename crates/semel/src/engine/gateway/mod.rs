@@ -10,6 +10,7 @@ mod mutate;
 mod mutation;
 mod read;
 pub(crate) mod recover;
+mod room;
 mod share;
 pub(crate) mod tool;
 
@@ -43,6 +44,8 @@ pub(crate) struct Gateway {
     gates: Mutex<HashMap<Generation, Arc<tokio::sync::RwLock<()>>>>,
     permits: Arc<Semaphore>,
     shares: share::Shares,
+    /// The space where the volumes lie.
+    pub(crate) room: room::Room,
     poisoned: OnceLock<String>,
     phase: watch::Sender<Phase>,
 }
@@ -78,6 +81,7 @@ impl Gateway {
     /// Makes a gateway that is still starting.
     pub(crate) fn new(engine: Engine, hooks: Hooks) -> Arc<Self> {
         Arc::new(Self {
+            room: room::Room::new(&engine.volumes),
             engine,
             hooks,
             counters: Counters::default(),
@@ -122,10 +126,10 @@ impl Gateway {
     /// Says whether new effects may begin.
     ///
     /// # Errors
-    /// `store_unavailable` when poisoned; `draining` at shutdown.
+    /// `store_unavailable` when poisoned; `draining` at shutdown; `io_failed`, reason `disk_full`.
     pub(crate) fn open_for_effects(&self) -> Result<(), Refusal> {
         match *self.phase.borrow() {
-            Phase::Ready => Ok(()),
+            Phase::Ready => self.room.enough(),
             Phase::Starting | Phase::Draining => {
                 Err(Refusal::new(Code::Draining, "the daemon is shutting down"))
             }
