@@ -96,8 +96,9 @@ mod tests {
     #[test]
     fn who_sends_no_more_is_still_there_and_who_has_closed_is_not() {
         for place in ["127.0.0.1:0", "[::1]:0"] {
+            // A machine without IPv6 has no such place.
             let Ok(listener) = TcpListener::bind(place) else {
-                eprintln!("SKIPPED: nobody can listen at {place}");
+                assert_ne!(place, "127.0.0.1:0");
                 continue;
             };
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -14,13 +14,15 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use semel_core::{Code, Refusal};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-/// How long a draining daemon still looks for connections that were made before its socket went away.
-const LAST_CALL: Duration = Duration::from_millis(50);
+/// How long a draining daemon still looks for connections that were made before, and for the first request on one; and
+/// how long at most, where they keep coming.
+const LAST_CALL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// The first pause after a connection could not be accepted, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 /// How many bytes, and how long, are read and dropped after the last answer, so that the client can read it.
@@ -227,15 +229,20 @@ async fn accept(door: Door, hall: Hall) {
             }
         }
     }
-    let ends = *phase.borrow() == Phase::Poisoned;
-    if let (false, Door::Unix(_, _, Name::Ours)) = (ends, &door) {
-        // Whoever connected before the socket went away is still answered.
-        while let Ok(Ok((stream, peer))) = tokio::time::timeout(LAST_CALL, one(&door)).await {
-            let Ok(permit) = hall.seats(side).clone().try_acquire_owned() else {
-                break;
-            };
-            tokio::spawn(connection(hall.clone(), peer, stream, permit));
-        }
+    let poisoned = *phase.borrow() == Phase::Poisoned;
+    if !poisoned && !matches!(&door, Door::Unix(_, _, Name::Held)) {
+        drop(tokio::time::timeout(LAST_CALL.1, last_call(&door, side, &hall)).await);
+    }
+}
+
+/// Answers whoever connected before the listener goes, or its name went. At one that somebody else holds, they wait for
+/// the next life.
+async fn last_call(door: &Door, side: Side, hall: &Hall) {
+    while let Ok(Ok((stream, peer))) = tokio::time::timeout(LAST_CALL.0, one(door)).await {
+        let Ok(permit) = hall.seats(side).clone().try_acquire_owned() else {
+            return;
+        };
+        tokio::spawn(connection(hall.clone(), peer, stream, permit));
     }
 }
 
@@ -266,8 +273,11 @@ async fn one(door: &Door) -> std::io::Result<(Stream, Peer)> {
 async fn connection(hall: Hall, peer: Peer, stream: Stream, permit: OwnedSemaphorePermit) {
     let mut phase = hall.app.gateway.phase();
     let (head, watched) = (hall.app.patience.head, stream.clone());
+    let asked = Arc::new(AtomicBool::new(false));
+    let first = asked.clone();
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
         let (router, app, caller) = (hall.router.clone(), hall.app.clone(), watched.clone());
+        first.store(true, Ordering::Release);
         async move { Ok::<_, std::convert::Infallible>(answer(router, app, peer, caller, request).await) }
     });
     let io = TokioIo::new(WireGuard::new(stream.clone()));
@@ -279,10 +289,14 @@ async fn connection(hall: Hall, peer: Peer, stream: Stream, permit: OwnedSemapho
             .half_close(true)
             .serve_connection(io, service),
     );
-    let ended = tokio::select! {
+    let mut ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
         _ = phase.wait_for(over) => None,
     };
+    if ended.is_none() && !asked.load(Ordering::Acquire) {
+        // hyper would close it unread; whoever has just connected is about to ask, and is told what to do.
+        ended = tokio::time::timeout(LAST_CALL.0, connection.as_mut()).await.ok();
+    }
     if ended.is_none() {
         connection.as_mut().graceful_shutdown();
         drop(connection.as_mut().await);

@@ -31,6 +31,7 @@ mod room;
 mod run;
 mod schemas;
 mod snapshots;
+mod supervised;
 mod tidy;
 mod walks;
 mod wipe;

@@ -50,17 +50,7 @@ fn a_full_disk_of_the_volumes_refuses_what_is_new() {
         let call = |tool: &str, key: &str, arguments| daemon.conn().call(&volume, tool, key, &arguments);
         let write = |key: &str| call("write_file", key, json!({"path": key, "content": "1"}));
         assert_eq!(write("a").status, 200);
-        let fill = |name: &str| {
-            if fills == "bytes" {
-                std::fs::write(inside.join(name), vec![0; 24 << 20]).unwrap();
-            } else {
-                std::fs::create_dir(inside.join(name)).unwrap();
-                for n in 0..60 {
-                    std::fs::write(inside.join(name).join(n.to_string()), "").unwrap();
-                }
-            }
-        };
-        fill("filler");
+        fill(&inside.join("filler"), fills);
         // What was seen a moment ago may still be taken for true: those calls are new ones.
         let mut n = 0;
         assert!(
@@ -89,11 +79,7 @@ fn a_full_disk_of_the_volumes_refuses_what_is_new() {
         assert_eq!(call("read_file", "", json!({"path": "a"})).status, 200);
         assert_eq!(call("get_receipt", "", json!({"key": "a"})).body["state"], "done");
         assert_eq!(volume_has(inside, "b"), 0);
-        if fills == "bytes" {
-            std::fs::remove_file(inside.join("filler")).unwrap();
-        } else {
-            std::fs::remove_dir_all(inside.join("filler")).unwrap();
-        }
+        std::fs::remove_dir_all(inside.join("filler")).unwrap();
         // The very same call, with the same key, once there is room.
         let mut last = write("b");
         assert!(wait_until(Duration::from_secs(10), || {
@@ -108,6 +94,18 @@ fn a_full_disk_of_the_volumes_refuses_what_is_new() {
             .env("HOME", home.path())
             .output();
         assert!(verify.unwrap().status.success());
+    }
+}
+
+/// Makes a directory of 24 MiB in one file, or of 60 empty ones.
+fn fill(place: &std::path::Path, with: &str) {
+    std::fs::create_dir(place).unwrap();
+    if with == "bytes" {
+        std::fs::write(place.join("0"), vec![0; 24 << 20]).unwrap();
+        return;
+    }
+    for n in 0..60 {
+        std::fs::write(place.join(n.to_string()), "").unwrap();
     }
 }
 
