@@ -115,6 +115,7 @@ fn open(
     config: &config::Config,
     given: Given,
     made: &wire::Daemon,
+    context: &Context,
 ) -> Result<Listeners, Refusal> {
     let (reached, left) = (face::reached(&config.state), face::announced(&config.state));
     let mut doors = given.app;
@@ -125,7 +126,13 @@ fn open(
     let bound = match (args.listen.as_ref().or(config.listen.as_ref()), &reached) {
         (Some(place), left) => Some(bind_again(place, left.as_deref())?),
         (None, Some(place)) if url.is_none() && made.gateway.held_open() => {
-            place.strip_prefix("http://").and_then(|place| bind(place).ok())
+            let again = place.strip_prefix("http://").map(bind);
+            if let (Some(Err(refusal)), Progress::Lines) = (&again, context.progress) {
+                err(&format!(
+                    "agents of open volumes look for {place}, and do not find this daemon: {refusal}"
+                ));
+            }
+            again.and_then(Result::ok)
         }
         (None, _) => None,
     };
@@ -165,7 +172,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     manager.say("STATUS=recovering");
     // Recovery is over before any listener opens.
     let made = wire::daemon(config.clone(), hooks, watchdog.as_ref())?;
-    let open = open(&args, &config, given, &made)?;
+    let open = open(&args, &config, given, &made, context)?;
     let about = json!({
         "schema": "semel.daemon/v1",
         "url": open.url,

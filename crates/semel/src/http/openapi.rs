@@ -193,6 +193,7 @@ fn tool_operation(tool: Tool) -> Value {
         "description": "What the call did, or did before.",
         "headers": {
             "Idempotency-Replayed": {"description": "true where the answer comes from a receipt.", "schema": {"const": "true"}},
+            "Preference-Applied": {"description": "wait=N, where Prefer asked for it: what was taken.", "schema": {"type": "string"}},
             "X-Request-Id": {"schema": {"type": "string"}},
         },
         "content": {"application/json": {"schema": answer}},
@@ -210,7 +211,12 @@ fn tool_operation(tool: Tool) -> Value {
 fn receipt_operation() -> Value {
     let mut responses = responses(
         &[],
-        &[Code::Unauthorized, Code::NotFound, Code::InvalidIdempotencyKey],
+        &[
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::InvalidIdempotencyKey,
+            Code::TooMany,
+        ],
     );
     responses["200"] = json!({
         "description": "What is known of the key.",

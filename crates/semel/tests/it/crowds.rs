@@ -124,7 +124,17 @@ fn a_crowd_at_the_door_keeps_the_operator_in() {
         next.try_call(&volume, "write_file", "k", &arguments).is_none(),
         "it waits for a place"
     );
-    assert_eq!(status(&home)["in_flight"], 0, "the operator is heard");
+    // Sooner than the crowd is sent away for its silence, and as often as wanted.
+    let operator = || {
+        let socket = std::os::unix::net::UnixStream::connect(home.state().join("semel.sock")).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        Conn::over(socket)
+    };
+    let mut held: Vec<_> = (0..3).map(|_| operator()).collect();
+    for conn in &mut held {
+        let heard = conn.try_send("GET", "/v1/admin/status", &[], b"");
+        assert_eq!(heard.expect("the operator is heard").status, 401);
+    }
     assert!(
         home.json(&["volume", "list"])
             .to_string()
@@ -237,4 +247,35 @@ fn a_draining_daemon_says_when_to_come_again() {
         &json!({"path": "b", "content": "1"}),
     );
     assert_eq!(free.body["replayed"], false);
+}
+
+/// Whoever could connect is answered, in the very moment in which the daemon begins to drain, too.
+#[test]
+fn nobody_who_connected_is_left_without_an_answer() {
+    for _ in 0..6 {
+        let home = Home::new();
+        let mut daemon = home.serve(&[]);
+        let socket = home.state().join("run/app/app.sock");
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..8)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut answered = 0;
+                        while let Ok(stream) = std::os::unix::net::UnixStream::connect(&socket) {
+                            let reply = Conn::over(stream).try_send("GET", "/v1/openapi.json", &[], b"");
+                            assert!(reply.is_some(), "after {answered} answers");
+                            answered += 1;
+                        }
+                        answered
+                    })
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(100));
+            daemon.terminate();
+            for client in clients {
+                assert!(client.join().unwrap() > 0);
+            }
+        });
+        assert_eq!(daemon.ended(LONG).unwrap().code(), Some(0));
+    }
 }

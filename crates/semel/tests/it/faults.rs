@@ -122,3 +122,38 @@ fn a_failed_sync_ends_the_daemon_and_the_call_is_still_once() {
         assert_eq!(volume.staged(), 0, "{place}");
     }
 }
+
+/// A journal that fails in the background, while nobody asks for anything, ends the daemon all the same.
+#[test]
+fn a_sync_that_fails_behind_everybodys_back_ends_the_daemon() {
+    let home = Home::new();
+    let mut daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    let Some(mut strace) = inject(daemon.child.id(), &home.state().join("journal.db-wal")) else {
+        eprintln!("SKIPPED: strace cannot inject faults here");
+        return;
+    };
+    let arguments = json!({"path": "a", "content": "1"});
+    let first = daemon.conn().call(&volume, "write_file", "k", &arguments);
+    assert_eq!(
+        first.status, 200,
+        "it survives a kill, and no more was asked: {}",
+        first.body
+    );
+    let status = daemon
+        .ended(Duration::from_secs(30))
+        .expect("nobody has to ask for it to end");
+    assert_eq!(status.code(), Some(75));
+    drop(strace.kill());
+    drop(strace.wait());
+    let again = home
+        .serve(&[])
+        .conn()
+        .call(&volume, "write_file", "k", &arguments);
+    assert_eq!(
+        (again.status, &again.body["replayed"]),
+        (200, &json!(true)),
+        "{}",
+        again.body
+    );
+}

@@ -299,7 +299,11 @@ impl<S: Read + Write> Conn<S> {
 
     /// Says whether the other end has closed, with nothing more to say.
     pub(crate) fn ended(&mut self) -> bool {
-        self.stream.fill_buf().map_or(true, <[u8]>::is_empty)
+        use std::io::ErrorKind::{TimedOut, WouldBlock};
+        match self.stream.fill_buf() {
+            Ok(rest) => rest.is_empty(),
+            Err(error) => !matches!(error.kind(), TimedOut | WouldBlock),
+        }
     }
 
     pub(crate) fn inner(&self) -> &S {

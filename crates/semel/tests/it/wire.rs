@@ -42,15 +42,17 @@ fn length(body: &[u8]) -> String {
     format!("content-length: {}\r\n", body.len())
 }
 
-/// Sends from another thread, since who refuses early does not read to the end.
-fn exchange(daemon: &Daemon, bytes: Vec<u8>) -> Option<Reply> {
+/// Sends from another thread, since who refuses early does not read to the end; says whether all could be sent, too.
+fn sent(daemon: &Daemon, bytes: Vec<u8>) -> (bool, Option<Reply>) {
     let mut conn = daemon.conn();
     let mut writer = conn.inner().try_clone().unwrap();
-    let sends = std::thread::spawn(move || drop(writer.write_all(&bytes)));
+    let sends = std::thread::spawn(move || writer.write_all(&bytes).is_ok());
     let reply = conn.receive("POST");
-    drop(conn);
-    sends.join().unwrap();
-    reply
+    (sends.join().unwrap(), reply)
+}
+
+fn exchange(daemon: &Daemon, bytes: Vec<u8>) -> Option<Reply> {
+    sent(daemon, bytes).1
 }
 
 /// Says that nothing was done but what is named.
@@ -476,10 +478,13 @@ fn an_early_refusal_reaches_a_client_that_sends_on() {
     let volume = home.open("job", "process");
     let over = vec![b' '; 12 << 20];
     for round in 0..20 {
-        let bytes = post(&volume, "k", &length(&over), &over);
-        let reply = exchange(&daemon, bytes);
+        let (whole, reply) = sent(&daemon, post(&volume, "k", &length(&over), &over));
         let reply = reply.unwrap_or_else(|| panic!("round {round}: no answer"));
         assert_eq!((reply.status, reply.code()), (413, "too_large"), "round {round}");
+        assert!(
+            whole,
+            "round {round}: a client that sends first and reads then never comes to read"
+        );
     }
 }
 
