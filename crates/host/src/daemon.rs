@@ -263,6 +263,9 @@ pub fn spawn_detached(program: &Path, args: &[std::ffi::OsString], log: OwnedFd)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::from(log));
+    for name in crate::supervisor::VARIABLES {
+        command.env_remove(name);
+    }
     #[expect(unsafe_code, reason = "a new session can only be had between fork and exec")]
     // SAFETY: setsid is async-signal-safe, and the closure allocates nothing.
     unsafe {

@@ -17,12 +17,14 @@ pub mod key;
 pub mod leftover;
 mod lock;
 pub mod patience;
+pub mod peer;
 pub mod plain;
 pub mod process;
 pub mod root;
 pub mod sandbox;
 pub mod scratch;
 pub mod signals;
+pub mod supervisor;
 pub mod tarball;
 pub mod volume;
 

@@ -116,6 +116,10 @@ pub struct JournalStatus {
     pub rows: u64,
     /// How many of these commits were synced to the disk.
     pub synced_commits: u64,
+    /// Verbs that were asked for and are not answered.
+    pub queued: u64,
+    /// For how long the writer has been at work without having come to an end, in milliseconds.
+    pub busy_ms: u64,
     /// Calls that are running.
     pub running: u64,
     /// Calls whose outcome is unknown: the alert.

@@ -38,6 +38,15 @@ pub struct Volumes {
     path: PathBuf,
 }
 
+/// Says what is left where the volumes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that this process may still take.
+    pub bytes: u64,
+    /// Files that it may still make; `None` where the filesystem counts none.
+    pub files: Option<u64>,
+}
+
 /// Holds the open handles of one volume.
 ///
 /// # Shape
@@ -198,6 +207,18 @@ impl Volume {
 }
 
 impl Volumes {
+    /// Looks how much space is left where the volumes lie.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub fn space(&self) -> Result<Space> {
+        let disk = rustix::fs::fstatvfs(&self.dir).map_err(|e| Error::io("examine", &self.path, e))?;
+        Ok(Space {
+            bytes: disk.f_bavail.saturating_mul(disk.f_frsize),
+            files: (disk.f_files > 0).then_some(disk.f_favail),
+        })
+    }
+
     /// Opens, or makes, the place of the volumes under a state root.
     ///
     /// # Errors

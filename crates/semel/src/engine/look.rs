@@ -1,6 +1,6 @@
 //! What people look at: status, log, verification, backup. Nothing here has an effect on a volume.
 
-use super::daemon::serve;
+use super::daemon::face;
 use super::gateway::read::receipt_body;
 use super::{Engine, host, store};
 use crate::config::Config;
@@ -43,7 +43,7 @@ pub(crate) struct Seen {
 /// `store_unavailable` where the journal cannot be read.
 pub(crate) fn status(config: Config) -> Result<Seen, Refusal> {
     let shared = Arc::new(config.clone());
-    let daemon = serve::announced(&config.state).and_then(|_| {
+    let daemon = face::announced(&config.state).and_then(|_| {
         Link::new(shared, Absent::Refuse)
             .admin("GET", "/v1/admin/status", Vec::new())
             .ok()

@@ -24,7 +24,8 @@ pub(crate) mod signing;
 pub(crate) mod volume;
 
 use crate::config::Config;
-use semel_core::{Code, Refusal};
+use crate::wire::{Absent, Link, Reached};
+use semel_core::Refusal;
 use semel_host::volume::Volumes;
 use semel_store::Journal;
 use std::sync::Arc;
@@ -41,14 +42,12 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Gives the URL at which the daemon serves tools.
+    /// Gives where agents reach the daemon; it opens a way in for plain HTTP clients where it had none.
     ///
     /// # Errors
-    /// `daemon_unreachable` where no daemon has said where it listens.
-    pub(crate) fn gateway_url(&self) -> Result<String, Refusal> {
-        let url = daemon::serve::announced(&self.config.state)
-            .and_then(|about| about["url"].as_str().map(str::to_owned));
-        url.ok_or_else(|| Refusal::new(Code::DaemonUnreachable, "no daemon has said where it listens"))
+    /// `daemon_unreachable`; `io_failed` where no port can be opened.
+    pub(crate) fn gateway(&self) -> Result<Reached, Refusal> {
+        Link::new(self.config.clone(), Absent::Start).reached()
     }
 }
 

@@ -92,6 +92,13 @@ const ADMIN: &[Admin] = &[
     ),
     (
         "post",
+        "/v1/admin/listen",
+        "admin_listen",
+        "Makes sure that plain HTTP clients on this machine reach the app listener, and says where.",
+        &[Code::BadInput, Code::Unauthorized, Code::IoFailed],
+    ),
+    (
+        "post",
         "/v1/admin/shutdown",
         "admin_shutdown",
         "Ends the daemon once what is under way is done.",
@@ -212,6 +219,7 @@ fn tool_operation(tool: Tool) -> Value {
         "description": "What the call did, or did before.",
         "headers": {
             "Idempotency-Replayed": {"description": "true where the answer comes from a receipt.", "schema": {"const": "true"}},
+            "Preference-Applied": {"description": "wait=N, where Prefer asked for it: what was taken.", "schema": {"type": "string"}},
             "X-Request-Id": {"schema": {"type": "string"}},
         },
         "content": {"application/json": {"schema": answer}},
@@ -229,7 +237,12 @@ fn tool_operation(tool: Tool) -> Value {
 fn receipt_operation() -> Value {
     let mut responses = responses(
         &[],
-        &[Code::Unauthorized, Code::NotFound, Code::InvalidIdempotencyKey],
+        &[
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::InvalidIdempotencyKey,
+            Code::TooMany,
+        ],
     );
     responses["200"] = json!({
         "description": "What is known of the key.",

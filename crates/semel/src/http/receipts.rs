@@ -21,6 +21,7 @@ pub(super) async fn get(
     let source = source("http", &parts);
     let lease = lease(&app, &parts.headers, Tool::GetReceipt.name(), &source).await?;
     let key = IdempotencyKey::parse(key)?;
+    let _share = app.gateway.share(&lease)?;
     let gateway = app.gateway.clone();
     let body = tokio::task::spawn_blocking(move || gateway.receipt(&lease, &key))
         .await

@@ -46,6 +46,19 @@ pub struct Options {
     pub boot_id: String,
     /// When it opens the journal.
     pub now: UnixMs,
+    /// What is told of every commit.
+    pub on_commit: Option<OnCommit>,
+}
+
+/// Is told by the writer's own thread that a commit passed, and holds the writer up while it listens: for a watchdog,
+/// which nothing but the writer may feed.
+#[derive(Clone)]
+pub struct OnCommit(pub Arc<dyn Fn() + Send + std::marker::Sync>);
+
+impl std::fmt::Debug for OnCommit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnCommit")
+    }
 }
 
 /// Is the journal of one state directory.
@@ -98,12 +111,13 @@ impl SqliteJournal {
             running,
         };
         let shared = Arc::new(Shared::default());
-        let writer = Writer::start(desk, reserve, Arc::clone(&shared))?;
         let Options {
             version,
             boot_id,
             now,
+            on_commit,
         } = options.clone();
+        let writer = Writer::start(desk, reserve, Arc::clone(&shared), on_commit)?;
         let incarnation = writer.ask(Class::Settles, Hint::Known(Sync::Now), move |desk| {
             desk.start(&boot_id, &version, now)
         })?;
@@ -392,6 +406,8 @@ impl Journal for SqliteJournal {
             commits: self.shared.commits.load(Ordering::Relaxed),
             rows: self.shared.rows.load(Ordering::Relaxed),
             synced_commits: self.shared.synced.load(Ordering::Relaxed),
+            queued: self.shared.queued.load(Ordering::Relaxed),
+            busy_ms: u64::try_from(self.shared.busy().as_millis()).unwrap_or(u64::MAX),
             ..status
         })
     }

@@ -323,6 +323,8 @@ pub(super) fn status(conn: &Connection) -> Result<JournalStatus> {
         commits: 0,
         rows: 0,
         synced_commits: 0,
+        queued: 0,
+        busy_ms: 0,
         running: count(conn, open, ["running"])?,
         unknown: count(conn, open, ["unknown"])?,
         engine: format!("SQLite {}", rusqlite::version()),

@@ -3,8 +3,8 @@
 //! An answer never leaves before its COMMIT. It does *not* know what a verb means; that is the desk's.
 
 use super::desk::Desk;
-use super::fault;
 use super::queue::{Class, Hint, Ran, Shared, Work};
+use super::{OnCommit, fault};
 use crate::error::{Damage, Error, Result};
 use crate::reserve::{Freed, Reserve, WATERMARK_BYTES};
 use rusqlite::Connection;
@@ -43,6 +43,7 @@ pub(super) struct Thread {
     desk: Desk,
     reserve: Reserve,
     shared: Arc<Shared>,
+    on_commit: Option<OnCommit>,
     level: Level,
     /// Since when there is a commit that is to be synced soon and was not yet.
     unsynced: Option<Instant>,
@@ -82,11 +83,17 @@ impl From<Error> for Failed {
 }
 
 impl Thread {
-    pub(super) fn new(desk: Desk, reserve: Reserve, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        desk: Desk,
+        reserve: Reserve,
+        shared: Arc<Shared>,
+        on_commit: Option<OnCommit>,
+    ) -> Self {
         Self {
             desk,
             reserve,
             shared,
+            on_commit,
             level: Level::Full,
             unsynced: None,
             rows_since_checkpoint: 0,
@@ -103,19 +110,27 @@ impl Thread {
                 None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(since) => jobs.recv_timeout(SYNC_WITHIN.saturating_sub(since.elapsed())),
             };
+            self.shared.works();
             match first {
                 Ok(job) => {
                     batch.push(job);
                     batch.extend(jobs.try_iter().take(GROUP - 1));
                     let end = self.group(&mut batch);
+                    self.shared
+                        .queued
+                        .fetch_sub(batch.len() as u64, Ordering::Relaxed);
                     for job in batch.drain(..) {
                         job.answer(&end);
+                    }
+                    if let (Ok(()), Some(OnCommit(told))) = (&end, &self.on_commit) {
+                        told();
                     }
                     self.tidy();
                 }
                 Err(RecvTimeoutError::Timeout) => self.sync_now(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
+            self.shared.waits();
         }
         self.end();
     }
@@ -171,6 +186,9 @@ impl Thread {
         let rows = self.desk.head.seq - start.seq;
         if rows > 0 {
             self.committed(rows)?;
+        } else {
+            // A beat leaves no row, but a page in the log.
+            self.rows_since_checkpoint += 1;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::engine::job::draft;
 use crate::engine::proposal::Base;
 use crate::engine::volume::{self, Source, Wanted};
 use crate::engine::{host, store};
+use crate::wire::Reached;
 use semel_core::call::{Resolved, Settled};
 use semel_core::ids::{ExecutionId, Generation, JobId};
 use semel_core::volume::{Durability, End, Owner, Role, VolumeState};
@@ -96,7 +97,7 @@ pub(crate) fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Refus
 }
 
 /// Gives the face of a volume that was opened.
-pub(crate) fn opened_json(opened: &volume::Opened, url: Option<&str>) -> Value {
+pub(crate) fn opened_json(opened: &volume::Opened, reached: Option<&Reached>) -> Value {
     json!({
         "schema": "semel.volume.opened/v1",
         "job": opened.volume.job,
@@ -106,7 +107,8 @@ pub(crate) fn opened_json(opened: &volume::Opened, url: Option<&str>) -> Value {
         "fencing_token": opened.volume.fencing_token,
         "durability": opened.volume.durability,
         "token": opened.token,
-        "url": url,
+        "url": reached.map(|reached| &reached.url),
+        "socket": reached.map(|reached| &reached.socket),
         "tree": opened.disk.tree_path().display().to_string(),
     })
 }
@@ -270,6 +272,7 @@ impl Gateway {
                 "phase": phase,
                 "poisoned": gateway.poisoned(),
                 "in_flight": gateway.in_flight(),
+                "answering": gateway.answering(),
                 "counted": gateway.counters.read(),
                 "journal": journal,
                 "checkpoints": gateway.keeper.json(),

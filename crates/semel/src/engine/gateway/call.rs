@@ -176,6 +176,21 @@ impl Gateway {
         refusal.into()
     }
 
+    /// Notes that a call was refused before its arguments were known, such as for a body that did not come whole.
+    pub(crate) async fn refused_at_the_door(
+        self: &Arc<Self>,
+        tool: Tool,
+        lease: &Volume,
+        source: &Source,
+        refusal: Refusal,
+        since: Instant,
+    ) -> Failure {
+        self.counters.refused.add();
+        self.note_later(note_of(tool, lease, source, refused(&refusal), since))
+            .await;
+        refusal.into()
+    }
+
     async fn note_later(self: &Arc<Self>, note: Note) {
         let gateway = self.clone();
         drop(tokio::task::spawn_blocking(move || gateway.note(note)).await);

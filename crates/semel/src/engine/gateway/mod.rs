@@ -14,6 +14,8 @@ mod prepare;
 pub(super) mod read;
 mod recent;
 pub(crate) mod recover;
+mod room;
+mod share;
 pub(crate) mod tool;
 mod undo;
 
@@ -55,6 +57,9 @@ pub(crate) struct Gateway {
     roots: RwLock<HashMap<Generation, Arc<Disk>>>,
     gates: Mutex<HashMap<Generation, Arc<tokio::sync::RwLock<()>>>>,
     permits: Arc<Semaphore>,
+    shares: share::Shares,
+    /// The space where the volumes lie.
+    pub(crate) room: room::Room,
     poisoned: OnceLock<String>,
     phase: watch::Sender<Phase>,
 }
@@ -91,6 +96,7 @@ impl Gateway {
     pub(crate) fn new(engine: Engine, hooks: Hooks) -> Arc<Self> {
         let keeper = Keeper::new(checkpoint::covered(&engine.config));
         Arc::new(Self {
+            room: room::Room::new(&engine.volumes),
             engine,
             hooks,
             counters: Counters::default(),
@@ -102,6 +108,7 @@ impl Gateway {
             roots: RwLock::default(),
             gates: Mutex::default(),
             permits: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
+            shares: share::Shares::default(),
             poisoned: OnceLock::new(),
             phase: watch::Sender::new(Phase::Starting),
         })
@@ -137,10 +144,10 @@ impl Gateway {
     /// Says whether new effects may begin.
     ///
     /// # Errors
-    /// `store_unavailable` when poisoned; `draining` at shutdown.
+    /// `store_unavailable` when poisoned; `draining` at shutdown; `io_failed`, reason `disk_full`.
     pub(crate) fn open_for_effects(&self) -> Result<(), Refusal> {
         match *self.phase.borrow() {
-            Phase::Ready => Ok(()),
+            Phase::Ready => self.room.enough(),
             Phase::Starting | Phase::Draining => {
                 Err(Refusal::new(Code::Draining, "the daemon is shutting down"))
             }
@@ -157,6 +164,7 @@ impl Gateway {
     /// `too_many` when all are taken.
     pub(crate) fn permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.permits.clone().try_acquire_owned().map_err(|_| {
+            self.counters.throttled.add();
             let why = format!("{} calls are under way", limits::IN_FLIGHT);
             Refusal::new(Code::TooMany, why)
         })

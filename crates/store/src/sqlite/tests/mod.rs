@@ -20,6 +20,7 @@ fn options() -> Options {
         version: "0.1.0".to_owned(),
         boot_id: "boot".to_owned(),
         now: UnixMs(1),
+        on_commit: None,
     }
 }
 
