@@ -440,6 +440,7 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::VolumeReady { .. }
         | Record::VolumeEnded { .. }
         | Record::VolumeLifted { .. }
+        | Record::TokenIssued(_)
         | Record::VolumeDestroyed { .. }
         | Record::CallNoted(_)
         | Record::RunStarted(_)

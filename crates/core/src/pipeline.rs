@@ -226,6 +226,7 @@ pub fn apply(prior: Option<Run>, record: &Record) -> Result<Option<Run>, Illegal
         | Record::VolumeReady { .. }
         | Record::VolumeEnded { .. }
         | Record::VolumeLifted { .. }
+        | Record::TokenIssued(_)
         | Record::VolumeDestroyed { .. }
         | Record::CallIntended(_)
         | Record::CallReceipted { .. }

@@ -10,7 +10,7 @@ use crate::ids::{
     AttemptId, ExecutionId, FencingToken, Generation, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
 };
 use crate::pipeline::{NewRun, RunEnd, Stage};
-use crate::volume::{Durability, End, NewVolume};
+use crate::volume::{Durability, End, NewToken, NewVolume};
 use serde::{Deserialize, Serialize};
 
 /// Is one entry of the journal.
@@ -58,6 +58,8 @@ pub enum Record {
         /// When.
         at: UnixMs,
     },
+    /// A token gave out another one.
+    TokenIssued(Box<NewToken>),
     /// The mark of a volume that was dirty for an unknown outcome alone is lifted: a person settled all of them.
     VolumeLifted {
         /// Which volume.
@@ -249,6 +251,7 @@ impl Record {
             | Record::RunStaged { at, .. }
             | Record::RunEnded { at, .. } => *at,
             Record::VolumeOpened { new, .. } => new.at,
+            Record::TokenIssued(new) => new.at,
             Record::CallIntended(intent) => intent.at,
             Record::CallReceipted { receipt, .. } => receipt.at,
             Record::CallNoted(note) => note.at,
@@ -284,6 +287,7 @@ impl Record {
             | Record::VolumeReady { .. }
             | Record::VolumeEnded { .. }
             | Record::VolumeLifted { .. }
+            | Record::TokenIssued(_)
             | Record::VolumeDestroyed { .. }
             | Record::RunStarted(_)
             | Record::RunStaged { .. }

@@ -14,7 +14,7 @@ use crate::ids::{
 use crate::path::RelPath;
 use crate::pipeline::{NewRun, RunEnd, Stage};
 use crate::record::{Consumption, Judgement, Record, Restoration, Sealing};
-use crate::volume::{Durability, End, NewVolume, Role};
+use crate::volume::{Durability, End, NewToken, NewVolume, Role, Tools};
 use proptest::prelude::*;
 
 fn seed(n: u8) -> Seed {
@@ -260,7 +260,7 @@ fn note(n: u8) -> Note {
 }
 
 /// How many kinds of records there are.
-pub(crate) const KINDS: u8 = 19;
+pub(crate) const KINDS: u8 = 20;
 
 /// Makes a record of each kind.
 pub(crate) fn record(kind: u8, n: u8) -> Record {
@@ -328,6 +328,21 @@ pub(crate) fn record(kind: u8, n: u8) -> Record {
     }
 }
 
+fn new_token(n: u8) -> NewToken {
+    NewToken {
+        generation: generation(n),
+        parent_sha256: Sha256::of(b"parent"),
+        token_sha256: Sha256::of(&[n]),
+        principal: Principal::parse("agent:1/reader").unwrap(),
+        tools: if n.is_multiple_of(2) {
+            Tools::All
+        } else {
+            Tools::Only(["read_file".to_owned()].into())
+        },
+        at: UnixMs(u64::from(n)),
+    }
+}
+
 fn later_record(kind: u8, n: u8) -> Record {
     let at = UnixMs(u64::from(n));
     match kind {
@@ -374,6 +389,7 @@ fn later_record(kind: u8, n: u8) -> Record {
             entries: 3,
             at,
         })),
+        18 => Record::TokenIssued(Box::new(new_token(n))),
         17 => Record::VolumeLifted {
             generation: generation(n),
             at,

@@ -14,7 +14,7 @@ use semel_core::ids::{
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, Entry, Judgement, Restoration, Sealing};
-use semel_core::volume::{End, NewVolume, Volume};
+use semel_core::volume::{End, Lease, NewToken, NewVolume, Volume};
 use serde::{Deserialize, Serialize};
 
 /// Is the answer to `begin`: decided inside the one writer, so that two duplicates never both begin.
@@ -207,8 +207,14 @@ journal! {
     Volume = volume(generation: Generation) -> Option<Volume>;
     /// Lists volumes, oldest first.
     Volumes = volumes(job: Option<JobId>) -> Vec<Volume>;
-    /// Finds the volume that a bearer token is of; an ended one is found too: its token is a tombstone.
-    Lease = lease(token_sha256: Sha256) -> Option<Volume>;
+    /// Finds what a bearer token stands for; one of an ended volume is found too: it is a tombstone.
+    Lease = lease(token_sha256: Sha256) -> Option<Lease>;
+    /// Records a token that another one gives out.
+    ///
+    /// # Errors
+    /// `unauthorized` for an unknown parent; `replay_conflict`, reason `stale_generation`; `denied` where it would be
+    /// for more than its parent; `too_many` past the bound of a generation.
+    IssueToken = issue_token(new: NewToken) -> ();
 
     /// Finds what is known of a key: a hint; `begin` decides.
     Prior = prior(scope: Scope, key: IdempotencyKey) -> Option<CallState>;

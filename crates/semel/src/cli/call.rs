@@ -26,6 +26,16 @@ pub(crate) struct Args {
     /// The idempotency key; a new one is made, and printed, for a tool that has an effect
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
+    #[command(flatten)]
+    access: Access,
+    /// Seconds to wait for the same call that runs already
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
+}
+
+/// Says where the daemon is, and with which token it is asked.
+#[derive(clap::Args, Debug)]
+pub(super) struct Access {
     /// File that holds the volume's token
     #[arg(long, value_name = "FILE", conflicts_with = "token_stdin")]
     token_file: Option<PathBuf>,
@@ -35,9 +45,6 @@ pub(crate) struct Args {
     /// The daemon's URL [env: SEMEL_URL] [default: its own socket]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Seconds to wait for the same call that runs already
-    #[arg(long, value_name = "SECONDS")]
-    wait: Option<u64>,
 }
 
 fn stdin() -> Result<Vec<u8>, Refusal> {
@@ -53,22 +60,12 @@ fn stdin() -> Result<Vec<u8>, Refusal> {
 /// Runs the command.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let tool = Tool::parse(&args.tool)?;
-    let (env_url, env_token) = config::job_access();
-    if args.token_stdin && args.arguments == "-" {
+    if args.access.token_stdin && args.arguments == "-" {
         return Err(Refusal::new(
             Code::Usage,
             "standard input cannot be both token and arguments",
         ));
     }
-    let token = match (&args.token_file, args.token_stdin, env_token) {
-        (Some(file), _, _) => text(read_input(file, 4096)?)?,
-        (None, true, _) => text(stdin()?)?,
-        (None, false, Some(token)) => token,
-        (None, false, None) => {
-            let why = "no token: give --token-file or --token-stdin, or set SEMEL_TOKEN";
-            return Err(Refusal::new(Code::Unauthorized, why));
-        }
-    };
     let body = match args.arguments.as_str() {
         "-" => stdin()?,
         text => match text.strip_prefix('@') {
@@ -95,19 +92,44 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     if let Some(seconds) = args.wait {
         headers.push(("prefer", format!("wait={seconds}")));
     }
+    let path = format!("/v1/tools/{}", tool.name());
+    let answer = send(&args.access, context, &path, headers, body)?;
+    Ok(Answer::new(pretty(&answer), answer))
+}
+
+/// Sends a request as a job.
+///
+/// # Errors
+/// `unauthorized` where no token is given; `daemon_unreachable`; the daemon's refusal.
+pub(super) fn send(
+    access: &Access,
+    context: &Context,
+    path: &str,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+) -> Result<Value, Refusal> {
+    let (env_url, env_token) = config::job_access();
+    let token = match (&access.token_file, access.token_stdin, env_token) {
+        (Some(file), _, _) => text(read_input(file, 4096)?)?,
+        (None, true, _) => text(stdin()?)?,
+        (None, false, Some(token)) => token,
+        (None, false, None) => {
+            let why = "no token: give --token-file or --token-stdin, or set SEMEL_TOKEN";
+            return Err(Refusal::new(Code::Unauthorized, why));
+        }
+    };
     let ask = Ask {
         method: "POST",
-        path: format!("/v1/tools/{}", tool.name()),
+        path: path.to_owned(),
         token: &token,
         headers,
         body,
         within: None,
     };
-    let answer = match args.url.or(env_url) {
-        Some(url) => client::ask(&Place::Tcp(url), &ask).map_err(client::Unanswered::into_refusal)??,
-        None => Link::new(Arc::new(context.config()?), Absent::Start).job(&ask)?,
-    };
-    Ok(Answer::new(pretty(&answer), answer))
+    match access.url.clone().or(env_url) {
+        Some(url) => client::ask(&Place::Tcp(url), &ask).map_err(client::Unanswered::into_refusal)?,
+        None => Link::new(Arc::new(context.config()?), Absent::Start).job(&ask),
+    }
 }
 
 fn text(bytes: Vec<u8>) -> Result<String, Refusal> {

@@ -23,6 +23,7 @@ mod run;
 mod seal;
 mod serve;
 mod status;
+mod token;
 mod undo;
 mod unseal;
 mod volume;
@@ -65,6 +66,7 @@ enum Command {
     Run(run::Args),
     Serve(serve::Args),
     Call(call::Args),
+    Token(token::Args),
     Seal(seal::Args),
     Unseal(unseal::Args),
     Volume(volume::Args),
@@ -178,6 +180,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Run(args) => run::run(args, context),
         Command::Serve(args) => serve::run(args, context),
         Command::Call(args) => call::run(args, context),
+        Command::Token(args) => token::run(args, context),
         Command::Seal(args) => seal::run(args, context),
         Command::Unseal(args) => unseal::run(args, context),
         Command::Volume(args) => volume::run(args, context),

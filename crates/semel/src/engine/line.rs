@@ -6,7 +6,7 @@ use semel_core::call::{Event, Intent, Note, Outcome, Receipt, Source};
 use semel_core::ids::{AttemptId, ExecutionId, Generation, IdempotencyKey, JobId, RunId};
 use semel_core::pipeline::{RunEnd, Stage};
 use semel_core::record::{Judgement, Record, Restoration, Sealing};
-use semel_core::volume::{End, NewVolume, Role};
+use semel_core::volume::{End, NewToken, NewVolume, Role, Tools};
 use semel_core::{Code, Fingerprint, RelPath};
 use semel_store::journal::LogLine;
 use serde::Serialize;
@@ -120,6 +120,7 @@ impl Line {
                     }
                 }
             }
+            Record::TokenIssued(new) => self.issued(new),
             Record::VolumeLifted { generation, .. } => self.of_volume("volume_lifted", generation),
             Record::VolumeDestroyed { generation, .. } => self.of_volume("volume_destroyed", generation),
             Record::RunStarted(new) => {
@@ -233,6 +234,15 @@ impl Line {
                 self.took_us = None;
             }
         }
+    }
+
+    fn issued(&mut self, new: &NewToken) {
+        self.of_volume("token_issued", &new.generation);
+        let tools = match &new.tools {
+            Tools::All => "every tool".to_owned(),
+            Tools::Only(names) => names.iter().cloned().collect::<Vec<_>>().join(", "),
+        };
+        self.detail = Some(format!("{} for {tools}", new.principal));
     }
 
     fn of_volume(&mut self, event: &str, generation: &Generation) {

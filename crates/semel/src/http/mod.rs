@@ -10,6 +10,7 @@ mod openapi;
 mod problem;
 mod receipts;
 mod stream;
+mod tokens;
 mod tools;
 mod wire_guard;
 
@@ -139,6 +140,7 @@ fn router(app: App) -> Router {
         ));
     Router::new()
         .route("/v1/tools/{tool}", post(tools::call))
+        .route("/v1/tokens", post(tokens::issue))
         .route("/v1/receipts/{key}", get(receipts::get))
         .route("/v1/openapi.json", get(async || axum::Json(openapi())))
         .nest("/v1/admin", admin)
@@ -150,6 +152,7 @@ fn router(app: App) -> Router {
 /// Lists every route with its method, for the tests that probe them all.
 pub(crate) const ROUTES: &[(&str, &str)] = &[
     ("POST", "/v1/tools/{tool}"),
+    ("POST", "/v1/tokens"),
     ("GET", "/v1/receipts/{key}"),
     ("GET", "/v1/openapi.json"),
     ("POST", "/v1/admin/journal"),

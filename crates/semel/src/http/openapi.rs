@@ -17,6 +17,7 @@ pub(crate) fn document() -> Value {
         "/v1/receipts/{key}".to_owned(),
         json!({"get": receipt_operation()}),
     );
+    paths.insert("/v1/tokens".to_owned(), json!({"post": token_operation()}));
     paths.insert(
         "/v1/openapi.json".to_owned(),
         json!({"get": {
@@ -253,6 +254,54 @@ fn receipt_operation() -> Value {
         "summary": "Says what came of a key; an ended token may still ask.",
         "tags": ["tools"],
         "parameters": [{"name": "key", "in": "path", "required": true, "schema": {"type": "string"}}],
+        "responses": responses,
+    })
+}
+
+fn token_operation() -> Value {
+    let mut responses = responses(
+        &[],
+        &[
+            Code::BadInput,
+            Code::EmptyBodyNotReplayable,
+            Code::Unauthorized,
+            Code::Denied,
+            Code::NotFound,
+            Code::ReplayConflict,
+            Code::TooMany,
+            Code::TooLarge,
+            Code::Draining,
+            Code::IoFailed,
+        ],
+    );
+    responses["200"] = json!({
+        "description": "The token; nobody keeps it but the caller.",
+        "content": {"application/json": {"schema": {
+            "type": "object",
+            "required": ["token", "principal", "tools", "generation"],
+            "properties": {
+                "token": {"type": "string"},
+                "principal": {"type": "string"},
+                "tools": {"type": ["array", "null"], "items": {"type": "string"}, "description": "null: every tool"},
+                "job": {"type": "string"},
+                "generation": {"type": "string"},
+            },
+        }}},
+    });
+    let names: Vec<&str> = Tool::callable().map(Tool::name).collect();
+    json!({
+        "operationId": "issue_token",
+        "summary": "Gives out a token for no more than the caller's own, retired with the generation.",
+        "tags": ["tools"],
+        "requestBody": {"required": true, "content": {"application/json": {"schema": {
+            "type": "object",
+            "additionalProperties": false,
+            "minProperties": 1,
+            "properties": {
+                "tools": {"type": "array", "items": {"enum": names}},
+                "name": {"type": "string", "pattern": "^[A-Za-z0-9._:@-]+$", "description": "Makes a principal of its own: its keys are apart from its parent's"},
+            },
+        }}}},
         "responses": responses,
     })
 }

@@ -79,7 +79,7 @@ async fn answered(
     Ok(app.gateway.call(call).await?)
 }
 
-/// Finds the volume of the request's token; a request without a valid one is noise.
+/// Finds the volume of the request's token, as the token sees it; a request without a valid one is noise.
 pub(super) async fn lease(
     app: &App,
     headers: &HeaderMap,
@@ -98,7 +98,7 @@ pub(super) async fn lease(
     {
         app.gateway.unauthorized(tool, source.clone(), refusal).await;
     }
-    found
+    found?.for_tool(tool)
 }
 
 /// Says where a request comes from.

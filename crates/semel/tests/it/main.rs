@@ -36,6 +36,7 @@ mod schemas;
 mod snapshots;
 mod supervised;
 mod tidy;
+mod tokens;
 mod undo;
 mod walks;
 mod wipe;

@@ -59,6 +59,8 @@ laws! {
     volumes::a_generation_is_never_used_twice,
     volumes::a_token_is_given_out_once,
     volumes::a_token_stays_as_a_tombstone,
+    volumes::a_token_gives_out_only_narrower_ones,
+    volumes::keys_of_two_tokens_are_apart_and_end_together,
     volumes::an_older_fence_is_refused,
     volumes::an_ended_generation_begins_nothing,
     volumes::a_clean_end_needs_every_outcome,

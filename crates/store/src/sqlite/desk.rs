@@ -51,6 +51,20 @@ impl Desk {
             | Record::VolumeEnded { generation, .. }
             | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
+            Record::TokenIssued(new) => {
+                let volume = self
+                    .find_volume(&new.generation)?
+                    .ok_or_else(|| lost("a volume"))?;
+                self.append(record, Subject::Job(&volume.job))?;
+                self.execute(
+                    "INSERT INTO tokens (token_sha256, generation, json) VALUES (?1, ?2, ?3)",
+                    (
+                        new.token_sha256.as_bytes(),
+                        new.generation.as_str(),
+                        row::encode(new)?,
+                    ),
+                )
+            }
             Record::CallIntended(intent) => self.intent(record, intent),
             Record::CallReceipted { execution_id, .. }
             | Record::CallAborting { execution_id, .. }

@@ -8,7 +8,7 @@ use semel_core::call::{self, CallState, Outcome};
 use semel_core::ids::{ExecutionId, Generation, JobId, RunId};
 use semel_core::pipeline::{self, Run};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record};
-use semel_core::volume::{self, Volume};
+use semel_core::volume::{self, NewToken, Volume};
 use std::collections::BTreeMap;
 
 /// Is why an entry cannot follow the ones before.
@@ -48,6 +48,8 @@ pub(super) struct Fold {
     pub(super) fence: u64,
     pub(super) attempts: BTreeMap<JobId, u32>,
     pub(super) tokens: BTreeMap<Sha256, Generation>,
+    /// Tokens that others gave out.
+    pub(super) issued: BTreeMap<Sha256, NewToken>,
     pub(super) volumes: BTreeMap<Generation, Volume>,
     pub(super) calls: BTreeMap<Place, Call>,
     pub(super) intents: BTreeMap<ExecutionId, Place>,
@@ -88,6 +90,7 @@ impl Fold {
             | Record::VolumeEnded { generation, .. }
             | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
+            Record::TokenIssued(new) => self.issued(new),
             Record::CallIntended(intent) => {
                 let place = (row::scope(&intent.scope), intent.key.as_str().to_owned());
                 let used = self.intents.insert(intent.execution_id.clone(), place.clone());
@@ -142,6 +145,20 @@ impl Fold {
         } else {
             Ok(())
         }
+    }
+
+    fn issued(&mut self, new: &NewToken) -> Folded {
+        let known = self.tokens.contains_key(&new.token_sha256);
+        if known || self.issued.insert(new.token_sha256, new.clone()).is_some() {
+            return illegal("a bearer token is given out twice");
+        }
+        let parent = self.issued.get(&new.parent_sha256);
+        let root = self.tokens.get(&new.parent_sha256);
+        let of = parent.map(|parent| &parent.generation).or(root);
+        if of != Some(&new.generation) {
+            return illegal("a token is given out by one of another generation");
+        }
+        Ok(())
     }
 
     fn volume(&mut self, record: &Record, generation: &Generation) -> Folded {
@@ -234,6 +251,7 @@ impl Fold {
             | Record::VolumeEnded { generation, .. }
             | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => volume(generation),
+            Record::TokenIssued(new) => volume(&new.generation),
             Record::CallIntended(intent) => Subject::Call(intent),
             Record::CallReceipted { execution_id, .. }
             | Record::CallAborting { execution_id, .. }

@@ -29,7 +29,7 @@ use semel_core::ids::{
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, Judgement, Restoration, Sealing, Sync};
-use semel_core::volume::{Durability, End, NewVolume, Volume};
+use semel_core::volume::{Durability, End, Lease, NewToken, NewVolume, Volume};
 use semel_core::{Code, Refusal, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -240,6 +240,12 @@ impl Journal for SqliteJournal {
         self.settle(move |desk| desk.volume_destroyed(&generation, at))
     }
 
+    fn issue_token(&self, new: NewToken) -> Result<()> {
+        self.ask(Class::Begins, Hint::Known(Sync::Now), move |desk| {
+            desk.issue_token(&new)
+        })
+    }
+
     fn volume(&self, generation: Generation) -> Result<Option<Volume>> {
         self.read(|conn| read::volume(conn, &generation))
     }
@@ -248,7 +254,7 @@ impl Journal for SqliteJournal {
         self.read(|conn| read::volumes(conn, job.as_ref()))
     }
 
-    fn lease(&self, token_sha256: Sha256) -> Result<Option<Volume>> {
+    fn lease(&self, token_sha256: Sha256) -> Result<Option<Lease>> {
         self.read(|conn| read::lease(conn, &token_sha256))
     }
 

@@ -13,7 +13,7 @@ use semel_core::call::{CallState, OpenCall, Scope};
 use semel_core::ids::{ExecutionId, Generation, IdempotencyKey, Incarnation, JobId, UnixMs};
 use semel_core::pipeline::Run;
 use semel_core::record::{Entry, Judgement, Record};
-use semel_core::volume::Volume;
+use semel_core::volume::{Lease, NewToken, Tools, Volume};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -106,12 +106,32 @@ pub(super) fn volumes(conn: &Connection, job: Option<&JobId>) -> Result<Vec<Volu
     }
 }
 
-pub(super) fn lease(conn: &Connection, token: &Sha256) -> Result<Option<Volume>> {
-    row::json(
+pub(super) fn lease(conn: &Connection, token: &Sha256) -> Result<Option<Lease>> {
+    let root: Option<Volume> = row::json(
         conn,
         "SELECT json FROM volumes WHERE token_sha256 = ?1",
         [token.as_bytes()],
-    )
+    )?;
+    if let Some(volume) = root {
+        return Ok(Some(Lease {
+            principal: volume.principal.clone(),
+            tools: Tools::All,
+            volume,
+        }));
+    }
+    let issued: Option<NewToken> = row::json(
+        conn,
+        "SELECT json FROM tokens WHERE token_sha256 = ?1",
+        [token.as_bytes()],
+    )?;
+    let Some(issued) = issued else {
+        return Ok(None);
+    };
+    Ok(volume(conn, &issued.generation)?.map(|volume| Lease {
+        volume,
+        principal: issued.principal,
+        tools: issued.tools,
+    }))
 }
 
 pub(super) fn prior(conn: &Connection, scope: &Scope, key: &IdempotencyKey) -> Result<Option<CallState>> {

@@ -115,6 +115,7 @@ impl<'a> Found<'a> {
                 | Record::VolumeReady { .. }
                 | Record::VolumeEnded { .. }
                 | Record::VolumeLifted { .. }
+                | Record::TokenIssued(_)
                 | Record::VolumeDestroyed { .. }
                 | Record::CallIntended(_)
                 | Record::CallReceipted { .. }

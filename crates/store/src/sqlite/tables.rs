@@ -8,10 +8,11 @@ use super::row::{self, select_calls};
 use super::verify::Faults;
 use crate::error::Result;
 use rusqlite::Connection;
+use semel_core::Sha256;
 use semel_core::ids::{Generation, RunId};
 use semel_core::pipeline::Run;
 use semel_core::record::{Consumption, Judgement};
-use semel_core::volume::Volume;
+use semel_core::volume::{NewToken, Volume};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -33,6 +34,23 @@ impl Fold {
             .map(|(t, g)| (*t.as_bytes(), g.as_str().to_owned()))
             .collect();
         differ("bearer token", &tokens, &stored, faults);
+        let stored = list(conn, "SELECT token_sha256, generation, json FROM tokens", |row| {
+            let told: (String, String) = (row.get(1)?, row.get(2)?);
+            Ok((row.get::<_, [u8; 32]>(0)?, told))
+        })?;
+        let stored = stored.into_iter().filter_map(|(sha256, (generation, json))| {
+            let token: NewToken = told(&json, faults)?;
+            agree(
+                "token",
+                &generation,
+                &token.generation.as_str(),
+                &generation.as_str(),
+                faults,
+            );
+            Some((Sha256::from_bytes(sha256), token))
+        });
+        let stored = stored.collect();
+        differ("issued token", &self.issued, &stored, faults);
         differ("volume", &self.volumes, &volumes(conn, faults)?, faults);
         differ("run", &self.runs, &runs(conn, faults)?, faults);
         differ("verdict", &self.judgements, &judgements(conn, faults)?, faults);

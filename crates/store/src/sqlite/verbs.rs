@@ -11,8 +11,11 @@ use semel_core::ids::{
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record, Restoration, Sealing};
-use semel_core::volume::{End, NewVolume, OUTCOME_UNKNOWN, Volume, VolumeState};
+use semel_core::volume::{End, NewToken, NewVolume, OUTCOME_UNKNOWN, Volume, VolumeState};
 use semel_core::{Code, Refusal};
+
+/// How many tokens a generation gives out at most, beside its own.
+const MOST_TOKENS: u64 = 1000;
 
 impl Desk {
     /// Records that a process began to write.
@@ -68,6 +71,23 @@ impl Desk {
             fencing_token: FencingToken(fence + 1),
         })?;
         self.must_find(&new.generation)
+    }
+
+    /// See [`Journal::issue_token`](crate::Journal::issue_token).
+    pub(super) fn issue_token(&mut self, new: &NewToken) -> Result<()> {
+        let parent = super::read::lease(&self.conn, &new.parent_sha256)?
+            .filter(|parent| parent.volume.generation == new.generation)
+            .ok_or_else(|| Refusal::new(Code::Unauthorized, "the token that gives it out is not known"))?;
+        parent.may_give(new)?;
+        if super::read::lease(&self.conn, &new.token_sha256)?.is_some() {
+            return Err(IllegalRecord("a bearer token is given out twice".to_owned()).into());
+        }
+        let given = "SELECT count(*) FROM tokens WHERE generation = ?1";
+        if self.number(given, [new.generation.as_str()])? >= MOST_TOKENS {
+            let why = format!("a generation gives out at most {MOST_TOKENS} tokens");
+            return Err(Refusal::new(Code::TooMany, why).reason("tokens").into());
+        }
+        self.record(&Record::TokenIssued(Box::new(new.clone())))
     }
 
     /// See [`Journal::volume_ready`](crate::Journal::volume_ready).
@@ -484,7 +504,7 @@ fn fenced(volume: &Volume, fence: FencingToken) -> Result<()> {
 /// Refuses an intent that says of its volume what the volume does not say of itself.
 fn belongs(intent: &Intent, volume: &Volume) -> Result<()> {
     let scope = &intent.scope;
-    let foreign = if scope.principal != volume.principal {
+    let foreign = if !scope.principal.is_part_of(&volume.principal) {
         "principal"
     } else if scope.job != volume.job {
         "job"

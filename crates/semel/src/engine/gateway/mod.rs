@@ -16,6 +16,7 @@ mod recent;
 pub(crate) mod recover;
 mod room;
 mod share;
+pub(crate) mod token;
 pub(crate) mod tool;
 mod undo;
 
@@ -29,7 +30,7 @@ use recent::Recent;
 use semel_core::digest::Sha256;
 use semel_core::ids::{ExecutionId, Generation};
 use semel_core::noise::Sampler;
-use semel_core::volume::Volume;
+use semel_core::volume::{Lease, Volume};
 use semel_core::{Code, Refusal};
 use semel_host::volume::Volume as Disk;
 use std::collections::HashMap;
@@ -175,11 +176,11 @@ impl Gateway {
         limits::IN_FLIGHT.saturating_sub(self.permits.available_permits())
     }
 
-    /// Finds the volume of a bearer token, living or ended.
+    /// Finds what a bearer token stands for, in a living generation or an ended one.
     ///
     /// # Errors
     /// `unauthorized` for no token, a malformed or an unknown one; `store_unavailable`.
-    pub(crate) fn lease(&self, token: Option<&str>) -> Result<Volume, Refusal> {
+    pub(crate) fn lease(&self, token: Option<&str>) -> Result<Lease, Refusal> {
         let unknown = |why: &str| Refusal::new(Code::Unauthorized, why);
         let token = token.ok_or_else(|| unknown("no bearer token was sent"))?;
         if !super::volume::token_shape(token) {

@@ -473,7 +473,7 @@ mod tests {
             assert_eq!(found, (tool.kind() != Kind::Person).then_some(*tool));
         }
         assert_eq!(
-            Tool::GetReceipt as usize + 1,
+            Tool::Undo as usize + 1,
             ROWS.len(),
             "the last tool is the last row"
         );
