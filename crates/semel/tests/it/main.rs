@@ -13,6 +13,7 @@
 mod agents;
 mod broken;
 mod cases;
+mod conformance;
 mod contract;
 mod crash;
 mod daemon;
