@@ -11,6 +11,7 @@
 )]
 
 mod agents;
+mod benches;
 mod broken;
 mod cases;
 mod conformance;
