@@ -8,7 +8,7 @@ from systems import LOAD, RELEASE, Semel, Skipped, load
 SYNCS = "fsync,fdatasync,syncfs,sync_file_range,msync"
 # A sync that found nothing to do is faster than this, in seconds.
 NOTHING = 50e-6
-# What need not be synced before an answer is synced behind it every half second; whatever comes sooner is something else.
+# What need not be synced before an answer is synced behind it every half second; in seconds, with some room.
 CLOCK = 0.4
 
 
@@ -108,7 +108,8 @@ def one_call(place, power):
 
 
 def replays(place, power):
-    """Counts syncs while replays, and nothing else, come in: those of the writer's clock, and others."""
+    """Counts syncs while replays, and nothing else, come in: those that keep the clock of the log, which is synced behind
+    the answers, and those that come sooner."""
     with Fresh(place, power) as system:
         # Each client's one call is made here; what is traced are replays alone.
         how = dict(op="delete", mode="replay", clients=16, prefix="again")
@@ -225,7 +226,7 @@ def all_of(place, power, long):
 
     def no_syncs():
         clock, others, count = replays(place, power)
-        tell("syncs for replays: 0", f"{others}, and {clock} of the log's clock behind them, during {count:,} replays", others == 0 and count > 0)
+        tell("syncs during replays: 0", f"{clock + others} during {count:,} replays: {clock} by the log's clock, {others} sooner, as around a checkpoint", clock + others == 0 and count > 0)
 
     def recovers():
         took, rows, running, said = recovery(place)

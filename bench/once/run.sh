@@ -51,7 +51,7 @@ fi
 if [ ${#places[@]} = 0 ]; then
     dir=${dir:-$scratch} mode=power-best-effort
     echo "place    $dir: no journaled filesystem of our own, so no promise of power: $mode"
-    places=(--place "ext4=$dir")
+    places=(--place "here=$dir")
 else
     echo "place    loop-mounted images, with a journal each: ${places[*]#--place}"
 fi

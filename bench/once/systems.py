@@ -46,10 +46,10 @@ def load(*args, timeout=300):
 
 
 class System:
-    """One system on one disk. `start` gives a running one in a directory of its own; `stop` ends what it started."""
+    """One system; without places of its own it is measured in the first one. `start` gives a running one in a directory of its own; `stop` ends what it started."""
 
     name = ""
-    places = ("ext4",)
+    places = ()
     ops = ("delete",)
 
     def __init__(self):
