@@ -332,3 +332,37 @@ fn a_running_target_is_never_killed() {
         run.json
     );
 }
+
+/// A person who gives up gets the status of the signal, and nothing lives on.
+#[test]
+fn an_interrupted_run_ends_what_it_started() {
+    let tmp = tempfile::tempdir().unwrap();
+    let mut child = bare(&["conformance", "--quiet", "--rounds", "10000"])
+        .env("TMPDIR", tmp.path())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    // It is under way as soon as its target lives.
+    let inside = || {
+        std::fs::read_dir(tmp.path())
+            .unwrap()
+            .next()
+            .map(|dir| dir.unwrap().path())
+    };
+    let lives = || inside().is_some_and(|dir| dir.join("target/semel.sock").exists());
+    while !lives() && child.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    let pid = i32::try_from(child.id()).unwrap();
+    // SAFETY: a signal to a child of ours that was not reaped.
+    #[expect(unsafe_code, reason = "libc is how a test sends a signal")]
+    let sent = unsafe { libc::kill(pid, libc::SIGINT) };
+    assert_eq!(sent, 0);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(
+        std::fs::read_dir(tmp.path()).unwrap().count(),
+        0,
+        "nothing is left behind"
+    );
+}

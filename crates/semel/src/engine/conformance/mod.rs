@@ -111,10 +111,17 @@ pub(crate) fn run(wanted: Wanted, begin: &mut dyn FnMut(&'static str)) -> Result
         rounds: wanted.rounds.max(1),
         run: to_hex(&clock::random::<6>().map_err(host)?),
     };
-    bench.target.lay_out().map_err(down)?;
-    bench.target.up().map_err(down)?;
-    seen_at_all(&bench)?;
-    let rows = play(&mut bench, begin);
+    let ready = bench
+        .target
+        .lay_out()
+        .and_then(|()| bench.target.up())
+        .map_err(down);
+    let rows = match ready.and_then(|()| seen_at_all(&bench)) {
+        Ok(()) => play(&mut bench, begin),
+        // Whoever gave up is told so, and nothing of the target.
+        Err(_) if interrupt.status().is_some() => Vec::new(),
+        Err(refusal) => return Err(refusal),
+    };
     let (name, address) = (adapter.name.clone(), bench.target.host.clone());
     drop(bench);
     let kept = stage.scratch.close().map_err(host)?;

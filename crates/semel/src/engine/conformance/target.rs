@@ -95,6 +95,14 @@ impl<'a> Target<'a> {
         }
     }
 
+    /// Says whether a person wants no more.
+    pub(super) fn go_on(&self) -> Told<()> {
+        match self.stage.cancel.is_cancelled() {
+            true => Err("interrupted".to_owned()),
+            false => Ok(()),
+        }
+    }
+
     fn command(&self, argv: &[String], places: &[(String, String)]) -> Told<Command> {
         let argv: Vec<String> = argv.iter().map(|arg| fill(arg, places)).collect();
         let (program, args) = argv.split_first().ok_or("a command is empty")?;
@@ -114,6 +122,7 @@ impl<'a> Target<'a> {
 
     /// Starts it if it is ours and does not run, and waits until it answers.
     pub(super) fn up(&mut self) -> Told<()> {
+        self.go_on()?;
         if let Life::Runs(running) = &self.life
             && running.ended()
         {

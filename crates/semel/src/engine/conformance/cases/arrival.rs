@@ -24,6 +24,7 @@ pub(super) const SIMULTANEOUS: Case = Case {
         tale.due = bench.rounds;
         let mut told = BTreeSet::new();
         for _ in 0..bench.rounds {
+            bench.target.go_on()?;
             told.extend(at_once(bench, tale, &workspace)?);
         }
         tale.tell(format!("{} rounds of {AT_ONCE}: {}", bench.rounds, all_of(told)));
@@ -193,6 +194,7 @@ pub(super) const DISCONNECT: Case = Case {
         let workspace = bench.open()?;
         let mut told = BTreeSet::new();
         for _ in 0..bench.rounds {
+            bench.target.go_on()?;
             for (what, away) in [
                 ("half", Away::Half),
                 ("whole", Away::Whole),
