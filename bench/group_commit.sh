@@ -52,7 +52,7 @@ counted() { "$bin/semel" --quiet --json --state "$1" status | members daemon.jou
 
 for durability in "$mode" process; do
     state=$dir/state-$durability
-    "$bin/semel" --quiet --state "$state" serve >"$scratch/serve.txt" 2>&1 &
+    "$bin/semel" --quiet --state "$state" serve --listen 127.0.0.1:0 >"$scratch/serve.txt" 2>&1 &
     daemon=$!
     for _ in $(seq 100); do [ -S "$state/semel.sock" ] && break; sleep 0.05; done
     echo "== the whole gateway, $clients HTTP clients, each call write_file under a new key, durability $durability"

@@ -147,7 +147,7 @@ def recovery(place, rows=100_000, flying=64):
         caller.kill()
         caller.wait()
         (home / "state/semel.sock").unlink(missing_ok=True)
-        argv = [RELEASE / "semel", "--json", "--state", home / "state", "serve"]
+        argv = [RELEASE / "semel", "--json", "--state", home / "state", "serve", "--listen", "127.0.0.1:0"]
         since = time.monotonic()
         process = subprocess.Popen([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         system.processes.append(process)

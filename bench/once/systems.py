@@ -111,7 +111,7 @@ class Semel(System):
         self.name, self.ops = f"semel {durability}", ("delete", "write")
 
     def serve(self, directory, *more):
-        argv = [RELEASE / "semel", "--quiet", "--json", "--state", directory / "state", "serve", *more]
+        argv = [RELEASE / "semel", "--quiet", "--json", "--state", directory / "state", "serve", "--listen", "127.0.0.1:0", *more]
         return self.spawn(argv, directory)
 
     def up(self, directory, *more):

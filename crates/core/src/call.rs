@@ -4,9 +4,10 @@
 //! check policies or touch files.
 
 use crate::code::{Code, Refusal};
-use crate::digest::{Fingerprint, Sha256};
+use crate::digest::Fingerprint;
+use crate::effect::{Changed, Effect};
 use crate::ids::{
-    AttemptId, ExecutionId, FencingToken, FileId, Generation, IdempotencyKey, JobId, Principal, UnixMs,
+    AttemptId, ExecutionId, FencingToken, Generation, IdempotencyKey, JobId, Principal, UnixMs,
 };
 use crate::path::RelPath;
 use crate::record::{IllegalRecord, Record};
@@ -39,38 +40,10 @@ pub struct Source {
     pub user_agent: Option<String>,
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
-}
-
-/// Is the evidence by which recovery tells whether an effect happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "effect", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Effect {
-    /// A staged file takes a name.
-    Install {
-        /// The staged file.
-        staged: FileId,
-        /// The digest of its content.
-        sha256: Sha256,
-        /// The length of its content.
-        size_bytes: u64,
-        /// What held the name before; `None` where the name was free.
-        before: Option<Before>,
-    },
-    /// A name is taken away; what it named goes to `trash/`.
-    Remove {
-        /// What the name names.
-        before: Before,
-    },
-}
-
-/// Is what a name named before the effect.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Before {
-    /// Which file.
-    pub id: FileId,
-    /// The digest of its content; `None` for what has none (a symbolic link), or above the bound for digests.
-    pub sha256: Option<Sha256>,
+    /// Who was at the other end: `tcp:ADDRESS:PORT`, or `unix:pid=PID,uid=UID`.
+    pub peer: Option<String>,
+    /// The revision of the MCP specification that it spoke.
+    pub mcp_era: Option<String>,
 }
 
 /// Is what is to be done, recorded before it is done.
@@ -85,12 +58,12 @@ pub struct Intent {
     pub key: IdempotencyKey,
     /// What the call says, so that another call under the key is seen.
     pub fingerprint: Fingerprint,
+    /// By which rules `fingerprint` was made; a retry is compared by them.
+    pub fingerprint_version: FingerprintVersion,
     /// The tool.
     pub tool: String,
-    /// The path, as the caller means it.
+    /// The path, as the caller means it; the root for a call on many paths.
     pub path: RelPath,
-    /// The path that is acted on, after links inside the root were followed.
-    pub resolved: RelPath,
     /// The attempt.
     pub attempt: AttemptId,
     /// The generation whose files are touched.
@@ -99,22 +72,29 @@ pub struct Intent {
     pub fencing_token: FencingToken,
     /// What the volume's calls survive; see [`Intent::survives`].
     pub durability: Durability,
-    /// The evidence to look for.
-    pub effect: Effect,
-    /// Facts that the receipt of a recovered call is made from.
-    pub result: ResultFacts,
+    /// What is done, in this order: all of it, or nothing. Each leaves evidence under its own slot.
+    pub effects: Vec<Effect>,
+    /// What the answer says beyond the effects.
+    pub facts: Facts,
     /// Where it came from.
     pub source: Source,
     /// When.
     pub at: UnixMs,
 }
 
-/// Holds what an answer says beyond the effect itself.
+/// Names the rules by which a fingerprint is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FingerprintVersion(pub u16);
+
+/// Holds what an answer says beyond the effects themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ResultFacts {
-    /// Says that the pre-image had other names, which keep the old content.
-    pub hard_link_broken: Option<u64>,
+pub struct Facts {
+    /// How many places an edit replaced.
+    pub replacements: Option<u64>,
+    /// Says where a patch was not applied exactly as it says.
+    pub notes: Vec<String>,
 }
 
 /// Is what came of a call.
@@ -127,6 +107,14 @@ pub struct Receipt {
     pub outcome: Outcome,
     /// Says that recovery wrote it from the evidence.
     pub recovered: Option<Recovered>,
+    /// Says that a person settled it.
+    pub resolved: Option<Resolved>,
+    /// Names a call under another key that asked for the very same, not long before.
+    pub possible_duplicate_of: Option<ExecutionId>,
+    /// How long it took, from the call's arrival; not known of a call that recovery settled.
+    pub took_us: Option<u64>,
+    /// How much of it was waiting: for a path, or for the same call that ran already.
+    pub waited_us: Option<u64>,
 }
 
 /// Is the answer to a call.
@@ -142,20 +130,32 @@ pub enum Outcome {
     },
 }
 
-/// Is the answer to a call whose effect happened.
+/// Is the answer to a call whose effects happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Done {
-    /// The path acted on.
-    pub path: RelPath,
-    /// The digest before; `None` where there was nothing.
-    pub sha256_before: Option<Sha256>,
-    /// The digest after; `None` where there is nothing.
-    pub sha256_after: Option<Sha256>,
-    /// The length after.
-    pub size_bytes: Option<u64>,
-    /// See [`ResultFacts::hard_link_broken`].
-    pub hard_link_broken: Option<u64>,
+    /// What became of each path, in the order of the effects; empty where there was nothing to do.
+    pub changed: Vec<Changed>,
+}
+
+/// Says that a person settled an outcome that could not be told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resolved {
+    /// Who, by their own word.
+    pub by: String,
+    /// Why, in words.
+    pub note: String,
+}
+
+/// Says that what was done of a call is taken back, recorded before it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Aborting {
+    /// With what the call is refused once it is taken back; `None` frees its key.
+    pub refusal: Option<Refusal>,
+    /// Why, in words.
+    pub why: String,
 }
 
 /// Marks a receipt that recovery wrote.
@@ -180,28 +180,11 @@ impl Intent {
         }
     }
 
-    /// Makes the answer of this call, given that its effect happened.
+    /// Makes the answer of this call, given that its effects happened.
     #[must_use]
     pub fn done(&self) -> Done {
-        let (sha256_before, sha256_after, size_bytes) = match &self.effect {
-            Effect::Install {
-                sha256,
-                size_bytes,
-                before,
-                ..
-            } => (
-                before.as_ref().and_then(|b| b.sha256),
-                Some(*sha256),
-                Some(*size_bytes),
-            ),
-            Effect::Remove { before } => (before.sha256, None, None),
-        };
         Done {
-            path: self.resolved.clone(),
-            sha256_before,
-            sha256_after,
-            size_bytes,
-            hard_link_broken: self.result.hard_link_broken,
+            changed: self.effects.iter().map(Effect::changed).collect(),
         }
     }
 }
@@ -232,6 +215,8 @@ pub struct Note {
     pub source: Source,
     /// How long it took.
     pub took_us: u64,
+    /// How much of it was waiting: for a path, or for the same call that ran already.
+    pub waited_us: Option<u64>,
     /// When.
     pub at: UnixMs,
 }
@@ -251,16 +236,45 @@ pub enum Event {
         /// And this finer reason.
         reason: Option<String>,
     },
+    /// So many refusals left no note of their own since the last such note: noise is counted, sampled, bounded.
+    Suppressed {
+        /// With this code.
+        code: Code,
+        /// How many.
+        count: u64,
+    },
+}
+
+/// Is a call whose outcome is not recorded yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenCall {
+    /// What is to be done.
+    pub intent: Intent,
+    /// Says that what was done is taken back.
+    pub aborting: Option<Aborting>,
+}
+
+/// Is how a person settles an outcome that could not be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Settled {
+    /// The effects happened: the key gets its receipt.
+    Happened,
+    /// They did not, or were taken back by hand: the key is free.
+    NeverHappened,
 }
 
 /// Is what the journal knows of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case", deny_unknown_fields)]
 pub enum CallState {
-    /// Its effect is under way.
+    /// Its effects are under way.
     Running {
         /// What is to be done.
         intent: Box<Intent>,
+        /// Says that what was done is taken back.
+        aborting: Option<Aborting>,
     },
     /// It has its receipt.
     Finished {
@@ -283,7 +297,9 @@ impl CallState {
     #[must_use]
     pub fn intent(&self) -> &Intent {
         match self {
-            Self::Running { intent } | Self::Finished { intent, .. } | Self::Unknown { intent, .. } => intent,
+            Self::Running { intent, .. } | Self::Finished { intent, .. } | Self::Unknown { intent, .. } => {
+                intent
+            }
         }
     }
 }
@@ -291,8 +307,8 @@ impl CallState {
 /// Is what a caller asks for, once it is understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What the call says.
-    pub fingerprint: Fingerprint,
+    /// What the call says, by the rules of each version that is still known, newest first.
+    pub fingerprints: Vec<(FingerprintVersion, Fingerprint)>,
     /// The tool.
     pub tool: String,
     /// The path, as the caller means it.
@@ -306,8 +322,8 @@ pub enum Decision {
     Execute,
     /// It ran: answer from the receipt.
     Replay {
-        /// The execution that ran.
-        execution_id: ExecutionId,
+        /// What was to be done, and by which execution.
+        intent: Box<Intent>,
         /// What came of it.
         receipt: Receipt,
     },
@@ -342,7 +358,7 @@ pub fn admit(prior: Option<&CallState>, request: &Request) -> Decision {
             execution_id: intent.execution_id.clone(),
         },
         CallState::Finished { receipt, .. } => Decision::Replay {
-            execution_id: intent.execution_id.clone(),
+            intent: Box::new(intent.clone()),
             receipt: receipt.clone(),
         },
         CallState::Unknown { why, .. } => Decision::Refuse(
@@ -356,7 +372,10 @@ fn difference(intent: &Intent, request: &Request) -> Option<&'static str> {
         Some("tool_mismatch")
     } else if intent.path != request.path {
         Some("path_mismatch")
-    } else if intent.fingerprint != request.fingerprint {
+    } else if !request
+        .fingerprints
+        .contains(&(intent.fingerprint_version, intent.fingerprint))
+    {
         Some("body_mismatch")
     } else {
         None
@@ -368,46 +387,59 @@ fn difference(intent: &Intent, request: &Request) -> Option<&'static str> {
 /// # Errors
 /// [`IllegalRecord`] where the record cannot follow the state.
 pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallState>, IllegalRecord> {
-    let illegal = |what: &str| IllegalRecord(what.to_owned());
-    let same = |intent: &Intent, id: &ExecutionId| intent.execution_id == *id;
     match record {
         Record::CallIntended(intent) => match prior {
             None => Ok(Some(CallState::Running {
                 intent: intent.clone(),
+                aborting: None,
             })),
-            Some(_) => Err(illegal("an intent for a key that is known")),
+            Some(_) => Err(IllegalRecord("an intent for a key that is known".to_owned())),
+        },
+        Record::CallAborting {
+            execution_id,
+            aborting,
+            ..
+        } => match prior {
+            Some(CallState::Running {
+                intent,
+                aborting: None,
+            }) if intent.execution_id == *execution_id => Ok(Some(CallState::Running {
+                intent,
+                aborting: Some(aborting.clone()),
+            })),
+            _ => Err(IllegalRecord(
+                "a call is taken back that is not running".to_owned(),
+            )),
         },
         Record::CallReceipted {
             execution_id,
             receipt,
-        } => match prior {
-            Some(CallState::Running { intent }) if same(&intent, execution_id) => {
-                Ok(Some(CallState::Finished {
-                    intent,
-                    receipt: receipt.clone(),
-                }))
-            }
-            _ => Err(illegal("a receipt for a call that is not running")),
-        },
-        Record::CallFreed { execution_id, .. } => match prior {
-            Some(CallState::Running { intent }) if same(&intent, execution_id) => Ok(None),
-            _ => Err(illegal("a call is freed that is not running")),
-        },
+        } => {
+            let intent = unsettled(prior, execution_id, receipt.resolved.as_ref())?;
+            Ok(Some(CallState::Finished {
+                intent,
+                receipt: receipt.clone(),
+            }))
+        }
+        Record::CallFreed {
+            execution_id,
+            resolved,
+            ..
+        } => unsettled(prior, execution_id, resolved.as_ref()).map(|_| None),
         Record::CallUnknown {
             execution_id, why, ..
-        } => match prior {
-            Some(CallState::Running { intent }) if same(&intent, execution_id) => {
-                Ok(Some(CallState::Unknown {
-                    intent,
-                    why: why.clone(),
-                }))
-            }
-            _ => Err(illegal("the outcome of a call is unknown that is not running")),
-        },
+        } => {
+            let intent = unsettled(prior, execution_id, None)?;
+            Ok(Some(CallState::Unknown {
+                intent,
+                why: why.clone(),
+            }))
+        }
         Record::DaemonStarted { .. }
         | Record::VolumeOpened { .. }
         | Record::VolumeReady { .. }
         | Record::VolumeEnded { .. }
+        | Record::VolumeLifted { .. }
         | Record::VolumeDestroyed { .. }
         | Record::CallNoted(_)
         | Record::RunStarted(_)
@@ -417,6 +449,25 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::CertificateConsumed(_)
         | Record::DraftSealed(_)
         | Record::WorktreeRestored(_) => Ok(prior),
+    }
+}
+
+/// Gives the intent of a call that can still be settled: one that runs, or, by a person alone, one whose outcome is
+/// unknown.
+fn unsettled(
+    prior: Option<CallState>,
+    execution_id: &ExecutionId,
+    resolved: Option<&Resolved>,
+) -> Result<Box<Intent>, IllegalRecord> {
+    match (prior, resolved) {
+        (Some(CallState::Running { intent, .. }), _) | (Some(CallState::Unknown { intent, .. }), Some(_))
+            if intent.execution_id == *execution_id =>
+        {
+            Ok(intent)
+        }
+        _ => Err(IllegalRecord(
+            "the end of a call that cannot be settled so".to_owned(),
+        )),
     }
 }
 

@@ -4,12 +4,15 @@
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
 pub mod attempt;
+pub mod audit;
 pub mod call;
 pub mod canonical;
 pub mod certificate;
+pub mod checkpoint;
 pub mod code;
 pub mod confinement;
 pub mod digest;
+pub mod effect;
 pub mod gate;
 pub mod git_tree;
 pub mod ids;
@@ -17,8 +20,11 @@ pub mod ignore;
 pub mod install;
 pub mod installer;
 pub mod job;
+pub mod key_header;
 pub mod lockset;
 pub mod manifest;
+pub mod noise;
+pub mod patch;
 pub mod path;
 pub mod pipeline;
 pub mod record;

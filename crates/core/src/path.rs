@@ -6,6 +6,7 @@
 use crate::code::{Code, Refusal};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
+use unicode_normalization::UnicodeNormalization as _;
 
 /// Names a place beneath a root, lexically normalised: no `.`, no `..`, no empty component.
 ///
@@ -46,9 +47,6 @@ impl RelPath {
         if bytes.first() == Some(&b'/') {
             return Err(escapes("an absolute path leads out of the root"));
         }
-        if bytes.first() == Some(&b'~') {
-            return Err(escapes("a home directory lies outside of the root"));
-        }
         let mut parts: Vec<&[u8]> = Vec::new();
         for part in bytes.split(|b| *b == b'/') {
             match part {
@@ -60,6 +58,10 @@ impl RelPath {
                 }
                 _ => parts.push(part),
             }
+        }
+        // Asked of the normal form, which the journal keeps and reads again: `./~` is `~`.
+        if parts.first().is_some_and(|part| part.starts_with(b"~")) {
+            return Err(escapes("a home directory lies outside of the root"));
         }
         let long = parts.iter().any(|part| part.len() > LONGEST_COMPONENT);
         if bytes.len() > LONGEST || long || parts.len() > DEEPEST {
@@ -116,6 +118,13 @@ impl RelPath {
         }
         bytes.extend_from_slice(name);
         RelPath::parse(&bytes)
+    }
+
+    /// Says whether it lies below another path.
+    #[must_use]
+    pub fn is_below(&self, other: &RelPath) -> bool {
+        let (mut mine, theirs) = (self.components(), other.components());
+        theirs.into_iter().all(|part| mine.next() == Some(part)) && mine.next().is_some()
     }
 
     /// Says whether the path lies in a directory that belongs to git.
@@ -175,6 +184,22 @@ impl core::fmt::Debug for RelPath {
     }
 }
 
+/// Folds a name so that all names that some filesystem takes for one become equal: by case and by composition.
+///
+/// Different names may become equal, too: it is for locks, never for deciding what a name names.
+#[must_use]
+pub fn folded(name: &[u8]) -> Vec<u8> {
+    let Ok(text) = core::str::from_utf8(name) else {
+        return name.to_ascii_lowercase();
+    };
+    if text.is_ascii() {
+        return name.to_ascii_lowercase();
+    }
+    let upper: String = text.nfkd().flat_map(char::to_uppercase).collect();
+    let lower: String = upper.nfkd().flat_map(char::to_lowercase).collect();
+    lower.into_bytes()
+}
+
 /// Makes bytes fit to be shown: printable text stays, everything else is escaped.
 #[must_use]
 pub fn shown(bytes: &[u8]) -> String {
@@ -217,7 +242,7 @@ mod tests {
         ] {
             assert_eq!(parse(given), Ok(normal.to_owned()), "{given}");
         }
-        for given in ["/a", "..", "a/../..", "../a", "~", "~/x", "//"] {
+        for given in ["/a", "..", "a/../..", "../a", "~", "~/x", "//", "./~", "a/../~x"] {
             assert_eq!(parse(given), Err(Code::PathEscapesRoot), "{given}");
         }
         assert_eq!(parse("a\0b"), Err(Code::BadInput));
@@ -239,12 +264,31 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_path_that_parses_is_normal_and_survives_the_wire(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn a_path_that_parses_is_normal_and_survives_the_wire(
+            bytes in proptest::collection::vec(
+                prop_oneof![any::<u8>(), prop::sample::select(b"./~b64:".to_vec())], 0..40,
+            ),
+        ) {
             if let Ok(path) = RelPath::parse(&bytes) {
                 prop_assert!(path.components().all(|c| c != b".." && c != b"." && !c.is_empty()));
                 prop_assert_eq!(RelPath::parse(path.as_bytes()).unwrap(), path.clone());
                 prop_assert_eq!(RelPath::try_from(path.to_wire()).unwrap(), path);
             }
         }
+    }
+
+    #[test]
+    fn names_that_a_filesystem_may_take_for_one_fold_to_one() {
+        for (a, b) in [
+            ("readme", "README"),
+            ("stra\u{df}e", "STRASSE"),
+            ("\u{e9}", "e\u{301}"),
+            ("\u{17f}", "S"),
+            ("\u{212b}", "\u{e5}"),
+        ] {
+            assert_eq!(folded(a.as_bytes()), folded(b.as_bytes()), "{a} {b}");
+        }
+        assert_ne!(folded(b"a"), folded(b"b"));
+        assert_eq!(folded(b"\xffA"), folded(b"\xffa"));
     }
 }

@@ -225,9 +225,11 @@ pub fn apply(prior: Option<Run>, record: &Record) -> Result<Option<Run>, Illegal
         | Record::VolumeOpened { .. }
         | Record::VolumeReady { .. }
         | Record::VolumeEnded { .. }
+        | Record::VolumeLifted { .. }
         | Record::VolumeDestroyed { .. }
         | Record::CallIntended(_)
         | Record::CallReceipted { .. }
+        | Record::CallAborting { .. }
         | Record::CallFreed { .. }
         | Record::CallUnknown { .. }
         | Record::CallNoted(_)

@@ -3,7 +3,7 @@
 //! The live path and the recovery fold the *same* records through the same `apply` of `call`, `volume` and
 //! `pipeline`. This module does *not* say how records are kept; that is the store's.
 
-use crate::call::{Intent, Note, Receipt};
+use crate::call::{Aborting, Intent, Note, Receipt, Resolved};
 use crate::code::Refusal;
 use crate::digest::{Hasher, Sha256};
 use crate::ids::{
@@ -58,6 +58,13 @@ pub enum Record {
         /// When.
         at: UnixMs,
     },
+    /// The mark of a volume that was dirty for an unknown outcome alone is lifted: a person settled all of them.
+    VolumeLifted {
+        /// Which volume.
+        generation: Generation,
+        /// When.
+        at: UnixMs,
+    },
     /// The files of an ended volume were freed.
     VolumeDestroyed {
         /// Which volume.
@@ -74,12 +81,23 @@ pub enum Record {
         /// What came of it.
         receipt: Receipt,
     },
-    /// Recovery proved that a call had no effect; its key is free again.
+    /// What was done of a call is taken back; its outcome follows.
+    CallAborting {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Why, and what it is refused with.
+        aborting: Aborting,
+        /// When.
+        at: UnixMs,
+    },
+    /// It is proven that a call had no effect; its key is free again.
     CallFreed {
         /// Which execution.
         execution_id: ExecutionId,
         /// The evidence, in words.
         why: String,
+        /// Says that a person settled it.
+        resolved: Option<Resolved>,
         /// When.
         at: UnixMs,
     },
@@ -207,7 +225,9 @@ pub struct Restoration {
 /// Says when a record has to be on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sync {
-    /// Whenever the store syncs next; a power cut may lose it.
+    /// Whenever the store syncs for another reason: it asks for no sync of its own. A power cut may lose it.
+    Whenever,
+    /// Soon, without anyone waiting; a power cut may lose it.
     Later,
     /// Before anyone is told.
     Now,
@@ -221,7 +241,9 @@ impl Record {
             Record::DaemonStarted { at, .. }
             | Record::VolumeReady { at, .. }
             | Record::VolumeEnded { at, .. }
+            | Record::VolumeLifted { at, .. }
             | Record::VolumeDestroyed { at, .. }
+            | Record::CallAborting { at, .. }
             | Record::CallFreed { at, .. }
             | Record::CallUnknown { at, .. }
             | Record::RunStaged { at, .. }
@@ -242,22 +264,26 @@ impl Record {
     ///
     /// # Durability
     /// Records of calls in a volume of durability `process` survive the death of the process without a sync,
-    /// since another boot makes the generation dirty and retires its keys. Notes have no effect to protect.
+    /// since another boot makes the generation dirty and retires its keys. Notes have no effect to protect: replays,
+    /// reads and refusals cost no sync at all, not even later.
     #[must_use]
     pub fn sync(&self, call: Durability) -> Sync {
         match self {
             Record::CallIntended(_)
             | Record::CallReceipted { .. }
+            | Record::CallAborting { .. }
             | Record::CallFreed { .. }
             | Record::CallUnknown { .. } => match call {
                 Durability::Process => Sync::Later,
                 Durability::Power | Durability::PowerBestEffort => Sync::Now,
             },
-            Record::CallNoted(_) | Record::WorktreeRestored(_) => Sync::Later,
+            Record::CallNoted(_) => Sync::Whenever,
+            Record::WorktreeRestored(_) => Sync::Later,
             Record::DaemonStarted { .. }
             | Record::VolumeOpened { .. }
             | Record::VolumeReady { .. }
             | Record::VolumeEnded { .. }
+            | Record::VolumeLifted { .. }
             | Record::VolumeDestroyed { .. }
             | Record::RunStarted(_)
             | Record::RunStaged { .. }

@@ -1,32 +1,48 @@
 //! Recovery: what became of the calls that were running when the gateway died?
 //!
 //! The filesystem itself is the evidence. This module decides from what was seen; it does *not* look, and what
-//! it plans has no new effect on any file that an agent can name.
+//! it plans has no new effect on any file that an agent can name: a call that was half done is taken back.
 
-use crate::call::{Effect, Intent};
-use crate::ids::{ExecutionId, FileId};
+use crate::call::{Aborting, Intent};
+use crate::effect::Effect;
+use crate::ids::FileId;
 use serde::{Deserialize, Serialize};
 
-/// Is what was seen of one open intent.
+/// Is what was seen of one effect of an open intent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observation {
-    /// What lies at `staging/<execution_id>`.
+    /// What lies at its slot in `staging/`.
     pub staged: Option<FileId>,
-    /// What lies at `trash/<execution_id>`.
+    /// What lies at its slot in `trash/`; of a restoration, at the slot where it was kept.
     pub trashed: Option<FileId>,
-    /// What the target's name names now.
+    /// What the path names now; of a move, the name that is given up.
     pub target: Option<FileId>,
+    /// Of a move: what the name that is taken names now.
+    pub destination: Option<FileId>,
+    /// The permissions of what the path names now.
+    pub mode: Option<u32>,
 }
 
-/// Says what is to be tidied once the outcome is recorded; none of it can be named by an agent.
+/// Says in which boot the intent was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Boot {
+    /// In this one: the kernel has forgotten nothing.
+    Same,
+    /// In an earlier one: a power cut may have kept one side of a rename and lost the other.
+    Other,
+}
+
+/// Says what is to be tidied of one effect; none of it can be named by an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tidy {
     /// Nothing.
     Nothing,
-    /// The staged file is dropped.
+    /// What is staged is dropped.
     DropStaged,
+    /// What is staged is dropped, and the second name in `trash/` of what it was to replace.
+    DropBoth,
     /// The pre-image, exchanged out into `staging/`, goes to `trash/`.
     KeepPreImage,
 }
@@ -34,19 +50,26 @@ pub enum Tidy {
 /// Is what became of one open intent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// The effect happened: it gets its receipt.
+    /// All of it happened: it gets its receipt.
     Happened {
         /// The evidence, in words.
         evidence: String,
-        /// What is tidied afterwards.
-        tidy: Tidy,
+        /// What is tidied, effect by effect.
+        tidy: Vec<Tidy>,
     },
-    /// It did not: the key is freed.
+    /// None of it did, or all was taken back: the key is freed, or the refusal recorded.
     NeverHappened {
         /// The evidence, in words.
         evidence: String,
-        /// What is tidied afterwards.
-        tidy: Tidy,
+        /// What is tidied, effect by effect.
+        tidy: Vec<Tidy>,
+    },
+    /// The first effects happened, and are taken back, the last first; then it is looked at again.
+    RollBack {
+        /// The evidence, in words.
+        evidence: String,
+        /// How many happened.
+        happened: usize,
     },
     /// It cannot be told; nothing is touched.
     Unknown {
@@ -55,89 +78,174 @@ pub enum Resolution {
     },
 }
 
-/// Decides what became of one open intent, within one boot.
-///
-/// `staging/` and `trash/` alone decide: no agent can write there, and each holds at most what the execution
-/// put there. The target decides nothing: whatever it names now, an outside process may have put there.
+/// Is what became of one effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    Happened(&'static str, Tidy),
+    Never(&'static str, Tidy),
+    Unknown(&'static str),
+}
+
+/// Decides what became of one open intent from what was seen of each of its effects.
 #[must_use]
-pub fn resolve(intent: &Intent, seen: &Observation) -> Resolution {
-    match &intent.effect {
-        Effect::Install { staged, before, .. } => install(staged, before.as_ref().map(|b| &b.id), seen),
-        Effect::Remove { before } => remove(&before.id, seen),
+pub fn resolve(intent: &Intent, aborting: Option<&Aborting>, seen: &[Observation], boot: Boot) -> Resolution {
+    if seen.len() != intent.effects.len() {
+        return unknown("not every effect was looked at");
     }
-}
-
-fn install(staged: &FileId, before: Option<&FileId>, seen: &Observation) -> Resolution {
-    match (&seen.staged, &seen.trashed) {
-        (Some(there), None) if there == staged => Resolution::NeverHappened {
-            evidence: "the staged file still lies in staging".to_owned(),
-            tidy: Tidy::DropStaged,
-        },
-        (Some(there), None) if Some(there) == before => Resolution::Happened {
-            evidence: "the pre-image lies in staging".to_owned(),
-            tidy: Tidy::KeepPreImage,
-        },
-        (None, Some(there)) if Some(there) == before => Resolution::Happened {
-            evidence: "the pre-image lies in trash".to_owned(),
-            tidy: Tidy::Nothing,
-        },
-        (None, None) if before.is_none() => Resolution::Happened {
-            evidence: "the staged file left staging for a name that was free".to_owned(),
-            tidy: Tidy::Nothing,
-        },
-        _ => Resolution::Unknown {
-            evidence: "staging and trash hold neither the staged file nor the pre-image".to_owned(),
-        },
+    let mut fates = Vec::with_capacity(seen.len());
+    for (effect, seen) in intent.effects.iter().zip(seen) {
+        match fate(effect, seen, boot) {
+            Fate::Unknown(evidence) => return unknown(evidence),
+            known => fates.push(known),
+        }
     }
-}
-
-fn remove(target: &FileId, seen: &Observation) -> Resolution {
-    match (&seen.trashed, &seen.target) {
-        (Some(there), _) if there == target => Resolution::Happened {
-            evidence: "the removed file lies in trash".to_owned(),
-            tidy: Tidy::Nothing,
-        },
-        (None, _) => Resolution::NeverHappened {
-            evidence: "trash holds nothing of this execution".to_owned(),
-            tidy: Tidy::Nothing,
-        },
-        (Some(_), _) => Resolution::Unknown {
-            evidence: "trash holds another file than the one that was to be removed".to_owned(),
-        },
+    let happened = fates
+        .iter()
+        .take_while(|fate| matches!(fate, Fate::Happened(..)))
+        .count();
+    let all = fates
+        .iter()
+        .filter(|fate| matches!(fate, Fate::Happened(..)))
+        .count();
+    if happened != all {
+        return unknown("a later effect happened, but an earlier one did not");
     }
-}
-
-/// Decides what became of one open intent, across boots: what staging and trash say must be what the target says.
-///
-/// A power cut may have kept one side of a rename and lost the other.
-#[must_use]
-pub fn resolve_across_boots(intent: &Intent, seen: &Observation) -> Resolution {
-    let (before, after) = match &intent.effect {
-        Effect::Install { staged, before, .. } => (before.as_ref().map(|b| &b.id), Some(staged)),
-        Effect::Remove { before } => (Some(&before.id), None),
+    let tidy = fates
+        .iter()
+        .map(|fate| match fate {
+            Fate::Happened(_, tidy) | Fate::Never(_, tidy) => *tidy,
+            Fate::Unknown(_) => Tidy::Nothing,
+        })
+        .collect();
+    let evidence = match &fates[..] {
+        [] => "there was nothing to do".to_owned(),
+        [Fate::Happened(why, _) | Fate::Never(why, _) | Fate::Unknown(why)] => (*why).to_owned(),
+        many => format!("{happened} of {} effects happened", many.len()),
     };
-    let agreed = |resolution: Resolution, target: Option<&FileId>| {
-        if seen.target.as_ref() == target {
-            resolution
-        } else {
-            Resolution::Unknown {
-                evidence: "after another boot, the target disagrees with staging and trash".to_owned(),
+    if happened == fates.len() && aborting.is_none() {
+        Resolution::Happened { evidence, tidy }
+    } else if happened == 0 {
+        Resolution::NeverHappened { evidence, tidy }
+    } else {
+        Resolution::RollBack { evidence, happened }
+    }
+}
+
+fn unknown(evidence: &str) -> Resolution {
+    Resolution::Unknown {
+        evidence: evidence.to_owned(),
+    }
+}
+
+/// Decides what became of one effect.
+///
+/// Within one boot `staging/` and `trash/` alone decide wherever the effect goes through them: no agent can write
+/// there, and each holds at most what the execution put there. What a name names now, an outside process may have put
+/// there. Across boots, the name has to agree.
+fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
+    match effect {
+        Effect::Install { staged, before, .. } => {
+            let before = before.as_ref().map(|b| &b.id);
+            agreed(install(staged, before, seen), seen, (before, Some(staged)), boot)
+        }
+        Effect::Remove { before, .. } => {
+            agreed(remove(&before.id, seen), seen, (Some(&before.id), None), boot)
+        }
+        Effect::RemoveEmpty { id, .. } => match &seen.target {
+            None => Fate::Happened("the empty directory is gone", Tidy::Nothing),
+            Some(there) if there == id => Fate::Never("the empty directory is still there", Tidy::Nothing),
+            Some(_) => Fate::Unknown("something else stands where the empty directory stood"),
+        },
+        Effect::Move { what, .. } => {
+            let here = seen.target.as_ref() == Some(&what.id);
+            let there = seen.destination.as_ref() == Some(&what.id);
+            match (here, there) {
+                (false, true) => Fate::Happened("it lies at its destination", Tidy::Nothing),
+                (true, false) => Fate::Never("it lies at its source", Tidy::Nothing),
+                (true, true) => Fate::Unknown("it has both names"),
+                (false, false) => Fate::Unknown("it has neither name"),
             }
         }
-    };
-    match resolve(intent, seen) {
-        happened @ Resolution::Happened { .. } => agreed(happened, after),
-        never @ Resolution::NeverHappened { .. } => agreed(never, before),
-        unknown @ Resolution::Unknown { .. } => unknown,
+        Effect::Restore { what, .. } => {
+            let named = seen.target.as_ref() == Some(&what.id);
+            let fate = match &seen.trashed {
+                None => Fate::Happened("it left trash for a name that was free", Tidy::Nothing),
+                // Only where the filesystem renames by a second name.
+                Some(there) if *there == what.id && named => {
+                    Fate::Happened("it has its name again", Tidy::Nothing)
+                }
+                Some(there) if *there == what.id => Fate::Never("it still lies in trash", Tidy::Nothing),
+                Some(_) => Fate::Unknown("trash holds another file than the one that was kept"),
+            };
+            agreed(fate, seen, (None, Some(&what.id)), boot)
+        }
+        Effect::SetMode {
+            id, before, after, ..
+        } => match (&seen.target, seen.mode) {
+            (Some(there), Some(mode)) if there == id && mode == *after => {
+                Fate::Happened("it has the new permissions", Tidy::Nothing)
+            }
+            (Some(there), Some(mode)) if there == id && mode == *before => {
+                Fate::Never("it has the old permissions", Tidy::Nothing)
+            }
+            _ => Fate::Unknown("another process changed the permissions, or the file"),
+        },
     }
 }
 
-/// Decides for all open intents, in the order of the journal.
-#[must_use]
-pub fn plan<'a>(open: impl IntoIterator<Item = (&'a Intent, Observation)>) -> Vec<(ExecutionId, Resolution)> {
-    open.into_iter()
-        .map(|(intent, seen)| (intent.execution_id.clone(), resolve(intent, &seen)))
-        .collect()
+fn install(staged: &FileId, before: Option<&FileId>, seen: &Observation) -> Fate {
+    match (&seen.staged, &seen.trashed) {
+        // Only where the filesystem renames by a second name.
+        (Some(there), None)
+            if there == staged && before.is_none() && seen.target.as_ref() == Some(staged) =>
+        {
+            Fate::Happened("the staged file has its name, too", Tidy::DropStaged)
+        }
+        (Some(there), Some(linked)) if there == staged && Some(linked) == before => {
+            Fate::Never("the staged file still lies in staging", Tidy::DropBoth)
+        }
+        (Some(there), None) if there == staged => {
+            Fate::Never("the staged file still lies in staging", Tidy::DropStaged)
+        }
+        (Some(there), None) if Some(there) == before => {
+            Fate::Happened("the pre-image lies in staging", Tidy::KeepPreImage)
+        }
+        (None, Some(there)) if Some(there) == before => {
+            Fate::Happened("the pre-image lies in trash", Tidy::Nothing)
+        }
+        (None, None) if before.is_none() => Fate::Happened(
+            "the staged file left staging for a name that was free",
+            Tidy::Nothing,
+        ),
+        _ => Fate::Unknown("staging and trash hold neither the staged file nor the pre-image"),
+    }
+}
+
+fn remove(target: &FileId, seen: &Observation) -> Fate {
+    match &seen.trashed {
+        Some(there) if there == target => Fate::Happened("the removed file lies in trash", Tidy::Nothing),
+        None => Fate::Never("trash holds nothing of this execution", Tidy::Nothing),
+        Some(_) => Fate::Unknown("trash holds another file than the one that was to be removed"),
+    }
+}
+
+/// Holds what staging and trash say against what the name says, where that matters.
+fn agreed(
+    fate: Fate,
+    seen: &Observation,
+    (before, after): (Option<&FileId>, Option<&FileId>),
+    boot: Boot,
+) -> Fate {
+    let named = match (&fate, boot) {
+        (_, Boot::Same) | (Fate::Unknown(_), Boot::Other) => return fate,
+        (Fate::Happened(..), Boot::Other) => after,
+        (Fate::Never(..), Boot::Other) => before,
+    };
+    if seen.target.as_ref() == named {
+        fate
+    } else {
+        Fate::Unknown("after another boot, the target disagrees with staging and trash")
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Small things for the tests of the machines, and every kind of record made from numbers.
 
 use crate::call::{
-    Before, CallState, Done, Effect, Event, Intent, Note, Outcome, Receipt, Recovered, ResultFacts, Scope,
-    Source,
+    Aborting, CallState, Done, Event, Facts, FingerprintVersion, Intent, Note, Outcome, Receipt, Recovered,
+    Resolved, Scope, Source,
 };
 use crate::code::{Code, Refusal};
 use crate::digest::{Fingerprint, Sha256};
+use crate::effect::{Before, Content, Effect, Slot};
 use crate::ids::{
     AttemptId, ExecutionId, FencingToken, FileId, Generation, IdempotencyKey, Incarnation, JobId, Principal,
     RunId, Seed, UnixMs, VolumeIdentity,
@@ -52,6 +53,54 @@ pub(crate) fn before(n: u8) -> Before {
     Before {
         id: file(n),
         sha256: (!n.is_multiple_of(3)).then(|| Sha256::of(&[n])),
+        other_names: n.is_multiple_of(5).then_some(2),
+    }
+}
+
+/// Makes an effect of each kind.
+pub(crate) fn effect(n: u8) -> Effect {
+    let at = path(n);
+    match n % 6 {
+        0 | 2 => Effect::Install {
+            at,
+            staged: file(n),
+            content: Content::File {
+                sha256: Sha256::of(&[n]),
+                size_bytes: u64::MAX - u64::from(n),
+            },
+            before: n.is_multiple_of(4).then(|| before(n)),
+        },
+        1 => Effect::Remove {
+            at,
+            before: before(n),
+        },
+        3 => Effect::Install {
+            at,
+            staged: file(n),
+            content: Content::Directory {
+                made: vec![path(n), path(n)],
+            },
+            before: None,
+        },
+        4 => match n / 6 % 3 {
+            0 => Effect::RemoveEmpty { at, id: file(n) },
+            1 => Effect::Restore {
+                at,
+                kept: Slot::of(&execution(n), usize::from(n)),
+                what: before(n),
+            },
+            _ => Effect::SetMode {
+                at,
+                id: file(n),
+                before: 0o644,
+                after: 0o755,
+            },
+        },
+        _ => Effect::Move {
+            from: at,
+            to: path(n ^ 1),
+            what: before(n),
+        },
     }
 }
 
@@ -65,30 +114,24 @@ pub(crate) fn intent(key_: u8, execution_: u8, body: u8) -> Intent {
         },
         key: key(key_),
         fingerprint: Fingerprint::of_canonical(&[body]),
+        fingerprint_version: FingerprintVersion(2),
         tool: format!("tool-{}", body % 2),
         path: path(body % 3),
-        resolved: path(body),
         attempt: AttemptId(1),
         generation: generation(1),
         fencing_token: FencingToken(1),
         durability: Durability::Process,
-        effect: if body.is_multiple_of(2) {
-            Effect::Install {
-                staged: file(body),
-                sha256: Sha256::of(&[body]),
-                size_bytes: u64::MAX - u64::from(body),
-                before: body.is_multiple_of(4).then(|| before(body)),
-            }
-        } else {
-            Effect::Remove { before: before(body) }
-        },
-        result: ResultFacts {
-            hard_link_broken: body.is_multiple_of(5).then_some(2),
+        effects: (0..body % 3 + 1).map(|n| effect(body.wrapping_add(n))).collect(),
+        facts: Facts {
+            replacements: body.is_multiple_of(5).then_some(2),
+            notes: vec![],
         },
         source: Source {
             door: "http".to_owned(),
             user_agent: body.is_multiple_of(2).then(|| "a \"b\" \u{fffd}".to_owned()),
             traceparent: None,
+            peer: body.is_multiple_of(3).then(|| "tcp:127.0.0.1:40112".to_owned()),
+            mcp_era: None,
         },
         at: UnixMs(u64::from(body)),
     }
@@ -101,16 +144,23 @@ pub(crate) fn receipt(n: u8) -> Receipt {
             Outcome::Refused { refusal: refusal(n) }
         } else {
             Outcome::Done(Done {
-                path: path(n),
-                sha256_before: None,
-                sha256_after: Some(Sha256::of(&[n])),
-                size_bytes: Some(u64::from(n)),
-                hard_link_broken: None,
+                changed: vec![effect(n).changed()],
             })
         },
         recovered: n.is_multiple_of(2).then(|| Recovered {
             evidence: "seen".to_owned(),
         }),
+        resolved: None,
+        possible_duplicate_of: n.is_multiple_of(7).then(|| execution(n)),
+        took_us: n.is_multiple_of(3).then_some(u64::from(n)),
+        waited_us: n.is_multiple_of(3).then_some(0),
+    }
+}
+
+pub(crate) fn resolved() -> Resolved {
+    Resolved {
+        by: "operator".to_owned(),
+        note: "looked at the disk".to_owned(),
     }
 }
 
@@ -179,9 +229,13 @@ pub(crate) fn new_run(n: u8) -> NewRun {
 }
 
 fn note(n: u8) -> Note {
-    let event = match n % 3 {
+    let event = match n % 4 {
         0 => Event::Replayed,
         1 => Event::Read,
+        2 => Event::Suppressed {
+            code: refusal(n).code,
+            count: u64::from(n),
+        },
         _ => Event::Refused {
             code: refusal(n).code,
             reason: refusal(n).reason,
@@ -200,12 +254,13 @@ fn note(n: u8) -> Note {
         execution_id: known.then(|| execution(n)),
         source: Source::default(),
         took_us: u64::MAX,
+        waited_us: known.then_some(1),
         at: UnixMs(u64::from(n)),
     }
 }
 
 /// How many kinds of records there are.
-pub(crate) const KINDS: u8 = 17;
+pub(crate) const KINDS: u8 = 19;
 
 /// Makes a record of each kind.
 pub(crate) fn record(kind: u8, n: u8) -> Record {
@@ -253,11 +308,20 @@ pub(crate) fn record(kind: u8, n: u8) -> Record {
         7 => Record::CallFreed {
             execution_id: execution(n),
             why,
+            resolved: n.is_multiple_of(2).then(resolved),
             at,
         },
         8 => Record::CallUnknown {
             execution_id: execution(n),
             why,
+            at,
+        },
+        9 => Record::CallAborting {
+            execution_id: execution(n),
+            aborting: Aborting {
+                refusal: n.is_multiple_of(2).then(|| refusal(n)),
+                why,
+            },
             at,
         },
         _ => later_record(kind % KINDS, n),
@@ -267,14 +331,14 @@ pub(crate) fn record(kind: u8, n: u8) -> Record {
 fn later_record(kind: u8, n: u8) -> Record {
     let at = UnixMs(u64::from(n));
     match kind {
-        9 => Record::CallNoted(Box::new(note(n))),
-        10 => Record::RunStarted(Box::new(new_run(n))),
-        11 => Record::RunStaged {
+        10 => Record::CallNoted(Box::new(note(n))),
+        11 => Record::RunStarted(Box::new(new_run(n))),
+        12 => Record::RunStaged {
             run: run(n),
             stage: stage(n % 5, n),
             at,
         },
-        12 => Record::RunEnded {
+        13 => Record::RunEnded {
             run: run(n),
             end: match n % 3 {
                 0 => RunEnd::Certified,
@@ -283,7 +347,7 @@ fn later_record(kind: u8, n: u8) -> Record {
             },
             at,
         },
-        13 => Record::AttemptJudged(Box::new(Judgement {
+        14 => Record::AttemptJudged(Box::new(Judgement {
             job: JobId::parse("job").unwrap(),
             attempt: AttemptId(2),
             generation: generation(n),
@@ -293,7 +357,7 @@ fn later_record(kind: u8, n: u8) -> Record {
             certificate: Sha256::of(&[n]),
             at,
         })),
-        14 => Record::CertificateConsumed(Consumption {
+        15 => Record::CertificateConsumed(Consumption {
             generation: generation(n),
             certificate: Sha256::of(&[n]),
             repository: "r".to_owned(),
@@ -301,7 +365,7 @@ fn later_record(kind: u8, n: u8) -> Record {
             tree: "7".to_owned(),
             at,
         }),
-        15 => Record::DraftSealed(Box::new(Sealing {
+        16 => Record::DraftSealed(Box::new(Sealing {
             job: JobId::parse("job").unwrap(),
             attempt: AttemptId(2),
             generation: generation(n),
@@ -310,6 +374,10 @@ fn later_record(kind: u8, n: u8) -> Record {
             entries: 3,
             at,
         })),
+        17 => Record::VolumeLifted {
+            generation: generation(n),
+            at,
+        },
         _ => Record::WorktreeRestored(Restoration {
             job: None,
             tree: "7".to_owned(),

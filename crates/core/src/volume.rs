@@ -56,6 +56,9 @@ pub enum End {
     },
 }
 
+/// Is the reason for which a volume is dirty where all else ended clean, but the outcome of a call is unknown.
+pub const OUTCOME_UNKNOWN: &str = "outcome_unknown";
+
 /// Says where a volume is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -214,6 +217,7 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
             Some(volume) => ended(volume, end, *at).map(Some),
             None => Err(illegal("a volume ends that is not known")),
         },
+        Record::VolumeLifted { .. } => lifted(prior).map(Some),
         Record::VolumeDestroyed { .. } => match prior {
             Some(volume) if matches!(volume.state, VolumeState::Clean | VolumeState::Quarantined) => {
                 Ok(Some(Volume {
@@ -225,6 +229,7 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
         },
         Record::CallIntended(_)
         | Record::CallReceipted { .. }
+        | Record::CallAborting { .. }
         | Record::CallFreed { .. }
         | Record::CallUnknown { .. }
         | Record::CallNoted(_)
@@ -236,6 +241,24 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
         | Record::DraftSealed(_)
         | Record::WorktreeRestored(_)
         | Record::DaemonStarted { .. } => Ok(prior),
+    }
+}
+
+fn lifted(prior: Option<Volume>) -> Result<Volume, IllegalRecord> {
+    match prior {
+        Some(volume)
+            if volume.state == VolumeState::Quarantined
+                && volume.dirty.as_deref() == Some(OUTCOME_UNKNOWN) =>
+        {
+            Ok(Volume {
+                state: VolumeState::Clean,
+                dirty: None,
+                ..volume
+            })
+        }
+        _ => Err(IllegalRecord(
+            "a mark is lifted that an unknown outcome alone did not set".to_owned(),
+        )),
     }
 }
 

@@ -69,6 +69,7 @@ fn group(
         version: "bench".to_owned(),
         boot_id: "bench".to_owned(),
         now: UnixMs(1),
+        on_commit: None,
     };
     let journal = SqliteJournal::open(OwnerLock::take(dir)?, &options)?;
     let volume = sample::open(&journal, sample::new_volume("bench", Role::Draft, durability)?)?;

@@ -45,9 +45,11 @@ CREATE TABLE volumes (
     UNIQUE (job, attempt)
 ) STRICT;
 
--- A call is its records: the intent, and what came of it. A freed key has no row.
+-- A call is its records: the intent, maybe that it is taken back, and what came of it. A freed key has no row.
 CREATE TABLE calls (
     intent_seq   INTEGER PRIMARY KEY REFERENCES records (seq),
+    -- Where what was done is taken back.
+    aborting_seq INTEGER REFERENCES records (seq),
     outcome_seq  INTEGER REFERENCES records (seq),
     scope        TEXT    NOT NULL,
     key          TEXT    NOT NULL,

@@ -4,7 +4,9 @@
 //! and the client that sends it. There is never an `execute(sql)`.
 
 use crate::error::{Damage, Error, Result};
-use semel_core::call::{CallState, Intent, Note, Receipt, Scope};
+use semel_core::audit::Fault;
+use semel_core::call::{Aborting, CallState, Intent, Note, OpenCall, Receipt, Resolved, Scope, Settled};
+use semel_core::checkpoint::Checkpoint;
 use semel_core::digest::Sha256;
 pub use semel_core::gate::Consumed;
 use semel_core::ids::{
@@ -22,7 +24,7 @@ pub enum Began {
     /// The intent is recorded; act now.
     Began,
     /// The key is known; nothing was recorded.
-    Prior(CallState),
+    Prior(Box<CallState>),
 }
 
 /// Selects entries of the log.
@@ -41,6 +43,18 @@ pub struct LogFilter {
     pub conflicts: Option<OnlyConflicts>,
     /// At most so many, the newest; given in the order of the journal.
     pub limit: Option<u32>,
+    /// Only entries up to this place.
+    pub up_to_seq: Option<u64>,
+    /// How calls are shown.
+    pub view: Option<View>,
+}
+
+/// Says how the log shows calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum View {
+    /// Each call once: by its outcome, with its intent beside; by its intent alone while it has none.
+    Calls,
 }
 
 /// Marks a filter that keeps conflicts alone.
@@ -59,6 +73,18 @@ pub struct LogLine {
     pub at: UnixMs,
     /// The entry.
     pub entry: Entry,
+    /// The intent that the entry is the outcome of, where [`View::Calls`] is asked for.
+    pub intent: Option<Box<Intent>>,
+}
+
+/// Says how deep a verification goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Depth {
+    /// The chain, and the state that follows from it.
+    Chain,
+    /// The database's own structures too.
+    Structures,
 }
 
 /// Is what `verify` and `check` found.
@@ -69,8 +95,11 @@ pub struct ChainReport {
     pub entries: u64,
     /// The digest of the last one; a later verification can be held against it.
     pub head: Sha256,
-    /// Every edit, gap, illegal record, or second effect of one key that was found, in words.
-    pub faults: Vec<String>,
+    /// Every edit, gap, illegal record, second effect of one key, or disagreement with a checkpoint that was found;
+    /// what checkpoints say comes first.
+    pub faults: Vec<Fault>,
+    /// How many faults were found beyond those that are told.
+    pub more: u64,
 }
 
 /// Is what the journal says of itself.
@@ -87,6 +116,10 @@ pub struct JournalStatus {
     pub rows: u64,
     /// How many of these commits were synced to the disk.
     pub synced_commits: u64,
+    /// Verbs that were asked for and are not answered.
+    pub queued: u64,
+    /// For how long the writer has been at work without having come to an end, in milliseconds.
+    pub busy_ms: u64,
     /// Calls that are running.
     pub running: u64,
     /// Calls whose outcome is unknown: the alert.
@@ -195,6 +228,17 @@ journal! {
     /// # Errors
     /// `not_found` for an execution that is not known.
     Finish = finish(execution_id: ExecutionId, receipt: Receipt) -> ();
+    /// Records that what was done of a call is taken back; its outcome follows. The very same is answered again.
+    Abort = abort(execution_id: ExecutionId, aborting: Aborting, at: UnixMs) -> ();
+    /// Settles a call whose outcome is unknown, by a person's word; what was settled so before is answered again. The
+    /// last one of a volume that only unknown outcomes made dirty lifts its mark.
+    ///
+    /// # Errors
+    /// `not_found` for an execution that is not known; `precondition_failed`, reason `not_unknown`, for any other call.
+    ///
+    /// # Durability
+    /// When this returns, it is on the disk.
+    Resolve = resolve(execution_id: ExecutionId, settled: Settled, resolved: Resolved, at: UnixMs) -> Option<CallState>;
     /// Frees the key of a call that is proven to have had no effect.
     Free = free(execution_id: ExecutionId, why: String, at: UnixMs) -> ();
     /// Records that the outcome of a call cannot be told.
@@ -205,7 +249,7 @@ journal! {
     /// `io_failed`, reason `disk_full`, below the free-space watermark: what is left is for receipts.
     Note = note(note: Note) -> ();
     /// Lists the calls that are running, in the order of the journal.
-    OpenIntents = open_intents() -> Vec<Intent>;
+    OpenCalls = open_calls() -> Vec<OpenCall>;
     /// Counts calls of a job, with effects outside of any generation, that may have had their effect since a time:
     /// those that are done, run, or are unknown.
     JobCommits = job_commits(job: JobId, since: UnixMs) -> u64;
@@ -251,6 +295,13 @@ journal! {
     Verify = verify() -> ChainReport;
     /// Verifies as `verify` does, and the database's own structures too.
     Check = check() -> ChainReport;
+    /// Verifies as deep as asked, and holds the log against checkpoints that the caller vouches for.
+    Audit = audit(held: Vec<Checkpoint>, depth: Depth) -> ChainReport;
+    /// Says what the log is now, for a checkpoint to be signed.
+    ///
+    /// # Durability
+    /// When this returns, every entry that the answer counts is on the disk: a power cut takes none of them back.
+    Head = head() -> Checkpoint;
     /// Copies the journal to a new file, whole and consistent.
     ///
     /// # Errors

@@ -19,6 +19,11 @@ enum End {
     Receipted,
     Freed,
     Unknown,
+    Aborting,
+    /// A person says that it happened.
+    ResolvedDone,
+    /// A person says that it did not.
+    ResolvedFree,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +36,9 @@ enum Whose {
 #[derive(Clone, Debug, PartialEq)]
 enum Model {
     Free,
-    Running { id: u8, body: u8 },
-    Finished { id: u8, body: u8, receipt: Receipt },
-    Unknown { body: u8 },
+    Running { id: u8, body: u8, aborting: bool },
+    Finished { id: u8, body: u8, receipt: Box<Receipt> },
+    Unknown { id: u8, body: u8 },
 }
 
 impl Model {
@@ -56,15 +61,30 @@ impl Model {
     /// Gives what follows; `None` where the record is illegal.
     fn ended(&self, end: End, of: u8, receipt: &Receipt) -> Option<Model> {
         match self {
-            Model::Running { id, body } if *id == of => Some(match end {
-                End::Receipted => Model::Finished {
+            Model::Running { id, body, aborting } if *id == of => match end {
+                End::Receipted | End::ResolvedDone => Some(Model::Finished {
                     id: *id,
                     body: *body,
-                    receipt: receipt.clone(),
-                },
-                End::Freed => Model::Free,
-                End::Unknown => Model::Unknown { body: *body },
-            }),
+                    receipt: Box::new(receipt.clone()),
+                }),
+                End::Freed | End::ResolvedFree => Some(Model::Free),
+                End::Unknown => Some(Model::Unknown { id: *id, body: *body }),
+                End::Aborting => (!aborting).then_some(Model::Running {
+                    id: *id,
+                    body: *body,
+                    aborting: true,
+                }),
+            },
+            // Only a person settles what the evidence does not.
+            Model::Unknown { id, body } if *id == of => match end {
+                End::ResolvedDone => Some(Model::Finished {
+                    id: *id,
+                    body: *body,
+                    receipt: Box::new(receipt.clone()),
+                }),
+                End::ResolvedFree => Some(Model::Free),
+                End::Receipted | End::Freed | End::Unknown | End::Aborting => None,
+            },
             _ => None,
         }
     }
@@ -82,7 +102,13 @@ impl Model {
 fn request(body: u8) -> Request {
     let intent = sample::intent(0, 0, body);
     Request {
-        fingerprint: intent.fingerprint,
+        fingerprints: vec![
+            (
+                FingerprintVersion(3),
+                Fingerprint::of_canonical(b"by newer rules"),
+            ),
+            (intent.fingerprint_version, intent.fingerprint),
+        ],
         tool: intent.tool,
         path: intent.path,
     }
@@ -100,7 +126,14 @@ fn decided(decision: &Decision) -> &'static str {
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u8, Step)>> {
-    let end = prop_oneof![Just(End::Receipted), Just(End::Freed), Just(End::Unknown)];
+    let end = prop_oneof![
+        Just(End::Receipted),
+        Just(End::Freed),
+        Just(End::Unknown),
+        Just(End::Aborting),
+        Just(End::ResolvedDone),
+        Just(End::ResolvedFree),
+    ];
     let whose = prop_oneof![4 => Just(Whose::Newest), 1 => Just(Whose::Other)];
     let step = prop_oneof![
         4 => (0..4_u8).prop_map(Step::Ask),
@@ -134,17 +167,17 @@ proptest! {
                 Step::Ask(body) => {
                     let decision = admit(key.live.as_ref(), &request(body));
                     prop_assert_eq!(decided(&decision), key.model.asked(body));
-                    if let (Decision::Replay { execution_id, receipt }, Model::Finished { id, receipt: first, .. }) =
+                    if let (Decision::Replay { intent, receipt }, Model::Finished { id, receipt: first, .. }) =
                         (&decision, &key.model)
                     {
-                        prop_assert_eq!(execution_id, &sample::execution(*id));
-                        prop_assert_eq!(receipt, first);
+                        prop_assert_eq!(&intent.execution_id, &sample::execution(*id));
+                        prop_assert_eq!(receipt, &**first);
                     }
                     let intent = Record::CallIntended(Box::new(sample::intent(name, next_id, body)));
                     if decision == Decision::Execute {
                         key.live = apply(key.live.take(), &intent).unwrap();
                         key.records.push(intent);
-                        key.model = Model::Running { id: next_id, body };
+                        key.model = Model::Running { id: next_id, body, aborting: false };
                         key.executed += 1;
                         next_id += 1;
                     } else {
@@ -155,15 +188,28 @@ proptest! {
                 }
                 Step::Ends(end, whose) => {
                     let of = match (whose, &key.model) {
-                        (Whose::Newest, Model::Running { id, .. } | Model::Finished { id, .. }) => *id,
+                        (
+                            Whose::Newest,
+                            Model::Running { id, .. } | Model::Finished { id, .. } | Model::Unknown { id, .. },
+                        ) => *id,
                         _ => 250,
                     };
                     let (execution_id, why, at) = (sample::execution(of), "w".to_owned(), UnixMs(1));
-                    let receipt = sample::receipt(next_id);
+                    let mut receipt = sample::receipt(next_id);
+                    let person = matches!(end, End::ResolvedDone | End::ResolvedFree);
+                    let resolved = person.then(sample::resolved);
+                    receipt.resolved = resolved.clone();
                     let record = match end {
-                        End::Receipted => Record::CallReceipted { execution_id, receipt: receipt.clone() },
-                        End::Freed => Record::CallFreed { execution_id, why, at },
+                        End::Receipted | End::ResolvedDone => {
+                            Record::CallReceipted { execution_id, receipt: receipt.clone() }
+                        }
+                        End::Freed | End::ResolvedFree => Record::CallFreed { execution_id, why, resolved, at },
                         End::Unknown => Record::CallUnknown { execution_id, why, at },
+                        End::Aborting => Record::CallAborting {
+                            execution_id,
+                            aborting: Aborting { refusal: None, why },
+                            at,
+                        },
                     };
                     match (apply(key.live.clone(), &record), key.model.ended(end, of, &receipt)) {
                         (Ok(live), Some(model)) => {
@@ -178,7 +224,7 @@ proptest! {
                     }
                 }
                 Step::Noise(n) => {
-                    for kind in (0..sample::KINDS).filter(|kind| !(5..=8).contains(kind)) {
+                    for kind in (0..sample::KINDS).filter(|kind| !(5..=9).contains(kind)) {
                         let same = apply(key.live.clone(), &sample::record(kind, n)).unwrap();
                         prop_assert_eq!(&same, &key.live);
                     }
@@ -197,7 +243,7 @@ proptest! {
     fn a_conflict_comes_first(a in 0..12_u8, b in 0..12_u8, ended in 0..3_u8) {
         let intent = Box::new(sample::intent(0, 1, a));
         let state = match ended {
-            0 => CallState::Running { intent },
+            0 => CallState::Running { intent, aborting: None },
             1 => CallState::Finished { intent, receipt: sample::receipt(1) },
             _ => CallState::Unknown { intent, why: "w".to_owned() },
         };

@@ -53,10 +53,13 @@ fn the_form_of_version_1() {
     let record = Record::CallFreed {
         execution_id: sample::execution(7),
         why: "w".to_owned(),
+        resolved: None,
         at: UnixMs(5),
     };
     let id = sample::execution(7);
-    let text = format!("{{\"kind\":\"call_freed\",\"execution_id\":\"{id}\",\"why\":\"w\",\"at\":5}}");
+    let text = format!(
+        "{{\"kind\":\"call_freed\",\"execution_id\":\"{id}\",\"why\":\"w\",\"resolved\":null,\"at\":5}}"
+    );
     assert_eq!(serde_json::to_string(&record).unwrap(), text);
     assert_eq!(RECORD_VERSION, 1);
     let all: Vec<String> = (0..sample::KINDS)
@@ -67,7 +70,7 @@ fn the_form_of_version_1() {
     assert_eq!(form, FORM_1, "records are written otherwise than version 1 is");
 }
 
-const FORM_1: &str = "9112143e9ee61df8bee1f53620b700c35a4c685d52a83d00baf25aef604a5285";
+const FORM_1: &str = "7b50973d2d4de5d3c4b5b54ee0a962084a867c3beaed93fdef308d8262d985e0";
 
 #[test]
 fn only_calls_of_a_process_volume_and_notes_wait() {
@@ -75,8 +78,9 @@ fn only_calls_of_a_process_volume_and_notes_wait() {
         let record = sample::record(kind, 1);
         let (weak, strong) = (record.sync(Durability::Process), record.sync(Durability::Power));
         let expected = match kind {
-            5..=8 => (Sync::Later, Sync::Now),
-            9 | 16 => (Sync::Later, Sync::Later),
+            5..=9 => (Sync::Later, Sync::Now),
+            10 => (Sync::Whenever, Sync::Whenever),
+            18 => (Sync::Later, Sync::Later),
             _ => (Sync::Now, Sync::Now),
         };
         assert_eq!((weak, strong), expected, "{record:?}");

@@ -1,6 +1,7 @@
 //! What a replacement keeps of the file that it replaces: mode, owner, ACL, user attributes.
 
 use crate::error::{Error, Result};
+use crate::volume::Volume;
 use rustix::fs::{Mode, Stat, XattrFlags};
 use rustix::io::Errno;
 use semel_core::{Code, Refusal};
@@ -49,6 +50,12 @@ pub(super) fn own(to: BorrowedFd<'_>, uid: u32, gid: u32, shown: &str) -> Result
         .into()),
         Err(errno) => Err(Error::io("give an owner to", shown, errno)),
     }
+}
+
+/// Gives something new the owner of the volume's root.
+pub(super) fn as_the_volume(volume: &Volume, to: BorrowedFd<'_>, shown: &str) -> Result<()> {
+    let root = rustix::fs::fstat(volume.tree().handle()).map_err(|e| Error::io("examine", "the root", e))?;
+    own(to, root.st_uid, root.st_gid, shown)
 }
 
 /// Sets the permission bits of an open file.

@@ -1,15 +1,19 @@
 //! Confined operations on the files of a volume: the hands of the gateway's tools.
 //!
-//! A mutation is cut into steps (prepare, install or remove, observe, finish) so that its caller can journal
-//! between them; the filesystem itself carries the evidence of what happened. Nothing here knows the journal,
+//! An effect is cut into steps (prepare, carry out, sync; observe, roll back) so that its caller can journal between
+//! them; the filesystem itself carries the evidence of what happened. Nothing here knows the journal,
 //! a key or a policy.
 
 mod attributes;
-mod exchange;
+mod directory;
 mod identity;
+mod mode;
+mod moves;
 mod power;
+mod prepared;
 pub(crate) mod read;
 mod recovery;
+mod relocate;
 mod remove;
 mod steps;
 #[cfg(test)]
@@ -17,16 +21,20 @@ mod tests;
 mod write;
 
 pub(crate) use attributes::attribute;
-pub use identity::{file_id, file_id_at};
-pub use power::{power_supported, power_supported_at};
-pub use read::{Content, FileInfo, FileKind, Listed, file_info, list_directory, read_file};
-pub use recovery::{
-    Swept, discard_staged, exchange_back, finish_exchange, observe, put_back, sweep_staging, sync_effect,
+pub use directory::{
+    Missing, holds_directories_alone, missing_directories, prepare_directory, prepare_remove_empty,
 };
-pub use remove::{PreparedRemove, Remove, RemoveEvidence, Removed, prepare_remove, remove};
+pub use identity::{file_id, file_id_at};
+pub use mode::{SetMode, prepare_set_mode};
+pub use power::{power_supported, power_supported_at};
+pub use prepared::{Prepared, Terms, sync_effects, sync_staged};
+pub use read::{Content, FileInfo, FileKind, Listed, file_info, list_directory, read_file};
+pub use recovery::{Swept, discard_staged, observe, roll_back, sweep_staging, sync_settled, tidy};
+pub use relocate::{Move, kind_at, prepare_move, prepare_restore};
+pub use remove::{Removable, Remove, prepare_remove};
 pub use semel_core::volume::Durability;
 pub use steps::{NoSteps, Step, Steps};
-pub use write::{Installed, Prepared, Write, WriteEvidence, install, prepare_write};
+pub use write::{Write, prepare_write};
 
 use crate::error::{Error, Result};
 use rustix::fs::{Mode, OFlags};

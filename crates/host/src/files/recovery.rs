@@ -4,16 +4,19 @@
 //! is what the intent names, and each may be repeated.
 
 use crate::error::{Error, Result};
-use crate::files::exchange::{keep_pre_image, kept_digest, undo_exchange};
+use crate::files::directory::{discard_directory, staged_directories_alone};
+use crate::files::moves::{changed_outside, keep_pre_image, kept_digest, take_free_name, undo_exchange};
+use crate::files::prepared::Syncs;
 use crate::files::read::FileKind;
-use crate::files::remove::give_back;
-use crate::files::{Durability, Expected, file_id_at, sync, syncable};
+use crate::files::relocate::{BackTo, take_back};
+use crate::files::{Durability, Expected, file_id_at, mode, sync};
 use crate::root::{LastLink, Place};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
+use semel_core::effect::{Content, Effect, Slot};
 use semel_core::ids::{ExecutionId, FileId};
-use semel_core::recovery::Observation;
+use semel_core::recovery::{Observation, Tidy};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd as _;
@@ -23,110 +26,298 @@ use std::os::fd::AsFd as _;
 pub struct Swept {
     /// The names that were discarded.
     pub discarded: Vec<String>,
-    /// The names that are nobody's, but are no plain files: left for a person to look at.
+    /// The names that are nobody's, but hold what we did not put there: left for a person to look at.
     pub left: Vec<String>,
 }
 
-/// Looks where the things of one execution are; changes nothing.
+/// Looks where the things of one effect are; changes nothing.
 ///
 /// # Errors
 /// `io_failed` where a directory cannot be examined.
-pub fn observe(volume: &Volume, execution: &ExecutionId, resolved: &RelPath) -> Result<Observation> {
-    let name = execution.as_str().as_bytes();
-    let target = match volume.tree().place(resolved, LastLink::Keep) {
-        Ok(place) => file_id_at(&place.parent, &place.name)?,
-        // Where the way is gone or leads elsewhere, the thing is not in its place.
-        Err(Error::Refused(_)) => None,
-        Err(error) => return Err(error),
+pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observation> {
+    let name = slot.as_str().as_bytes();
+    let kept = match effect {
+        Effect::Restore { kept, .. } => kept.as_str().as_bytes(),
+        Effect::Install { .. }
+        | Effect::Remove { .. }
+        | Effect::RemoveEmpty { .. }
+        | Effect::Move { .. }
+        | Effect::SetMode { .. } => name,
+    };
+    let target = place_of(volume, effect.at())?;
+    let destination = match effect {
+        Effect::Move { to, .. } => place_of(volume, to)?,
+        Effect::Install { .. }
+        | Effect::Remove { .. }
+        | Effect::RemoveEmpty { .. }
+        | Effect::Restore { .. }
+        | Effect::SetMode { .. } => None,
+    };
+    let there = |place: &Option<Place>| match place {
+        Some(place) => file_id_at(&place.parent, &place.name),
+        None => Ok(None),
     };
     Ok(Observation {
         staged: file_id_at(volume.staging(), name)?,
-        trashed: file_id_at(volume.trash(), name)?,
-        target,
+        trashed: file_id_at(volume.trash(), kept)?,
+        target: there(&target)?,
+        destination: there(&destination)?,
+        mode: target.as_ref().and_then(mode_at),
     })
 }
 
-/// Discards the staged content of an execution that did not happen.
+/// Finds a place; `None` where the way is gone or leads elsewhere: then the thing is not in its place.
+fn place_of(volume: &Volume, path: &RelPath) -> Result<Option<Place>> {
+    match volume.tree().place(path, LastLink::Keep) {
+        Ok(place) => Ok(Some(place)),
+        Err(Error::Refused(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn mode_at(place: &Place) -> Option<u32> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let stat = rustix::fs::statat(&place.parent, place.name.as_slice(), flags).ok()?;
+    Some(stat.st_mode & 0o7777)
+}
+
+/// Discards what was staged for an effect that did not happen, or was taken back.
 ///
 /// # Errors
-/// `unknown_state` where `staging/` holds another file under this name, such as a pre-image: nothing is lost.
-pub fn discard_staged(volume: &Volume, execution: &ExecutionId, staged: &FileId) -> Result<()> {
-    let name = execution.as_str();
+/// `unknown_state` where `staging/` holds another thing under this name, such as a pre-image; `outcome_unknown` where
+/// another process put something into a staged directory: nothing is lost.
+pub fn discard_staged(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
+    let Effect::Install { staged, content, .. } = effect else {
+        return Ok(());
+    };
+    let name = slot.as_str();
     match file_id_at(volume.staging(), name.as_bytes())? {
         None => Ok(()),
-        Some(found) if found == *staged => rustix::fs::unlinkat(volume.staging(), name, AtFlags::empty())
-            .map_err(|e| Error::io("discard", name, e)),
-        Some(_) => Err(other_staged(name)),
+        Some(found) if found == *staged => match content {
+            Content::Directory { .. } => discard_directory(volume, name),
+            Content::File { .. } => rustix::fs::unlinkat(volume.staging(), name, AtFlags::empty())
+                .map_err(|e| Error::io("discard", name, e)),
+        },
+        Some(_) => Err(other_evidence(name)),
     }
 }
 
-/// Finishes a replacement that happened: moves its pre-image from `staging/` to `trash/`, gives its digest, and
-/// makes the whole effect durable.
+/// Tidies up after one effect that happened, and gives the digest of its pre-image.
 ///
 /// # Errors
-/// `unknown_state` where neither holds the named pre-image; [`Error::Unproven`] where it cannot be moved.
-pub fn finish_exchange(
-    volume: &Volume,
-    execution: &ExecutionId,
-    pre_image: &FileId,
-    resolved: &RelPath,
-    durability: Durability,
-) -> Result<Option<Sha256>> {
-    let name = execution.as_str();
-    let staged = file_id_at(volume.staging(), name.as_bytes())?;
-    if staged.as_ref() == Some(pre_image) {
-        keep_pre_image(volume, name)?;
-    } else if file_id_at(volume.trash(), name.as_bytes())?.as_ref() != Some(pre_image) {
-        return Err(other_staged(name));
+/// `unknown_state` where neither `staging/` nor `trash/` holds the named pre-image; [`Error::Unproven`].
+pub fn tidy(volume: &Volume, slot: &Slot, effect: &Effect, tidy: Tidy) -> Result<Option<Sha256>> {
+    let name = slot.as_str();
+    match tidy {
+        Tidy::Nothing => {}
+        Tidy::DropStaged => discard_staged(volume, slot, effect)?,
+        Tidy::DropBoth => {
+            discard_staged(volume, slot, effect)?;
+            drop_link(volume, slot, effect)?;
+        }
+        Tidy::KeepPreImage => {
+            let Some(pre_image) = pre_image(effect) else {
+                return Err(other_evidence(name));
+            };
+            if file_id_at(volume.staging(), name.as_bytes())?.as_ref() == Some(pre_image) {
+                keep_pre_image(volume, name)?;
+            } else if file_id_at(volume.trash(), name.as_bytes())?.as_ref() != Some(pre_image) {
+                return Err(other_evidence(name));
+            }
+        }
     }
-    sync_effect(volume, resolved, durability)?;
-    kept_digest(volume.trash(), name, Expected::Any)
+    match effect {
+        Effect::Install { before: Some(_), .. } | Effect::Remove { .. } => {
+            match kept_digest(volume.trash(), name, Expected::Any) {
+                Ok(digest) => Ok(digest),
+                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error),
+            }
+        }
+        Effect::Install { before: None, .. }
+        | Effect::RemoveEmpty { .. }
+        | Effect::Move { .. }
+        | Effect::Restore { .. }
+        | Effect::SetMode { .. } => Ok(None),
+    }
 }
 
-/// Undoes a replacement whose pre-image is not the expected one.
+fn pre_image(effect: &Effect) -> Option<&FileId> {
+    match effect {
+        Effect::Install { before, .. } => before.as_ref().map(|b| &b.id),
+        Effect::Remove { .. }
+        | Effect::RemoveEmpty { .. }
+        | Effect::Move { .. }
+        | Effect::Restore { .. }
+        | Effect::SetMode { .. } => None,
+    }
+}
+
+/// Drops the second name in `trash/` of a file that was not replaced in the end.
+fn drop_link(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
+    let name = slot.as_str();
+    let found = file_id_at(volume.trash(), name.as_bytes())?;
+    let place = place_of(volume, effect.at())?;
+    let named = match &place {
+        Some(place) => file_id_at(&place.parent, &place.name)?,
+        None => None,
+    };
+    // Only a second name is dropped, never the last one.
+    if found.is_some() && found == named {
+        rustix::fs::unlinkat(volume.trash(), name, AtFlags::empty())
+            .map_err(|e| Error::io("discard", name, e))?;
+    }
+    Ok(())
+}
+
+/// Takes one effect back that happened; what did not happen, or was taken back before, is left as it is.
 ///
 /// # Errors
-/// `outcome_unknown` where our file did not come out, with both sides kept; [`Error::Unproven`].
-pub fn exchange_back(
+/// `outcome_unknown` where something outside changed the same path, with everything kept; [`Error::Unproven`].
+pub fn roll_back(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
+    let at = |path: &RelPath| volume.tree().place(path, LastLink::Keep);
+    match effect {
+        Effect::Install {
+            at: path,
+            staged,
+            content,
+            before,
+        } => {
+            let place = at(path)?;
+            match before {
+                Some(before) => put_pre_image_back(volume, slot, &place, (staged, &before.id)),
+                None => take_out(volume, slot, &place, staged, content),
+            }
+        }
+        Effect::Remove { at: path, before } => {
+            let name = slot.as_str().as_bytes();
+            match file_id_at(volume.trash(), name)? {
+                None => Ok(()),
+                Some(found) if found == before.id => {
+                    let place = at(path)?;
+                    let to = (place.parent.as_fd(), place.name.as_slice());
+                    super::moves::give_back(volume, (volume.trash(), name), to, path, "trash")
+                }
+                Some(_) => Err(other_evidence(slot.as_str())),
+            }
+        }
+        Effect::Move { from, to, what } => {
+            let (source, destination) = (at(from)?, at(to)?);
+            if file_id_at(&source.parent, &source.name)?.as_ref() == Some(&what.id) {
+                return Ok(());
+            }
+            take_back(volume, slot, (&destination, &what.id), BackTo::Name(&source))
+        }
+        Effect::Restore { at: path, kept, what } => {
+            if file_id_at(volume.trash(), kept.as_str().as_bytes())?.as_ref() == Some(&what.id) {
+                return Ok(());
+            }
+            take_back(volume, slot, (&at(path)?, &what.id), BackTo::Trash(kept))
+        }
+        Effect::SetMode {
+            at: path, id, before, ..
+        } => {
+            let place = at(path)?;
+            let file = volume
+                .tree()
+                .step(place.parent.as_fd(), &place.name, OFlags::PATH)
+                .map_err(|errno| crate::root::failed(errno, path))?;
+            if super::file_id(&file)? == *id {
+                mode::set(&file, *before, path)
+            } else {
+                Err(changed_outside(volume, "tree", &path.to_string(), path))
+            }
+        }
+        // It is gone for good: no call does anything after it.
+        Effect::RemoveEmpty { at: path, .. } => {
+            let why = "an empty directory that was removed is not made again";
+            Err(Refusal::new(Code::OutcomeUnknown, why)
+                .name(path.to_string())
+                .into())
+        }
+    }
+}
+
+fn put_pre_image_back(
     volume: &Volume,
-    execution: &ExecutionId,
-    resolved: &RelPath,
-    staged: &FileId,
+    slot: &Slot,
+    place: &Place,
+    (staged, pre_image): (&FileId, &FileId),
 ) -> Result<()> {
-    let place = volume.tree().place(resolved, LastLink::Keep)?;
-    undo_exchange(
-        volume,
-        execution.as_str(),
-        (&place.parent, &place.name),
-        resolved,
-        staged,
-    )
+    let name = slot.as_str();
+    if file_id_at(volume.staging(), name.as_bytes())?.as_ref() == Some(staged) {
+        return Ok(());
+    }
+    if file_id_at(volume.trash(), name.as_bytes())?.as_ref() == Some(pre_image) {
+        rustix::fs::renameat(volume.trash(), name, volume.staging(), name)
+            .map_err(|e| Error::unproven("put back the pre-image of", name, e))?;
+    }
+    if file_id_at(volume.staging(), name.as_bytes())?.as_ref() != Some(pre_image) {
+        return Err(other_evidence(name));
+    }
+    let to = (&place.parent, place.name.as_slice());
+    match undo_exchange(volume, name, to, &place.resolved, staged) {
+        Ok(()) => Ok(()),
+        Err(error) if error.code() == Code::OutcomeUnknown && !error.poisons() => {
+            // Kept where a sweep does not look.
+            keep_pre_image(volume, name)?;
+            Err(error)
+        }
+        Err(error) => Err(error),
+    }
 }
 
-/// Puts back what a removal took by mistake.
-///
-/// # Errors
-/// `outcome_unknown` where something new is in the place; [`Error::Unproven`].
-pub fn put_back(volume: &Volume, execution: &ExecutionId, resolved: &RelPath) -> Result<()> {
-    let Place { parent, name, .. } = volume.tree().place(resolved, LastLink::Keep)?;
-    give_back(volume, execution.as_str(), &parent, &name, resolved)
+/// Takes what was installed under a free name back into `staging/`.
+fn take_out(volume: &Volume, slot: &Slot, place: &Place, staged: &FileId, content: &Content) -> Result<()> {
+    let name = slot.as_str();
+    if file_id_at(volume.staging(), name.as_bytes())?.as_ref() == Some(staged) {
+        return Ok(());
+    }
+    let path = &place.resolved;
+    if file_id_at(&place.parent, &place.name)?.as_ref() != Some(staged) {
+        return Err(changed_outside(volume, "tree", &path.to_string(), path));
+    }
+    match super::moves::into_ours(place.parent.as_fd(), &place.name, volume.staging(), name) {
+        Ok(()) => {}
+        Err(errno) if super::moves::out_of_reach(errno) => {
+            return Err(changed_outside(volume, "tree", &path.to_string(), path));
+        }
+        Err(errno) => return Err(Error::unproven("take back", path.to_string(), errno)),
+    }
+    let ours = file_id_at(volume.staging(), name.as_bytes())?.as_ref() == Some(staged);
+    let alone = match content {
+        Content::File { .. } => true,
+        Content::Directory { .. } => staged_directories_alone(volume, name)?,
+    };
+    if ours && alone {
+        return Ok(());
+    }
+    let to = (place.parent.as_fd(), place.name.as_slice());
+    take_free_name(volume.staging(), name.as_bytes(), to.0, to.1)
+        .map_err(|e| Error::unproven("put back", path.to_string(), e))?;
+    Err(changed_outside(volume, "tree", &path.to_string(), path))
 }
 
-/// Makes an effect that recovery found durable, where that was promised.
+/// Makes effects durable that recovery found or took back, where that was promised.
 ///
 /// # Errors
 /// [`Error::Unproven`] where a sync fails.
-pub fn sync_effect(volume: &Volume, resolved: &RelPath, durability: Durability) -> Result<()> {
+pub fn sync_settled(volume: &Volume, effects: &[Effect], durability: Durability) -> Result<()> {
     if durability == Durability::Process {
         return Ok(());
     }
-    match volume.tree().place(resolved, LastLink::Keep) {
-        Ok(place) => sync(syncable(place.parent.as_fd())?, "the parent directory")?,
-        Err(Error::Refused(_)) => {}
-        Err(error) => return Err(error),
+    let mut places = Vec::new();
+    for effect in effects {
+        places.extend(place_of(volume, effect.at())?);
+        if let Effect::Move { to, .. } = effect {
+            places.extend(place_of(volume, to)?);
+        }
     }
-    sync(syncable(volume.staging())?, "staging")?;
-    sync(syncable(volume.trash())?, "trash")
+    let places: Vec<&Place> = places.iter().collect();
+    for (handle, shown) in Syncs::open(volume, &places, durability)?.after {
+        sync(handle, shown)?;
+    }
+    Ok(())
 }
 
 /// Discards what was staged by executions that no intent names: nothing outside of `staging/` ever showed it.
@@ -136,28 +327,34 @@ pub fn sync_effect(volume: &Volume, resolved: &RelPath, durability: Durability) 
 /// # Errors
 /// `io_failed` where `staging/` cannot be read.
 pub fn sweep_staging(volume: &Volume, keep: &BTreeSet<ExecutionId>) -> Result<Swept> {
-    let staging = syncable(volume.staging())?;
+    let staging = super::syncable(volume.staging())?;
     let root = RelPath::root();
     let names = super::read::entries(&staging, usize::MAX).map_err(|e| e.named(&root))?;
     let mut swept = Swept::default();
     for (name, _) in names {
         let shown = semel_core::path::shown(&name);
-        if ExecutionId::parse(shown.as_str()).is_ok_and(|id| keep.contains(&id)) {
+        let slot = Slot::parse(&shown);
+        if slot.as_ref().is_ok_and(|slot| keep.contains(slot.execution())) {
             continue;
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let kind = rustix::fs::openat(&staging, name.as_slice(), flags, rustix::fs::Mode::empty())
             .and_then(|found| rustix::fs::fstat(&found))
             .map(|stat| FileKind::of(&stat));
-        match kind {
-            Ok(FileKind::File) => {
+        match (kind, slot) {
+            (Ok(FileKind::File), _) => {
                 rustix::fs::unlinkat(&staging, name.as_slice(), AtFlags::empty())
                     .map_err(|e| Error::io("discard", &shown, e))?;
                 swept.discarded.push(shown);
             }
-            Ok(_) => swept.left.push(shown),
-            Err(Errno::NOENT) => {}
-            Err(errno) => return Err(Error::io("examine", &shown, errno)),
+            (Ok(FileKind::Directory), Ok(slot)) => match discard_directory(volume, slot.as_str()) {
+                Ok(()) => swept.discarded.push(shown),
+                Err(error) if error.code() == Code::OutcomeUnknown => swept.left.push(shown),
+                Err(error) => return Err(error),
+            },
+            (Ok(_), _) => swept.left.push(shown),
+            (Err(Errno::NOENT), _) => {}
+            (Err(errno), _) => return Err(Error::io("examine", &shown, errno)),
         }
     }
     swept.discarded.sort();
@@ -165,7 +362,7 @@ pub fn sweep_staging(volume: &Volume, keep: &BTreeSet<ExecutionId>) -> Result<Sw
     Ok(swept)
 }
 
-fn other_staged(name: &str) -> Error {
+fn other_evidence(name: &str) -> Error {
     let why = "staging or trash does not hold what the intent names";
     Refusal::new(Code::UnknownState, why)
         .reason("other_evidence")

@@ -1,18 +1,28 @@
-//! Removing a file once: one rename into `trash/` that leaves evidence, and can be undone.
+//! Removing a file, a link or a whole directory once: one rename into `trash/` that leaves evidence, and can be undone.
 
 use crate::error::{Error, Result};
-use crate::files::exchange::{Syncs, as_unproven, changed, kept_digest, out_of_reach};
-use crate::files::read::FileKind;
-use crate::files::write::target_place;
-use crate::files::{DIGEST_CAP, Durability, Expected, Step, Steps, digest_of, file_id, file_id_at};
-use crate::root::{GitInternals, LastLink, failed};
+use crate::files::moves::{as_unproven, changed, give_back, into_ours, kept_digest};
+use crate::files::prepared::{Act, Prepared, Syncs, Terms};
+use crate::files::read::{FileKind, links, open_regular};
+use crate::files::write::{expected_content, target_place};
+use crate::files::{Expected, Step, Steps, file_id, file_id_at};
+use crate::root::{LastLink, Place, failed};
 use crate::volume::Volume;
-use rustix::fs::{OFlags, RenameFlags};
+use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
-use semel_core::call::{Before, Effect};
-use semel_core::ids::ExecutionId;
+use semel_core::effect::{Before, Effect};
+use semel_core::ids::FileId;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::os::fd::{AsFd as _, OwnedFd};
+
+/// Says what a removal may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removable {
+    /// A file or a link.
+    Leaf,
+    /// A directory with all that is in it.
+    Directory,
+}
 
 /// States a removal.
 #[derive(Clone, Copy, Debug)]
@@ -21,198 +31,193 @@ pub struct Remove<'a> {
     pub path: &'a RelPath,
     /// What is expected there.
     pub expected: Expected,
-    /// Under which name the target is kept in `trash/`.
-    pub execution: &'a ExecutionId,
-    /// What has to survive.
-    pub durability: Durability,
-    /// Whether a policy rule allows what belongs to git.
-    pub git: GitInternals,
-}
-
-/// Holds what an intent to remove has to record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemoveEvidence {
-    /// The path with every link but a last one followed.
-    pub resolved: RelPath,
-    /// What is to be removed. The digest is missing for a link, and above [`DIGEST_CAP`] unless it was asked for.
-    pub before: Before,
-}
-
-impl RemoveEvidence {
-    /// Gives the evidence as an intent records it.
-    #[must_use]
-    pub fn effect(&self) -> Effect {
-        Effect::Remove {
-            before: self.before.clone(),
-        }
-    }
+    /// What it may be.
+    pub takes: Removable,
 }
 
 /// Holds a removal that nothing shows yet.
 #[derive(Debug)]
-pub struct PreparedRemove {
-    /// What the intent records.
-    pub evidence: RemoveEvidence,
+pub(super) struct Removal {
     expected: Expected,
-    execution: ExecutionId,
     parent: OwnedFd,
     name: Vec<u8>,
-    syncs: Option<Syncs>,
-}
-
-/// Says what a removal came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Removed {
-    /// The digest of what is now in `trash/`; `None` for a link, and above [`DIGEST_CAP`] unless it was asked
-    /// for.
-    pub before: Option<Sha256>,
+    target: FileId,
 }
 
 /// Looks at what is to be removed; changes nothing.
 ///
 /// # Errors
-/// `not_found` where there is nothing, or no parent; `precondition_failed` where `expected` does not hold, and for a
-/// directory; `path_escapes_root` for protected targets, devices, FIFOs and sockets.
-pub fn prepare_remove(volume: &Volume, wanted: &Remove<'_>) -> Result<PreparedRemove> {
-    let place = target_place(volume, wanted.path, LastLink::Keep, wanted.git).map_err(as_not_found)?;
-    let path = &place.resolved;
-    let failed_at = |errno| failed(errno, path);
-    let found = volume
-        .tree()
-        .step(place.parent.as_fd(), &place.name, OFlags::PATH);
-    let found = found.map_err(failed_at)?;
-    let stat = rustix::fs::fstat(&found).map_err(failed_at)?;
-    let refuse = |code, reason: &str, why: &str| -> Result<PreparedRemove> {
-        Err(Refusal::new(code, why)
-            .reason(reason)
-            .name(path.to_string())
-            .into())
-    };
-    let kind = FileKind::of(&stat);
-    match (kind, wanted.expected) {
-        (FileKind::Directory, _) => {
-            return refuse(Code::PreconditionFailed, "is_directory", "it is a directory");
+/// `not_found` where there is nothing, or no parent; `precondition_failed` where `expected` does not hold, for a
+/// directory where a leaf is meant (reason `is_directory`) and the other way round (`not_directory`);
+/// `path_escapes_root` for protected targets, devices, FIFOs and sockets.
+pub fn prepare_remove(volume: &Volume, wanted: Remove<'_>, terms: Terms<'_>) -> Result<Prepared> {
+    let place = target_place(volume, wanted.path, LastLink::Keep, terms.git).map_err(as_not_found)?;
+    let seen = look(volume, &place)?;
+    match (seen.kind, wanted.takes) {
+        (FileKind::Directory, Removable::Leaf) => {
+            return Err(seen.refuse("is_directory", "it is a directory"));
         }
-        (FileKind::Special, _) => {
-            let why = "it is a device, a FIFO or a socket";
-            return refuse(Code::PathEscapesRoot, "special_file", why);
+        (FileKind::File | FileKind::Symlink, Removable::Directory) => {
+            return Err(seen.refuse("not_directory", "it is not a directory"));
         }
-        (FileKind::Symlink, Expected::Sha256(_)) => {
-            let why = "it is a link, but a content was expected";
-            return refuse(Code::PreconditionFailed, "is_symlink", why);
-        }
-        (_, Expected::Absent) => {
-            return refuse(
-                Code::PreconditionFailed,
-                "exists",
-                "there is a file, but none was expected",
-            );
-        }
-        (FileKind::File | FileKind::Symlink, Expected::Any) | (FileKind::File, Expected::Sha256(_)) => {}
+        (FileKind::Directory, Removable::Directory)
+        | (FileKind::File | FileKind::Symlink | FileKind::Special, _) => {}
     }
-    let asked = matches!(wanted.expected, Expected::Sha256(_));
-    let small = u64::try_from(stat.st_size).unwrap_or_default() <= DIGEST_CAP;
-    let target = file_id(&found)?;
-    let sha256 = match super::read::open_regular(volume.tree(), &place) {
-        _ if kind != FileKind::File || !(small || asked) => None,
-        Ok((file, _)) if file_id(&file)? != target => {
-            return Err(changed("another process replaced the file", path));
-        }
-        Ok((file, _)) => Some(digest_of(&file).map_err(|e| Error::io("read", path.to_string(), e))?),
-        // A file that may not be read may be removed all the same, unless its content matters.
-        Err(Error::Io { source, .. }) if unreadable(&source) && !asked => None,
-        Err(error) => return Err(error),
-    };
-    if let (Expected::Sha256(wanted), Some(found)) = (wanted.expected, sha256)
-        && wanted != found
-    {
-        let why = format!("the content's sha256 is {found}, expected was {wanted}");
-        return refuse(Code::PreconditionFailed, "sha256_mismatch", &why);
-    }
-    Ok(PreparedRemove {
-        evidence: RemoveEvidence {
-            resolved: place.resolved.clone(),
-            before: Before { id: target, sha256 },
+    let before = seen.before(volume, &place, wanted.expected)?;
+    Ok(Prepared {
+        slot: terms.slot.clone(),
+        syncs: Syncs::open(volume, &[&place], terms.durability)?,
+        act: Act::Remove(Removal {
+            expected: wanted.expected,
+            parent: place.parent,
+            name: place.name,
+            target: before.id.clone(),
+        }),
+        effect: Effect::Remove {
+            at: place.resolved,
+            before,
         },
-        expected: wanted.expected,
-        execution: wanted.execution.clone(),
-        syncs: Syncs::open(volume, &place, wanted.durability)?,
-        parent: place.parent,
-        name: place.name,
     })
 }
 
-/// Removes by one rename into `trash/<execution id>`, then verifies that the right thing went there.
-///
-/// # Errors
-/// `not_found` where it was gone already; `precondition_failed` (reason `changed_meanwhile`) where another thing
-/// was in the place, which is put back; `outcome_unknown` where it could not be put back and is kept in
-/// `trash/`; [`Error::Unproven`] where the process has to end; `io_failed` where nothing began.
-///
-/// # Durability
-/// With [`Durability::Power`] the removal and what was removed survive a power cut.
-pub fn remove(volume: &Volume, prepared: &PreparedRemove, steps: &dyn Steps) -> Result<Removed> {
-    let (name, path) = (prepared.execution.as_str(), &prepared.evidence.resolved);
-    let last = prepared.name.as_slice();
-    let into = RenameFlags::NOREPLACE;
-    match rustix::fs::renameat_with(&prepared.parent, last, volume.trash(), name, into) {
-        Ok(()) => steps.reached(Step::Removed),
-        Err(Errno::NOENT) => return Err(failed(Errno::NOENT, path)),
-        Err(Errno::EXIST) => {
-            return Err(
-                Refusal::new(Code::UnknownState, "this execution removed something before")
-                    .reason("removed_twice")
-                    .name(name)
-                    .into(),
-            );
-        }
-        Err(errno) => return Err(unremoved(volume, prepared, errno)),
-    }
-    let out = file_id_at(volume.trash(), name.as_bytes())
-        .map_err(|e| as_unproven("examine what was removed at", path, e))?;
-    let same = out.as_ref() == Some(&prepared.evidence.before.id);
-    let digest = if same {
-        kept_digest(volume.trash(), name, prepared.expected)
-            .map_err(|e| as_unproven("examine what was removed at", path, e))?
-    } else {
-        None
-    };
-    let holds = match prepared.expected {
-        Expected::Sha256(wanted) => digest == Some(wanted),
-        Expected::Any | Expected::Absent => true,
-    };
-    if !same || !holds {
-        give_back(volume, name, &prepared.parent, last, path)?;
-        steps.reached(Step::PutBack);
-        return Err(changed("another process changed the file", path));
-    }
-    if let Some(syncs) = &prepared.syncs {
-        syncs.all()?;
-        steps.reached(Step::RemoveSynced);
-    }
-    Ok(Removed { before: digest })
+/// Is what was seen at a place that is to lose its entry.
+pub(super) struct Seen {
+    pub(super) kind: FileKind,
+    pub(super) id: FileId,
+    pub(super) stat: Stat,
+    pub(super) found: OwnedFd,
+    path: RelPath,
 }
 
-/// Puts what is in `trash/` back in its place, unless something new is there.
-pub(super) fn give_back(
-    volume: &Volume,
-    name: &str,
-    parent: &OwnedFd,
-    last: &[u8],
-    path: &RelPath,
-) -> Result<()> {
-    match rustix::fs::renameat_with(volume.trash(), name, parent, last, RenameFlags::NOREPLACE) {
-        Ok(()) => Ok(()),
-        Err(errno) if errno == Errno::EXIST || out_of_reach(errno) => {
-            let kept = volume.path().join("vol/trash").join(name);
-            let why = "another process changed the same path during the call; both contents are kept";
-            Err(Refusal::new(Code::OutcomeUnknown, why)
-                .reason("changed_outside")
-                .names([path.to_string(), kept.display().to_string()])
-                .into())
-        }
-        Err(errno) => Err(Error::unproven("put back", path.to_string(), errno)),
+/// Looks at what a place holds; follows no link.
+///
+/// # Errors
+/// `not_found`; `path_escapes_root` for devices, FIFOs, sockets and mounts.
+pub(super) fn look(volume: &Volume, place: &Place) -> Result<Seen> {
+    let path = place.resolved.clone();
+    let found = volume
+        .tree()
+        .step(place.parent.as_fd(), &place.name, OFlags::PATH)
+        .map_err(|errno| failed(errno, &path))?;
+    let stat = rustix::fs::fstat(&found).map_err(|errno| failed(errno, &path))?;
+    let kind = FileKind::of(&stat);
+    if kind == FileKind::Special {
+        let why = "it is a device, a FIFO or a socket";
+        return Err(Refusal::new(Code::PathEscapesRoot, why)
+            .reason("special_file")
+            .name(path.to_string())
+            .into());
     }
+    Ok(Seen {
+        kind,
+        id: file_id(&found)?,
+        stat,
+        found,
+        path,
+    })
+}
+
+impl Seen {
+    /// Makes the refusal of a precondition that does not hold.
+    pub(super) fn refuse(&self, reason: &str, why: &str) -> Error {
+        Refusal::new(Code::PreconditionFailed, why)
+            .reason(reason)
+            .name(self.path.to_string())
+            .into()
+    }
+
+    /// Gives what is recorded of it, once it is what is expected.
+    ///
+    /// # Errors
+    /// `precondition_failed`; `io_failed`.
+    pub(super) fn before(&self, volume: &Volume, place: &Place, expected: Expected) -> Result<Before> {
+        let sha256 = match (self.kind, expected) {
+            (_, Expected::Absent) => {
+                return Err(self.refuse("exists", "there is something, but nothing was expected"));
+            }
+            (FileKind::Directory, Expected::Sha256(_)) => {
+                return Err(self.refuse("is_directory", "it is a directory, but a content was expected"));
+            }
+            (FileKind::Symlink | FileKind::Special, Expected::Sha256(_)) => {
+                return Err(self.refuse("is_symlink", "it is a link, but a content was expected"));
+            }
+            (FileKind::Directory | FileKind::Symlink | FileKind::Special, Expected::Any) => None,
+            (FileKind::File, Expected::Any | Expected::Sha256(_)) => self.digest(volume, place, expected)?,
+        };
+        let others = links(&self.stat).saturating_sub(1);
+        let counts = self.kind == FileKind::File && others > 0;
+        Ok(Before {
+            id: self.id.clone(),
+            sha256,
+            other_names: counts.then_some(others),
+        })
+    }
+
+    fn digest(&self, volume: &Volume, place: &Place, expected: Expected) -> Result<Option<Sha256>> {
+        match open_regular(volume.tree(), place) {
+            Ok((file, _)) if file_id(&file)? != self.id => {
+                Err(changed("another process replaced the file", &self.path))
+            }
+            Ok((file, stat)) => expected_content(&file, &stat, expected, &self.path),
+            // A file that may not be read may be removed all the same, unless its content matters.
+            Err(Error::Io { source, .. }) if unreadable(&source) && expected == Expected::Any => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Removal {
+    /// Removes by one rename into `trash/<slot>`, then verifies that the right thing went there.
+    pub(super) fn carry_out(
+        &self,
+        volume: &Volume,
+        prepared: &Prepared,
+        steps: &dyn Steps,
+    ) -> Result<Option<Sha256>> {
+        let (slot, path) = (prepared.slot.as_str(), prepared.effect.at());
+        match into_ours(self.parent.as_fd(), &self.name, volume.trash(), slot) {
+            Ok(()) => steps.reached(Step::Removed),
+            Err(Errno::NOENT) => return Err(failed(Errno::NOENT, path)),
+            Err(errno) => return Err(self.unremoved(volume, slot, path, errno)),
+        }
+        let examined = |error| as_unproven("examine what was removed at", path, error);
+        let out = file_id_at(volume.trash(), slot.as_bytes()).map_err(examined)?;
+        let same = out.as_ref() == Some(&self.target);
+        let digest = if same {
+            kept_digest(volume.trash(), slot, self.expected).map_err(examined)?
+        } else {
+            None
+        };
+        let holds = match self.expected {
+            Expected::Sha256(wanted) => digest == Some(wanted),
+            Expected::Any | Expected::Absent => true,
+        };
+        if !same || !holds {
+            let from = (volume.trash(), slot.as_bytes());
+            give_back(volume, from, (self.parent.as_fd(), &self.name), path, "trash")?;
+            steps.reached(Step::PutBack);
+            return Err(changed("another process changed the file", path));
+        }
+        Ok(digest)
+    }
+
+    fn unremoved(&self, volume: &Volume, slot: &str, path: &RelPath, errno: Errno) -> Error {
+        match (errno, file_id_at(volume.trash(), slot.as_bytes())) {
+            // overlayfs moves no directory of a lower layer where redirect_dir is not to be had.
+            (Errno::XDEV, Ok(None)) => cross_layer(path),
+            (_, Ok(None)) => Error::io("remove", path.to_string(), errno),
+            _ => Error::unproven("remove", path.to_string(), errno),
+        }
+    }
+}
+
+/// Says that a directory of a lower layer cannot be renamed.
+pub(super) fn cross_layer(path: &RelPath) -> Error {
+    let why = "the filesystem does not rename a directory of its lower layer";
+    Refusal::new(Code::PreconditionFailed, why)
+        .reason("cross_layer")
+        .name(path.to_string())
+        .into()
 }
 
 pub(super) fn unreadable(error: &std::io::Error) -> bool {
@@ -220,20 +225,12 @@ pub(super) fn unreadable(error: &std::io::Error) -> bool {
 }
 
 /// Where the parent is gone, so is the file.
-fn as_not_found(error: Error) -> Error {
+pub(super) fn as_not_found(error: Error) -> Error {
     match error {
         Error::Refused(mut refusal) if refusal.code == Code::PreconditionFailed => {
             refusal.code = Code::NotFound;
             Error::Refused(refusal)
         }
         other => other,
-    }
-}
-
-fn unremoved(volume: &Volume, prepared: &PreparedRemove, errno: Errno) -> Error {
-    let shown = prepared.evidence.resolved.to_string();
-    match file_id_at(volume.trash(), prepared.execution.as_str().as_bytes()) {
-        Ok(None) => Error::io("remove", shown, errno),
-        _ => Error::unproven("remove", shown, errno),
     }
 }

@@ -17,14 +17,16 @@ pub enum Step {
     PreImageVerified,
     /// The pre-image is in `trash/`.
     PreImageKept,
-    /// Both directories of an install are durable.
-    InstallSynced,
-    /// The target is in `trash/`.
+    /// The target is in `trash/`, or an empty directory is gone.
     Removed,
     /// The target was found to be another one; it is back in its place.
     PutBack,
-    /// Both directories of a removal are durable.
-    RemoveSynced,
+    /// What was to be moved has its new name.
+    Moved,
+    /// The permissions are set.
+    ModeSet,
+    /// The effects of the call are durable.
+    EffectsSynced,
 }
 
 impl Step {
@@ -36,10 +38,11 @@ impl Step {
         Step::ExchangedBack,
         Step::PreImageVerified,
         Step::PreImageKept,
-        Step::InstallSynced,
         Step::Removed,
         Step::PutBack,
-        Step::RemoveSynced,
+        Step::Moved,
+        Step::ModeSet,
+        Step::EffectsSynced,
     ];
 
     /// Gives the name by which a crash test asks for the step.
@@ -52,10 +55,11 @@ impl Step {
             Self::ExchangedBack => "exchanged_back",
             Self::PreImageVerified => "pre_image_verified",
             Self::PreImageKept => "pre_image_kept",
-            Self::InstallSynced => "install_synced",
             Self::Removed => "removed",
             Self::PutBack => "put_back",
-            Self::RemoveSynced => "remove_synced",
+            Self::Moved => "moved",
+            Self::ModeSet => "mode_set",
+            Self::EffectsSynced => "effects_synced",
         }
     }
 }

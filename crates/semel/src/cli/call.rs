@@ -79,7 +79,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let mut headers = Vec::new();
     let key = match (&args.key, tool.kind()) {
         (Some(key), _) => Some(key.clone()),
-        (None, Kind::Mutation) => {
+        (None, Kind::Mutation | Kind::Person) => {
             let key = mint_key()?;
             if context.progress == Progress::Lines {
                 err(&format!("key: {key}"));

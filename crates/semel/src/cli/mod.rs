@@ -17,11 +17,14 @@ mod gc;
 mod generate;
 mod key;
 mod log;
+mod receipt;
+mod resolve;
 mod restore;
 mod run;
 mod seal;
 mod serve;
 mod status;
+mod undo;
 mod unseal;
 mod volume;
 
@@ -72,6 +75,9 @@ enum Command {
     Key(key::Args),
     Restore(restore::Args),
     Log(log::Args),
+    Receipt(receipt::Args),
+    Undo(undo::Args),
+    Resolve(resolve::Args),
     Status(status::Args),
     Cancel(cancel::Args),
     Gc(gc::Args),
@@ -183,6 +189,9 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Key(args) => key::run(args, context),
         Command::Restore(args) => restore::run(args, context),
         Command::Log(args) => log::run(args, context),
+        Command::Receipt(args) => receipt::run(args, context),
+        Command::Undo(args) => undo::run(args, context),
+        Command::Resolve(args) => resolve::run(args, context),
         Command::Status(args) => status::run(args, context),
         Command::Cancel(args) => cancel::run(args, context),
         Command::Gc(args) => gc::run(args, context),

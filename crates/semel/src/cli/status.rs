@@ -96,10 +96,11 @@ fn text(seen: &Seen) -> String {
                     .unwrap_or_default()
                     .to_owned()
             };
+            let places = [word("/daemon/socket"), word("/daemon/url")];
             lines.push(format!(
                 "daemon   {} at {}, probe at {}",
                 word("/phase"),
-                word("/daemon/url"),
+                places.map(|place| place.trim().to_owned()).join(" ").trim(),
                 word("/daemon/probe_url")
             ));
         }

@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 /// Gives the whole document, OpenAPI 3.1.
 pub(crate) fn document() -> Value {
     let mut paths = Map::new();
-    for tool in Tool::ALL {
+    for tool in Tool::callable() {
         paths.insert(
             format!("/v1/tools/{}", tool.name()),
-            json!({"post": tool_operation(*tool)}),
+            json!({"post": tool_operation(tool)}),
         );
     }
     paths.insert(
@@ -92,6 +92,13 @@ const ADMIN: &[Admin] = &[
     ),
     (
         "post",
+        "/v1/admin/listen",
+        "admin_listen",
+        "Makes sure that plain HTTP clients on this machine reach the app listener, and says where.",
+        &[Code::BadInput, Code::Unauthorized, Code::IoFailed],
+    ),
+    (
+        "post",
         "/v1/admin/shutdown",
         "admin_shutdown",
         "Ends the daemon once what is under way is done.",
@@ -114,6 +121,32 @@ const ADMIN: &[Admin] = &[
             Code::Unauthorized,
             Code::NotFound,
             Code::VolumeBusy,
+        ],
+    ),
+    (
+        "post",
+        "/v1/admin/executions/{id}/undo",
+        "admin_undo",
+        "Puts back what an execution removed or replaced, as a new execution.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::PreconditionFailed,
+            Code::UndoExpired,
+            Code::ReplayConflict,
+        ],
+    ),
+    (
+        "post",
+        "/v1/admin/executions/{id}/resolve",
+        "admin_resolve",
+        "Settles a call whose outcome is unknown, by a person's word.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::PreconditionFailed,
         ],
     ),
     (
@@ -159,7 +192,7 @@ fn tool_operation(tool: Tool) -> Value {
         false,
     )];
     let answer = match tool.kind() {
-        Kind::Mutation => {
+        Kind::Mutation | Kind::Person => {
             codes.extend_from_slice(MUTATIONS);
             parameters.push(header(
                 "Idempotency-Key",
@@ -186,6 +219,7 @@ fn tool_operation(tool: Tool) -> Value {
         "description": "What the call did, or did before.",
         "headers": {
             "Idempotency-Replayed": {"description": "true where the answer comes from a receipt.", "schema": {"const": "true"}},
+            "Preference-Applied": {"description": "wait=N, where Prefer asked for it: what was taken.", "schema": {"type": "string"}},
             "X-Request-Id": {"schema": {"type": "string"}},
         },
         "content": {"application/json": {"schema": answer}},
@@ -203,7 +237,12 @@ fn tool_operation(tool: Tool) -> Value {
 fn receipt_operation() -> Value {
     let mut responses = responses(
         &[],
-        &[Code::Unauthorized, Code::NotFound, Code::InvalidIdempotencyKey],
+        &[
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::InvalidIdempotencyKey,
+            Code::TooMany,
+        ],
     );
     responses["200"] = json!({
         "description": "What is known of the key.",
@@ -273,22 +312,44 @@ fn problem() -> Value {
     })
 }
 
-fn effect() -> Value {
+/// Says what became of one path.
+fn changed() -> Value {
     let digest = json!({"type": ["string", "null"], "pattern": "^[0-9a-f]{64}$"});
+    let text = json!({"type": "string"});
+    json!({
+        "path": {"type": "string", "description": "The path that was acted on, after links inside the root were followed"},
+        "path_b64": text,
+        "action": {"enum": ["created", "replaced", "removed", "moved", "restored", "mode_set", "none"]},
+        "destination": text,
+        "destination_b64": text,
+        "sha256_before": digest,
+        "sha256_after": digest,
+        "size_bytes": {"type": ["integer", "null"]},
+        "hard_link_broken": {"type": "integer"},
+        "mode_before": text,
+        "mode_after": text,
+    })
+}
+
+fn effect() -> Value {
+    let mut properties = changed();
+    properties["overwritten"] = json!({"type": ["string", "null"], "description": "Of a move: the SHA-256 of the file that stood at the destination"});
+    properties["changed"] = json!({
+        "type": "array",
+        "description": "Of a patch: what became of each path",
+        "items": {"type": "object", "required": ["path", "action"], "properties": changed()},
+    });
+    properties["replacements"] =
+        json!({"type": "integer", "description": "Of an edit: how many places it replaced"});
+    properties["notes"] = json!({"type": "array", "items": {"type": "string"}, "description": "Of a patch: where it was not applied exactly as it says"});
+    properties["possible_duplicate_of"] = json!({"type": "string", "description": "The execution of the very same call under another key, not long before"});
+    for name in ["execution_id", "idempotency_key", "generation"] {
+        properties[name] = json!({"type": "string"});
+    }
+    properties["replayed"] = json!({"type": "boolean"});
     json!({
         "type": "object",
-        "required": ["path", "sha256_before", "sha256_after", "size_bytes", "execution_id", "idempotency_key", "replayed", "generation"],
-        "properties": {
-            "path": {"type": "string", "description": "The path that was acted on, after links inside the root were followed"},
-            "path_b64": {"type": "string"},
-            "sha256_before": digest,
-            "sha256_after": digest,
-            "size_bytes": {"type": ["integer", "null"]},
-            "hard_link_broken": {"type": "integer"},
-            "execution_id": {"type": "string"},
-            "idempotency_key": {"type": "string"},
-            "replayed": {"type": "boolean"},
-            "generation": {"type": "string"},
-        },
+        "required": ["execution_id", "idempotency_key", "replayed", "generation"],
+        "properties": properties,
     })
 }

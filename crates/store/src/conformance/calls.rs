@@ -3,11 +3,11 @@
 use super::{Kept, done, refused, same, sample};
 use crate::journal::{Began, Journal, LogFilter, OnlyConflicts};
 use semel_core::Code;
-use semel_core::call::{CallState, Event, Intent, Note};
+use semel_core::call::{Aborting, CallState, Event, Intent, Note, OpenCall, Outcome, Resolved, Settled};
 use semel_core::digest::Fingerprint;
 use semel_core::ids::{AttemptId, FencingToken, UnixMs};
 use semel_core::record::Record;
-use semel_core::volume::Durability;
+use semel_core::volume::{Durability, End, OUTCOME_UNKNOWN, VolumeState};
 use std::sync::Barrier;
 
 fn begin(journal: &dyn Journal, intent: &Intent) -> Kept {
@@ -21,6 +21,7 @@ fn begin(journal: &dyn Journal, intent: &Intent) -> Kept {
 fn running(intent: &Intent) -> CallState {
     CallState::Running {
         intent: Box::new(intent.clone()),
+        aborting: None,
     }
 }
 
@@ -39,11 +40,11 @@ pub(super) fn a_key_begins_once(journal: &dyn Journal) -> Kept {
     );
     begin(journal, &first)?;
     let prior = done("begin", journal.begin(second.clone()))?;
-    same("a duplicate", &prior, &Began::Prior(running(&first)))?;
+    same("a duplicate", &prior, &Began::Prior(Box::new(running(&first))))?;
     let receipt = sample::receipt(&first);
     done("finish", journal.finish(first.execution_id.clone(), receipt))?;
     let prior = done("begin", journal.begin(second.clone()))?;
-    same("a retry", &prior, &Began::Prior(finished(&first)))?;
+    same("a retry", &prior, &Began::Prior(Box::new(finished(&first))))?;
     let lost = done("execution", journal.execution(second.execution_id))?;
     same("the duplicate's execution", &lost, &None)
 }
@@ -75,7 +76,7 @@ pub(super) fn sixty_four_threads_begin_one_key_once(journal: &dyn Journal) -> Ke
     let winner = winner.ok_or("the key is not known")?;
     for answer in answers {
         if let Began::Prior(prior) = answer {
-            same("what a loser is shown", &prior, &winner)?;
+            same("what a loser is shown", &*prior, &winner)?;
         }
     }
     Ok(())
@@ -91,7 +92,7 @@ pub(super) fn a_known_key_shows_its_first_call(journal: &dyn Journal) -> Kept {
         ..sample::intent(&volume, "k", "b")?
     };
     let prior = done("begin", journal.begin(other))?;
-    same("a conflict", &prior, &Began::Prior(running(&first)))
+    same("a conflict", &prior, &Began::Prior(Box::new(running(&first))))
 }
 
 pub(super) fn a_receipt_is_given_once(journal: &dyn Journal) -> Kept {
@@ -119,6 +120,134 @@ pub(super) fn a_receipt_is_given_once(journal: &dyn Journal) -> Kept {
     same("how many entries it has", &entries.len(), &2)
 }
 
+pub(super) fn what_is_taken_back_is_said_first(journal: &dyn Journal) -> Kept {
+    let volume = sample::draft(journal, "job-a")?;
+    let intent = sample::intent(&volume, "k", "a")?;
+    let id = intent.execution_id.clone();
+    let aborting = Aborting {
+        refusal: None,
+        why: "another process was faster".to_owned(),
+    };
+    let early = journal.abort(id.clone(), aborting.clone(), sample::NOW);
+    refused("nothing is taken back", early, Code::NotFound, None)?;
+    begin(journal, &intent)?;
+    for _ in 0..2 {
+        done("abort", journal.abort(id.clone(), aborting.clone(), sample::NOW))?;
+    }
+    let other = Aborting {
+        why: "for another reason".to_owned(),
+        ..aborting.clone()
+    };
+    refused(
+        "taken back for another reason",
+        journal.abort(id.clone(), other, sample::NOW),
+        Code::Internal,
+        None,
+    )?;
+    let open = OpenCall {
+        intent: intent.clone(),
+        aborting: Some(aborting.clone()),
+    };
+    same(
+        "the open calls",
+        &done("open_calls", journal.open_calls())?,
+        &vec![open],
+    )?;
+    let prior = done("begin", journal.begin(sample::intent(&volume, "k", "a")?))?;
+    let running = CallState::Running {
+        intent: Box::new(intent.clone()),
+        aborting: Some(aborting.clone()),
+    };
+    same("a duplicate", &prior, &Began::Prior(Box::new(running)))?;
+    done("finish", journal.finish(id.clone(), sample::receipt(&intent)))?;
+    same(
+        "the call",
+        &done("execution", journal.execution(id.clone()))?,
+        &Some(finished(&intent)),
+    )?;
+    let late = journal.abort(id, aborting, sample::NOW);
+    refused("a done call is taken back", late, Code::Internal, None)
+}
+
+pub(super) fn a_person_settles_what_is_unknown(journal: &dyn Journal) -> Kept {
+    let volume = sample::draft(journal, "job-a")?;
+    let person = Resolved {
+        by: "operator".to_owned(),
+        note: "looked at the disk".to_owned(),
+    };
+    for (key, settled) in [("a", Settled::Happened), ("b", Settled::NeverHappened)] {
+        let intent = sample::intent(&volume, key, "a")?;
+        let id = intent.execution_id.clone();
+        let resolve = || journal.resolve(id.clone(), settled, person.clone(), sample::NOW);
+        refused("one that never was", resolve(), Code::NotFound, None)?;
+        begin(journal, &intent)?;
+        refused(
+            "one that runs",
+            resolve(),
+            Code::PreconditionFailed,
+            Some("not_unknown"),
+        )?;
+        let gone = "both are gone".to_owned();
+        done("unknown", journal.unknown(id.clone(), gone, sample::NOW))?;
+        let state = done("resolve", resolve())?;
+        let prior = done("prior", journal.prior(intent.scope.clone(), intent.key.clone()))?;
+        same("what is told and what is known", &prior, &state)?;
+        match (settled, state) {
+            (Settled::Happened, Some(CallState::Finished { receipt, .. })) => {
+                same("who settled it", &receipt.resolved.as_ref(), &Some(&person))?;
+                same("its outcome", &receipt.outcome, &Outcome::Done(intent.done()))?;
+                same("a second time", &done("resolve", resolve())?, &prior)?;
+            }
+            (Settled::NeverHappened, None) => {
+                refused("a second time", resolve(), Code::NotFound, None)?;
+                begin(journal, &sample::intent(&volume, key, "a")?)?;
+            }
+            (settled, state) => return Err(format!("{settled:?} left {state:?}")),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn the_last_unknown_outcome_lifts_its_mark(journal: &dyn Journal) -> Kept {
+    let person = Resolved {
+        by: "operator".to_owned(),
+        note: "looked at the disk".to_owned(),
+    };
+    for (job, reason, lifted) in [
+        ("job-a", OUTCOME_UNKNOWN, VolumeState::Clean),
+        ("job-b", "agent_failed", VolumeState::Quarantined),
+    ] {
+        let volume = sample::draft(journal, job)?;
+        let calls = [
+            sample::intent(&volume, "a", "a")?,
+            sample::intent(&volume, "b", "b")?,
+        ];
+        for call in &calls {
+            begin(journal, call)?;
+            let gone = "both are gone".to_owned();
+            done(
+                "unknown",
+                journal.unknown(call.execution_id.clone(), gone, sample::NOW),
+            )?;
+        }
+        let end = End::Dirty {
+            reason: reason.to_owned(),
+        };
+        let (generation, fence) = (volume.generation.clone(), volume.fencing_token);
+        done(
+            "end_volume",
+            journal.end_volume(generation, fence, end, sample::NOW),
+        )?;
+        for (call, state) in calls.into_iter().zip([VolumeState::Quarantined, lifted]) {
+            let resolved = journal.resolve(call.execution_id, Settled::Happened, person.clone(), sample::NOW);
+            done("resolve", resolved)?;
+            let found = done("volume", journal.volume(volume.generation.clone()))?;
+            same("the volume", &found.map(|volume| volume.state), &Some(state))?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn an_unknown_outcome_stays(journal: &dyn Journal) -> Kept {
     let volume = sample::draft(journal, "job-a")?;
     let intent = sample::intent(&volume, "k", "a")?;
@@ -133,7 +262,7 @@ pub(super) fn an_unknown_outcome_stays(journal: &dyn Journal) -> Kept {
         why,
     };
     let again = done("begin", journal.begin(sample::intent(&volume, "k", "a")?))?;
-    same("a retry", &again, &Began::Prior(unknown))?;
+    same("a retry", &again, &Began::Prior(Box::new(unknown)))?;
     let late = journal.finish(intent.execution_id.clone(), sample::receipt(&intent));
     refused("a late receipt", late, Code::Internal, None)?;
     let status = done("status", journal.status())?;
@@ -295,7 +424,7 @@ pub(super) fn a_caller_sees_its_own_writes(journal: &dyn Journal) -> Kept {
     })
 }
 
-pub(super) fn open_intents_come_in_order(journal: &dyn Journal) -> Kept {
+pub(super) fn open_calls_come_in_order(journal: &dyn Journal) -> Kept {
     let (a, b) = (sample::draft(journal, "job-a")?, sample::draft(journal, "job-b")?);
     let mut intents = Vec::new();
     for n in 0..6 {
@@ -311,8 +440,14 @@ pub(super) fn open_intents_come_in_order(journal: &dyn Journal) -> Kept {
     )?;
     same(
         "the open ones",
-        &done("open_intents", journal.open_intents())?,
-        &intents,
+        &done("open_calls", journal.open_calls())?,
+        &intents
+            .into_iter()
+            .map(|intent| OpenCall {
+                intent,
+                aborting: None,
+            })
+            .collect::<Vec<_>>(),
     )
 }
 

@@ -4,6 +4,7 @@
 //! one implementation can be asked stands in that one's tests.
 
 mod calls;
+mod log;
 pub mod sample;
 mod volumes;
 mod work;
@@ -37,16 +38,22 @@ laws! {
     calls::sixty_four_threads_begin_one_key_once,
     calls::a_known_key_shows_its_first_call,
     calls::a_receipt_is_given_once,
+    calls::what_is_taken_back_is_said_first,
     calls::an_unknown_outcome_stays,
+    calls::a_person_settles_what_is_unknown,
+    calls::the_last_unknown_outcome_lifts_its_mark,
     calls::a_freed_key_begins_again,
     calls::an_execution_id_is_used_once,
     calls::an_intent_belongs_to_its_volume,
     calls::a_bad_verb_rolls_back_no_stranger,
     calls::a_caller_sees_its_own_writes,
-    calls::open_intents_come_in_order,
+    calls::open_calls_come_in_order,
     calls::commits_outside_of_a_generation_are_counted,
     calls::the_log_finds_a_call_and_what_it_met,
     calls::the_log_gives_the_newest_in_order,
+    log::each_call_is_shown_once,
+    log::the_log_is_read_in_windows,
+    log::a_head_is_what_is_verified,
     volumes::attempts_count_from_one_and_fences_grow,
     volumes::a_job_has_one_open_volume_of_a_role,
     volumes::a_generation_is_never_used_twice,

@@ -2,8 +2,9 @@
 
 use crate::conformance::done;
 use crate::journal::Journal;
-use semel_core::call::{Done, Effect, Event, Intent, Note, Outcome, Receipt, ResultFacts, Scope, Source};
+use semel_core::call::{Event, Facts, FingerprintVersion, Intent, Note, Outcome, Receipt, Scope, Source};
 use semel_core::digest::{Fingerprint, Sha256};
+use semel_core::effect::{Content, Effect};
 use semel_core::ids::{
     ExecutionId, FileId, Generation, IdempotencyKey, JobId, Principal, RunId, Seed, UnixMs, VolumeIdentity,
 };
@@ -120,25 +121,28 @@ pub fn intent(volume: &Volume, under: &str, path: &str) -> Result<Intent, String
         },
         key: key(under)?,
         fingerprint: Fingerprint::of_canonical(path.as_bytes()),
+        fingerprint_version: FingerprintVersion(2),
         tool: "write_file".to_owned(),
-        resolved: path.clone(),
-        path,
+        path: path.clone(),
         attempt: volume.attempt,
         generation: volume.generation.clone(),
         fencing_token: volume.fencing_token,
         durability: volume.durability,
-        effect: Effect::Install {
+        effects: vec![Effect::Install {
+            at: path,
             staged: must(FileId::parse("ext4:82:0d0e0f"))?,
-            sha256: Sha256::of(execution_id.as_str().as_bytes()),
-            size_bytes: 36,
+            content: Content::File {
+                sha256: Sha256::of(execution_id.as_str().as_bytes()),
+                size_bytes: 36,
+            },
             before: None,
-        },
+        }],
         execution_id,
-        result: ResultFacts::default(),
+        facts: Facts::default(),
         source: Source {
             door: "http".to_owned(),
             user_agent: Some("conformance".to_owned()),
-            traceparent: None,
+            ..Source::default()
         },
         at: NOW,
     })
@@ -151,17 +155,22 @@ pub fn receipt(intent: &Intent) -> Receipt {
         at: UnixMs(NOW.0 + 1),
         outcome: Outcome::Done(intent.done()),
         recovered: None,
+        resolved: None,
+        possible_duplicate_of: None,
+        took_us: Some(23),
+        waited_us: Some(5),
     }
 }
 
 /// Makes another receipt for the same call.
 #[must_use]
 pub fn other_receipt(intent: &Intent) -> Receipt {
+    let mut done = intent.done();
+    for changed in &mut done.changed {
+        changed.size_bytes = Some(37);
+    }
     Receipt {
-        outcome: Outcome::Done(Done {
-            size_bytes: Some(37),
-            ..intent.done()
-        }),
+        outcome: Outcome::Done(done),
         ..receipt(intent)
     }
 }
@@ -184,6 +193,7 @@ pub fn conflict(with: &Intent) -> Note {
         execution_id: Some(with.execution_id.clone()),
         source: with.source.clone(),
         took_us: 17,
+        waited_us: None,
         at: NOW,
     }
 }

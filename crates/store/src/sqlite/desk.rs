@@ -9,6 +9,7 @@ use crate::error::Result;
 use rusqlite::{Connection, OptionalExtension as _};
 use semel_core::Sha256;
 use semel_core::call::{self, Intent};
+use semel_core::checkpoint::Checkpoint;
 use semel_core::ids::{ExecutionId, Generation, RunId};
 use semel_core::pipeline::{self, Run};
 use semel_core::record::{IllegalRecord, RECORD_VERSION, Record, Sync, chain};
@@ -48,9 +49,11 @@ impl Desk {
             Record::VolumeOpened { new, .. } => self.volume(record, &new.generation),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
+            | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
             Record::CallIntended(intent) => self.intent(record, intent),
             Record::CallReceipted { execution_id, .. }
+            | Record::CallAborting { execution_id, .. }
             | Record::CallFreed { execution_id, .. }
             | Record::CallUnknown { execution_id, .. } => {
                 let known = row::call_by_execution(&self.conn, execution_id.as_str())?
@@ -155,6 +158,12 @@ impl Desk {
         let intent = state.intent().clone();
         let next = call::apply(Some(state), record)?;
         let seq = self.append(record, Subject::Call(&intent))?;
+        if let Record::CallAborting { .. } = record {
+            return self.execute(
+                "UPDATE calls SET aborting_seq = ?2, at_ms = ?3 WHERE intent_seq = ?1",
+                (intent_seq, seq, int(record.at().0)?),
+            );
+        }
         self.running.remove(execution);
         let state = match &next {
             None => return self.execute("DELETE FROM calls WHERE intent_seq = ?1", (intent_seq,)),
@@ -215,6 +224,20 @@ impl Desk {
         self.head = Head { seq, hash };
         self.need = self.need.max(record.sync(survives));
         Ok(place)
+    }
+
+    /// Says what the log is now.
+    pub(super) fn checkpoint(&self) -> Result<Checkpoint> {
+        let first = self
+            .conn
+            .prepare_cached("SELECT hash FROM records WHERE seq = 1")
+            .and_then(|mut s| s.query_row([], |row| row.get(0)))
+            .map_err(fault("read the first entry"))?;
+        Ok(Checkpoint {
+            first: Sha256::from_bytes(first),
+            size: self.head.seq,
+            head: self.head.hash,
+        })
     }
 
     /// Finds a volume.

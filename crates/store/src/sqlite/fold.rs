@@ -9,9 +9,24 @@ use semel_core::ids::{ExecutionId, Generation, JobId, RunId};
 use semel_core::pipeline::{self, Run};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record};
 use semel_core::volume::{self, Volume};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-type Folded = Result<(), IllegalRecord>;
+/// Is why an entry cannot follow the ones before.
+#[derive(Debug, PartialEq)]
+pub(super) enum Wrong {
+    /// It is illegal.
+    Illegal(String),
+    /// It gives a key its second effect.
+    SecondEffect(String),
+}
+
+impl From<IllegalRecord> for Wrong {
+    fn from(illegal: IllegalRecord) -> Self {
+        Self::Illegal(illegal.to_string())
+    }
+}
+
+type Folded = Result<(), Wrong>;
 
 /// Is where a call lies: its scope and key.
 pub(super) type Place = (String, String);
@@ -21,6 +36,7 @@ pub(super) type Place = (String, String);
 pub(super) struct Call {
     pub(super) state: CallState,
     pub(super) intent_seq: u64,
+    pub(super) aborting_seq: Option<u64>,
     pub(super) outcome_seq: Option<u64>,
     pub(super) at_ms: u64,
 }
@@ -37,14 +53,15 @@ pub(super) struct Fold {
     pub(super) intents: BTreeMap<ExecutionId, Place>,
     /// The newest intent of an execution that was freed, so that its last entry is found too.
     pub(super) freed: Option<CallState>,
-    pub(super) done: BTreeSet<Place>,
+    /// The execution whose effect a key has.
+    pub(super) done: BTreeMap<Place, ExecutionId>,
     pub(super) runs: BTreeMap<RunId, (u64, Run)>,
     pub(super) judgements: BTreeMap<Generation, (u64, Judgement)>,
     pub(super) consumptions: BTreeMap<Generation, Consumption>,
 }
 
 fn illegal(what: impl Into<String>) -> Folded {
-    Err(IllegalRecord(what.into()))
+    Err(IllegalRecord(what.into()).into())
 }
 
 impl Fold {
@@ -69,6 +86,7 @@ impl Fold {
             Record::VolumeOpened { new, .. } => self.opened(record).and(self.volume(record, &new.generation)),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
+            | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
             Record::CallIntended(intent) => {
                 let place = (row::scope(&intent.scope), intent.key.as_str().to_owned());
@@ -79,10 +97,11 @@ impl Fold {
                 self.call(seq, record, place)
             }
             Record::CallReceipted { execution_id, .. }
+            | Record::CallAborting { execution_id, .. }
             | Record::CallFreed { execution_id, .. }
             | Record::CallUnknown { execution_id, .. } => match self.intents.get(execution_id).cloned() {
                 None => illegal("the end of a call that is not known"),
-                Some(place) => self.call(seq, record, place),
+                Some(place) => self.once(record, &place).and(self.call(seq, record, place)),
             },
             Record::RunStarted(new) => self.run(seq, record, &new.run),
             Record::RunStaged { run, .. } | Record::RunEnded { run, .. } => self.run(seq, record, run),
@@ -142,20 +161,39 @@ impl Fold {
             self.freed = known;
             return Ok(());
         };
+        let aborts = matches!(record, Record::CallAborting { .. });
+        let before = prior.and_then(|known| known.aborting_seq);
         let row = Call {
             state,
             intent_seq,
-            outcome_seq: (seq != intent_seq).then_some(seq),
+            aborting_seq: if aborts { Some(seq) } else { before },
+            outcome_seq: (seq != intent_seq && !aborts).then_some(seq),
             at_ms: record.at().0,
         };
-        self.calls.insert(place.clone(), row);
-        match record {
-            Record::CallReceipted { receipt, .. }
-                if matches!(receipt.outcome, Outcome::Done(_)) && !self.done.insert(place.clone()) =>
-            {
-                illegal(format!("the key {} has two effects", place.1))
-            }
-            _ => Ok(()),
+        self.calls.insert(place, row);
+        Ok(())
+    }
+
+    /// Holds a receipt against the effect that its key has already; looked for before the rules of calls, which
+    /// would only call it illegal.
+    fn once(&mut self, record: &Record, place: &Place) -> Folded {
+        let Record::CallReceipted {
+            execution_id,
+            receipt,
+        } = record
+        else {
+            return Ok(());
+        };
+        if !matches!(receipt.outcome, Outcome::Done(_)) {
+            return Ok(());
+        }
+        match self.done.insert(place.clone(), execution_id.clone()) {
+            None => Ok(()),
+            Some(first) if first == *execution_id => Ok(()),
+            Some(first) => Err(Wrong::SecondEffect(format!(
+                "the key {} of {} had its effect in execution {first}, and has another in {execution_id}",
+                place.1, place.0
+            ))),
         }
     }
 
@@ -194,9 +232,11 @@ impl Fold {
             Record::VolumeOpened { new, .. } => Subject::Job(&new.job),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
+            | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => volume(generation),
             Record::CallIntended(intent) => Subject::Call(intent),
             Record::CallReceipted { execution_id, .. }
+            | Record::CallAborting { execution_id, .. }
             | Record::CallFreed { execution_id, .. }
             | Record::CallUnknown { execution_id, .. } => call(execution_id),
             Record::RunStarted(new) => Subject::Job(&new.job),

@@ -15,14 +15,15 @@ mod verify;
 mod writer;
 
 use crate::error::{Damage, Error, Result};
-use crate::journal::{Began, ChainReport, Consumed, Journal, JournalStatus, LogFilter, LogLine};
+use crate::journal::{Began, ChainReport, Consumed, Depth, Journal, JournalStatus, LogFilter, LogLine};
 use crate::owner::OwnerLock;
 use crate::reserve::Reserve;
 use desk::Desk;
 use queue::{Class, Hint, Shared, Writer};
 use read::Pool;
 pub use schema::FILE;
-use semel_core::call::{CallState, Intent, Note, Receipt, Scope};
+use semel_core::call::{Aborting, CallState, Intent, Note, OpenCall, Receipt, Resolved, Scope, Settled};
+use semel_core::checkpoint::Checkpoint;
 use semel_core::ids::{
     ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
 };
@@ -34,6 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+pub use verify::audit_file;
 
 /// Holds what the journal records of the process that opens it.
 #[derive(Clone, Debug)]
@@ -44,6 +46,19 @@ pub struct Options {
     pub boot_id: String,
     /// When it opens the journal.
     pub now: UnixMs,
+    /// What is told of every commit.
+    pub on_commit: Option<OnCommit>,
+}
+
+/// Is told by the writer's own thread that a commit passed, and holds the writer up while it listens: for a watchdog,
+/// which nothing but the writer may feed.
+#[derive(Clone)]
+pub struct OnCommit(pub Arc<dyn Fn() + Send + std::marker::Sync>);
+
+impl std::fmt::Debug for OnCommit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnCommit")
+    }
 }
 
 /// Is the journal of one state directory.
@@ -85,26 +100,24 @@ impl SqliteJournal {
         let head = verify::tail(&conn)?;
         let reserve = Reserve::hold(lock.dir())
             .map_err(|e| Refusal::new(Code::IoFailed, format!("the reserve cannot be held ({e})")))?;
-        let running = read::open_intents(&conn)?
+        let running = read::open_calls(&conn)?
             .into_iter()
-            .map(|intent| {
-                let survives = intent.survives();
-                (intent.execution_id, survives)
-            })
+            .map(|call| (call.intent.execution_id.clone(), call.intent.survives()))
             .collect();
         let desk = Desk {
             conn,
             head,
-            need: Sync::Later,
+            need: Sync::Whenever,
             running,
         };
         let shared = Arc::new(Shared::default());
-        let writer = Writer::start(desk, reserve, Arc::clone(&shared))?;
         let Options {
             version,
             boot_id,
             now,
+            on_commit,
         } = options.clone();
+        let writer = Writer::start(desk, reserve, Arc::clone(&shared), on_commit)?;
         let incarnation = writer.ask(Class::Settles, Hint::Known(Sync::Now), move |desk| {
             desk.start(&boot_id, &version, now)
         })?;
@@ -267,6 +280,22 @@ impl Journal for SqliteJournal {
         })
     }
 
+    fn abort(&self, execution_id: ExecutionId, aborting: Aborting, at: UnixMs) -> Result<()> {
+        self.ask(Class::Settles, Hint::Call(execution_id.clone()), move |desk| {
+            desk.abort(&execution_id, &aborting, at)
+        })
+    }
+
+    fn resolve(
+        &self,
+        execution_id: ExecutionId,
+        settled: Settled,
+        resolved: Resolved,
+        at: UnixMs,
+    ) -> Result<Option<CallState>> {
+        self.settle(move |desk| desk.resolve(&execution_id, settled, &resolved, at))
+    }
+
     fn unknown(&self, execution_id: ExecutionId, why: String, at: UnixMs) -> Result<()> {
         self.ask(Class::Settles, Hint::Call(execution_id.clone()), move |desk| {
             desk.unknown(&execution_id, &why, at)
@@ -274,13 +303,13 @@ impl Journal for SqliteJournal {
     }
 
     fn note(&self, note: Note) -> Result<()> {
-        self.ask(Class::Begins, Hint::Known(Sync::Later), move |desk| {
+        self.ask(Class::Begins, Hint::Known(Sync::Whenever), move |desk| {
             desk.note(&note)
         })
     }
 
-    fn open_intents(&self) -> Result<Vec<Intent>> {
-        self.read(read::open_intents)
+    fn open_calls(&self) -> Result<Vec<OpenCall>> {
+        self.read(read::open_calls)
     }
 
     fn job_commits(&self, job: JobId, since: UnixMs) -> Result<u64> {
@@ -345,12 +374,24 @@ impl Journal for SqliteJournal {
 
     fn verify(&self) -> Result<ChainReport> {
         self.shared.sound()?;
-        verify::verify(&self.pool.apart()?, verify::Depth::Chain)
+        verify::verify(&self.pool.apart()?, &[], Depth::Chain)
     }
 
     fn check(&self) -> Result<ChainReport> {
         self.shared.sound()?;
-        verify::verify(&self.pool.apart()?, verify::Depth::Structures)
+        verify::verify(&self.pool.apart()?, &[], Depth::Structures)
+    }
+
+    fn audit(&self, held: Vec<Checkpoint>, depth: Depth) -> Result<ChainReport> {
+        self.shared.sound()?;
+        verify::verify(&self.pool.apart()?, &held, depth)
+    }
+
+    fn head(&self) -> Result<Checkpoint> {
+        self.ask(Class::Beats, Hint::Known(Sync::Now), |desk| {
+            desk.beat()?;
+            desk.checkpoint()
+        })
     }
 
     fn backup(&self, path: String) -> Result<()> {
@@ -365,6 +406,8 @@ impl Journal for SqliteJournal {
             commits: self.shared.commits.load(Ordering::Relaxed),
             rows: self.shared.rows.load(Ordering::Relaxed),
             synced_commits: self.shared.synced.load(Ordering::Relaxed),
+            queued: self.shared.queued.load(Ordering::Relaxed),
+            busy_ms: u64::try_from(self.shared.busy().as_millis()).unwrap_or(u64::MAX),
             ..status
         })
     }

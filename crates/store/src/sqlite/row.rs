@@ -101,7 +101,7 @@ impl<'a> Found<'a> {
                 key: note.key.as_ref().map(|key| key.as_str()),
                 conflict: match &note.event {
                     Event::Refused { code, .. } => i64::from(*code == Code::ReplayConflict),
-                    Event::Replayed | Event::Read => 0,
+                    Event::Replayed | Event::Read | Event::Suppressed { .. } => 0,
                 },
                 ..job(note.job.as_ref())
             },
@@ -114,9 +114,11 @@ impl<'a> Found<'a> {
                 | Record::VolumeOpened { .. }
                 | Record::VolumeReady { .. }
                 | Record::VolumeEnded { .. }
+                | Record::VolumeLifted { .. }
                 | Record::VolumeDestroyed { .. }
                 | Record::CallIntended(_)
                 | Record::CallReceipted { .. }
+                | Record::CallAborting { .. }
                 | Record::CallFreed { .. }
                 | Record::CallUnknown { .. }
                 | Record::RunStarted(_)
@@ -162,8 +164,9 @@ pub(super) fn state_of_call(state: &CallState) -> &'static str {
 macro_rules! select_calls {
     ($rest:literal) => {
         concat!(
-            "SELECT c.intent_seq, i.version, i.body, o.version, o.body FROM calls c
-             JOIN records i ON i.seq = c.intent_seq LEFT JOIN records o ON o.seq = c.outcome_seq ",
+            "SELECT c.intent_seq, i.version, i.body, a.version, a.body, o.version, o.body FROM calls c
+             JOIN records i ON i.seq = c.intent_seq LEFT JOIN records a ON a.seq = c.aborting_seq
+             LEFT JOIN records o ON o.seq = c.outcome_seq ",
             $rest
         )
     };
@@ -171,21 +174,37 @@ macro_rules! select_calls {
 pub(super) use select_calls;
 
 /// Is a call as it is read: the records that it is folded from.
-pub(super) type RawCall = (i64, u16, String, Option<u16>, Option<String>);
+pub(super) struct RawCall {
+    intent_seq: i64,
+    intent: Stored,
+    later: [Option<Stored>; 2],
+}
+
+type Stored = (u16, String);
 
 pub(super) fn raw_call(row: &Row<'_>) -> rusqlite::Result<RawCall> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+    let maybe = |at: usize| -> rusqlite::Result<Option<Stored>> {
+        let (version, body): (Option<u16>, Option<String>) = (row.get(at)?, row.get(at + 1)?);
+        Ok(version.zip(body))
+    };
+    Ok(RawCall {
+        intent_seq: row.get(0)?,
+        intent: (row.get(1)?, row.get(2)?),
+        later: [maybe(3)?, maybe(5)?],
+    })
 }
 
 /// Folds a call from its records.
 pub(super) fn fold_call(raw: RawCall) -> Result<CallRow> {
-    let (intent_seq, version, body, outcome_version, outcome) = raw;
-    let mut state = call::apply(None, &decode_record(version, &body)?)?;
-    if let (Some(version), Some(body)) = (outcome_version, outcome) {
+    let mut state = call::apply(None, &decode_record(raw.intent.0, &raw.intent.1)?)?;
+    for (version, body) in raw.later.into_iter().flatten() {
         state = call::apply(state, &decode_record(version, &body)?)?;
     }
     match state {
-        Some(state) => Ok(CallRow { intent_seq, state }),
+        Some(state) => Ok(CallRow {
+            intent_seq: raw.intent_seq,
+            state,
+        }),
         None => Err(unreadable("read a call", &"its records leave nothing of it")),
     }
 }

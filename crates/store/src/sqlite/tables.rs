@@ -77,14 +77,14 @@ fn list<K: Ord, V>(
 /// Reads what a row tells, or says that it cannot be read.
 fn told<T: DeserializeOwned>(json: &str, faults: &mut Faults) -> Option<T> {
     row::decode(json)
-        .map_err(|e| faults.add(format!("a row: {e}")))
+        .map_err(|e| faults.state(format!("a row: {e}")))
         .ok()
 }
 
 /// Holds the columns of a row against what it tells.
 fn agree<T: PartialEq + Debug>(what: &str, of: &str, must: &T, is: &T, faults: &mut Faults) {
     if must != is {
-        faults.add(format!(
+        faults.state(format!(
             "the row of {what} {of} says {is:?}, and must say {must:?}"
         ));
     }
@@ -166,9 +166,13 @@ fn judgements(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Generat
 }
 
 fn calls(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Place, Call>> {
-    let sql = "SELECT intent_seq, outcome_seq, at_ms, scope, key, state, execution_id, generation, job_scoped FROM calls";
+    let sql =
+        "SELECT intent_seq, outcome_seq, at_ms, scope, key, state, execution_id, generation, job_scoped,
+                      aborting_seq FROM calls";
     let rows = list(conn, sql, |row| {
-        let outcome_seq = row.get::<_, Option<i64>>(1)?.map(i64::unsigned_abs);
+        let place =
+            |at: usize| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.map(i64::unsigned_abs));
+        let later = (place(9)?, place(1)?);
         let columns: [Option<String>; 6] = [
             row.get(3)?,
             row.get(4)?,
@@ -177,18 +181,18 @@ fn calls(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Place, Call>
             row.get(7)?,
             row.get(8)?,
         ];
-        Ok((row.get::<_, i64>(0)?, (outcome_seq, number(row, 2)?, columns)))
+        Ok((row.get::<_, i64>(0)?, (later, number(row, 2)?, columns)))
     })?;
     let mut records = conn
         .prepare(select_calls!("WHERE c.intent_seq = ?1"))
         .map_err(fault("verify the calls"))?;
     let mut calls = BTreeMap::new();
-    for (intent_seq, (outcome_seq, at_ms, columns)) in rows {
+    for (intent_seq, ((aborting_seq, outcome_seq), at_ms, columns)) in rows {
         let raw = records.query_row([intent_seq], row::raw_call);
         let state = match raw.map_err(fault("verify the calls")).and_then(row::fold_call) {
             Ok(call) => call.state,
             Err(e) => {
-                faults.add(format!("the call of entry {intent_seq}: {e}"));
+                faults.state(format!("the call of entry {intent_seq}: {e}"));
                 continue;
             }
         };
@@ -206,6 +210,7 @@ fn calls(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Place, Call>
         let row = Call {
             state,
             intent_seq: intent_seq.unsigned_abs(),
+            aborting_seq,
             outcome_seq,
             at_ms,
         };
@@ -222,12 +227,12 @@ fn differ<K: Ord + Debug, V: PartialEq>(
 ) {
     for (key, value) in folded {
         if stored.get(key) != Some(value) {
-            faults.add(format!(
+            faults.state(format!(
                 "the stored {what} {key:?} does not follow from the entries"
             ));
         }
     }
     for key in stored.keys().filter(|key| !folded.contains_key(*key)) {
-        faults.add(format!("the stored {what} {key:?} has no entry"));
+        faults.state(format!("the stored {what} {key:?} has no entry"));
     }
 }

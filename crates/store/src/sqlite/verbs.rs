@@ -5,13 +5,13 @@ use super::row::{self, CallRow};
 use crate::error::{Error, Result};
 use crate::journal::{Began, Consumed};
 use rusqlite::OptionalExtension as _;
-use semel_core::call::{CallState, Intent, Note, Receipt};
+use semel_core::call::{Aborting, CallState, Intent, Note, Outcome, Receipt, Resolved, Settled};
 use semel_core::ids::{
     AttemptId, ExecutionId, FencingToken, Generation, Incarnation, RunId, UnixMs, VolumeIdentity,
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record, Restoration, Sealing};
-use semel_core::volume::{End, NewVolume, Volume, VolumeState};
+use semel_core::volume::{End, NewVolume, OUTCOME_UNKNOWN, Volume, VolumeState};
 use semel_core::{Code, Refusal};
 
 impl Desk {
@@ -183,7 +183,7 @@ impl Desk {
         belongs(intent, &volume)?;
         let scope = row::scope(&intent.scope);
         if let Some(prior) = row::call_by_key(&self.conn, &scope, intent.key.as_str())? {
-            return Ok(Began::Prior(prior.state));
+            return Ok(Began::Prior(Box::new(prior.state)));
         }
         // Looked for among the records: a freed call has no row of its own, and its id is used up all the same.
         let used = "SELECT 1 FROM records WHERE execution_id = ?1 LIMIT 1";
@@ -215,9 +215,92 @@ impl Desk {
         let record = Record::CallFreed {
             execution_id: execution.clone(),
             why: why.to_owned(),
+            resolved: None,
             at,
         };
         self.call(&record, execution, known)
+    }
+
+    /// See [`Journal::abort`](crate::Journal::abort).
+    pub(super) fn abort(&mut self, execution: &ExecutionId, aborting: &Aborting, at: UnixMs) -> Result<()> {
+        let known = self.must_find_call(execution)?;
+        if let CallState::Running {
+            aborting: Some(told), ..
+        } = &known.state
+            && told == aborting
+        {
+            return Ok(());
+        }
+        let record = Record::CallAborting {
+            execution_id: execution.clone(),
+            aborting: aborting.clone(),
+            at,
+        };
+        self.call(&record, execution, known)
+    }
+
+    /// See [`Journal::resolve`](crate::Journal::resolve).
+    pub(super) fn resolve(
+        &mut self,
+        execution: &ExecutionId,
+        settled: Settled,
+        resolved: &Resolved,
+        at: UnixMs,
+    ) -> Result<Option<CallState>> {
+        let known = self.must_find_call(execution)?;
+        let intent = match &known.state {
+            CallState::Unknown { intent, .. } => intent.clone(),
+            CallState::Finished { receipt, .. }
+                if settled == Settled::Happened && receipt.resolved.as_ref() == Some(resolved) =>
+            {
+                return Ok(Some(known.state));
+            }
+            CallState::Finished { .. } | CallState::Running { .. } => {
+                return Err(
+                    Refusal::new(Code::PreconditionFailed, "the outcome of the call is not unknown")
+                        .reason("not_unknown")
+                        .name(execution.as_str())
+                        .into(),
+                );
+            }
+        };
+        let record = match settled {
+            Settled::Happened => Record::CallReceipted {
+                execution_id: execution.clone(),
+                receipt: Receipt {
+                    at,
+                    outcome: Outcome::Done(intent.done()),
+                    recovered: None,
+                    resolved: Some(resolved.clone()),
+                    possible_duplicate_of: None,
+                    took_us: None,
+                    waited_us: None,
+                },
+            },
+            Settled::NeverHappened => Record::CallFreed {
+                execution_id: execution.clone(),
+                why: "a person says that it never happened".to_owned(),
+                resolved: Some(resolved.clone()),
+                at,
+            },
+        };
+        self.call(&record, execution, known)?;
+        self.lift(&intent.generation, at)?;
+        Ok(row::call_by_execution(&self.conn, execution.as_str())?.map(|row| row.state))
+    }
+
+    /// Lifts the mark of a volume that only unknown outcomes made dirty, once the last of them is settled.
+    fn lift(&mut self, generation: &Generation, at: UnixMs) -> Result<()> {
+        let volume = self.must_find(generation)?;
+        let only =
+            volume.state == VolumeState::Quarantined && volume.dirty.as_deref() == Some(OUTCOME_UNKNOWN);
+        if only && self.settled(generation).is_ok() {
+            self.record(&Record::VolumeLifted {
+                generation: generation.clone(),
+                at,
+            })?;
+        }
+        Ok(())
     }
 
     /// See [`Journal::unknown`](crate::Journal::unknown).

@@ -1,7 +1,9 @@
 //! What a call is answered with, before any door gives it its own form.
 
-use semel_core::call::Done;
-use semel_core::ids::{ExecutionId, Generation, IdempotencyKey};
+use super::tool::Tool;
+use semel_core::call::{Done, Intent, Receipt};
+use semel_core::effect::Changed;
+use semel_core::ids::ExecutionId;
 use semel_core::{Refusal, RelPath};
 use serde_json::{Map, Value, json};
 
@@ -60,25 +62,80 @@ pub(crate) fn put_path(body: &mut Map<String, Value>, path: &RelPath) {
     body.insert("path".to_owned(), json!(shown));
 }
 
-/// Makes the answer of a call whose effect happened.
-pub(crate) fn of_done(
-    done: &Done,
-    execution_id: &ExecutionId,
-    key: &IdempotencyKey,
-    generation: &Generation,
-    replayed: Replayed,
-) -> Success {
+/// Makes the answer of a call that did what it asked.
+pub(crate) fn of_done(intent: &Intent, receipt: &Receipt, done: &Done, replayed: Replayed) -> Success {
+    let mut body = result(intent, done);
+    if let Some(other) = &receipt.possible_duplicate_of {
+        body.insert("possible_duplicate_of".to_owned(), json!(other));
+    }
+    body.insert("execution_id".to_owned(), json!(intent.execution_id));
+    body.insert("idempotency_key".to_owned(), json!(intent.key));
+    body.insert("replayed".to_owned(), json!(replayed == Replayed::Yes));
+    body.insert("generation".to_owned(), json!(intent.generation));
+    Success { body, replayed }
+}
+
+/// Says what became of the paths of a call.
+///
+/// # Shape
+/// A call on one path says it flat: `path`, `action`, `sha256_before`, `sha256_after`, `size_bytes`, of a move
+/// `destination` and `overwritten`. A patch has `changed`, a list of the same.
+pub(crate) fn result(intent: &Intent, done: &Done) -> Map<String, Value> {
     let mut body = Map::new();
-    put_path(&mut body, &done.path);
-    body.insert("sha256_before".to_owned(), json!(done.sha256_before));
-    body.insert("sha256_after".to_owned(), json!(done.sha256_after));
-    body.insert("size_bytes".to_owned(), json!(done.size_bytes));
-    if let Some(links) = done.hard_link_broken {
+    if intent.tool == Tool::ApplyPatch.name() {
+        let changed: Vec<Value> = done
+            .changed
+            .iter()
+            .map(|one| Value::Object(changed(one)))
+            .collect();
+        body.insert("changed".to_owned(), json!(changed));
+    } else {
+        match &done.changed[..] {
+            [] => {
+                put_path(&mut body, &intent.path);
+                body.insert("action".to_owned(), json!("none"));
+            }
+            [first @ .., last] => {
+                body = changed(last);
+                if let [overwritten] = first {
+                    body.insert("overwritten".to_owned(), json!(overwritten.sha256_before));
+                }
+            }
+        }
+    }
+    if let Some(replacements) = intent.facts.replacements {
+        body.insert("replacements".to_owned(), json!(replacements));
+    }
+    if !intent.facts.notes.is_empty() {
+        body.insert("notes".to_owned(), json!(intent.facts.notes));
+    }
+    body
+}
+
+fn changed(one: &Changed) -> Map<String, Value> {
+    let mut body = Map::new();
+    put_path(&mut body, &one.path);
+    body.insert("action".to_owned(), json!(one.action));
+    if let Some(destination) = &one.destination {
+        let mut to = Map::new();
+        put_path(&mut to, destination);
+        for (name, value) in to {
+            body.insert(name.replacen("path", "destination", 1), value);
+        }
+    }
+    match &one.mode {
+        Some(mode) => {
+            body.insert("mode_before".to_owned(), json!(format!("{:04o}", mode.before)));
+            body.insert("mode_after".to_owned(), json!(format!("{:04o}", mode.after)));
+        }
+        None => {
+            body.insert("sha256_before".to_owned(), json!(one.sha256_before));
+            body.insert("sha256_after".to_owned(), json!(one.sha256_after));
+            body.insert("size_bytes".to_owned(), json!(one.size_bytes));
+        }
+    }
+    if let Some(links) = one.hard_link_broken {
         body.insert("hard_link_broken".to_owned(), json!(links));
     }
-    body.insert("execution_id".to_owned(), json!(execution_id));
-    body.insert("idempotency_key".to_owned(), json!(key));
-    body.insert("replayed".to_owned(), json!(replayed == Replayed::Yes));
-    body.insert("generation".to_owned(), json!(generation));
-    Success { body, replayed }
+    body
 }

@@ -4,6 +4,7 @@
 
 use semel_core::{Code, Refusal};
 use semel_host::files::{Step, Steps};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Names a point of a mutating use case, right after what it is named for was done.
@@ -19,6 +20,10 @@ pub(crate) enum CrashPoint {
     Acted,
     /// The receipt is recorded; nobody was told.
     Receipted,
+    /// That the call is taken back is recorded.
+    Aborting,
+    /// One effect is taken back.
+    RolledBack,
     /// Recovery looked at an open intent.
     RecoveryObserved,
     /// Recovery recorded the outcome of an open intent.
@@ -40,6 +45,8 @@ impl CrashPoint {
             .chain(after.into_iter().map(CrashPoint::Host))
             .chain([
                 CrashPoint::Acted,
+                CrashPoint::Aborting,
+                CrashPoint::RolledBack,
                 CrashPoint::Receipted,
                 CrashPoint::RecoveryObserved,
                 CrashPoint::RecoverySettled,
@@ -56,6 +63,8 @@ impl CrashPoint {
             CrashPoint::Begun => "begun",
             CrashPoint::Acted => "acted",
             CrashPoint::Receipted => "receipted",
+            CrashPoint::Aborting => "aborting",
+            CrashPoint::RolledBack => "rolled_back",
             CrashPoint::RecoveryObserved => "recovery_observed",
             CrashPoint::RecoverySettled => "recovery_settled",
             CrashPoint::RecoveryTidied => "recovery_tidied",
@@ -75,12 +84,51 @@ impl CrashPoint {
 }
 
 /// Says what is done at which point.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Hooks {
     /// Where the process kills itself.
-    pub(crate) crash: Option<CrashPoint>,
+    pub(crate) crash: Option<Crash>,
     /// Where a call pauses, and for how long.
     pub(crate) pause: Option<(CrashPoint, Duration)>,
+}
+
+/// Says where the process kills itself.
+///
+/// # Shape
+/// `POINT`, or `POINT:N` for the n-th time that the point is reached.
+#[derive(Debug)]
+pub(crate) struct Crash {
+    point: CrashPoint,
+    /// How often it is still passed.
+    left: AtomicU32,
+}
+
+impl Crash {
+    /// Reads where to crash.
+    ///
+    /// # Errors
+    /// `usage`.
+    pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
+        let (point, times) = match text.split_once(':') {
+            None => (text, Some(1)),
+            Some((point, times)) => (point, times.parse().ok()),
+        };
+        let wrong = || Refusal::new(Code::Usage, "a crash point is POINT or POINT:N").name(text);
+        let times: u32 = times.filter(|times| *times > 0).ok_or_else(wrong)?;
+        Ok(Self {
+            point: CrashPoint::parse(point)?,
+            left: AtomicU32::new(times - 1),
+        })
+    }
+
+    fn is_now(&self, point: CrashPoint) -> bool {
+        let passed = |left: u32| left.checked_sub(1);
+        self.point == point
+            && self
+                .left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, passed)
+                .is_err()
+    }
 }
 
 impl Hooks {
@@ -89,7 +137,7 @@ impl Hooks {
         if let Some((_, long)) = self.pause.filter(|(at, _)| *at == point) {
             std::thread::sleep(long);
         }
-        if self.crash == Some(point) {
+        if self.crash.as_ref().is_some_and(|crash| crash.is_now(point)) {
             semel_host::daemon::crash();
         }
     }

@@ -1,5 +1,6 @@
 //! What the daemon holds while it serves calls: open roots, path locks, running executions, and its own health.
 
+mod act;
 pub(crate) mod answer;
 mod arguments;
 pub(crate) mod call;
@@ -8,17 +9,26 @@ mod key;
 mod locks;
 mod mutate;
 mod mutation;
-mod read;
+mod noise;
+mod prepare;
+pub(super) mod read;
+mod recent;
 pub(crate) mod recover;
+mod room;
+mod share;
 pub(crate) mod tool;
+mod undo;
 
-use super::{Engine, host, store};
+use super::daemon::keeper::Keeper;
+use super::{Engine, checkpoint, host, store};
 use crate::limits;
 use crate::telemetry::{Counters, Phase};
 use crash::Hooks;
-use locks::PathLocks;
+use locks::Locks;
+use recent::Recent;
 use semel_core::digest::Sha256;
 use semel_core::ids::{ExecutionId, Generation};
+use semel_core::noise::Sampler;
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal};
 use semel_host::volume::Volume as Disk;
@@ -34,13 +44,22 @@ pub(crate) struct Gateway {
     pub(crate) hooks: Hooks,
     /// What was counted.
     pub(crate) counters: Counters,
-    /// The locks on paths.
-    pub(super) locks: PathLocks,
+    /// What it knows of the log's checkpoints.
+    pub(crate) keeper: Keeper,
+    /// Which requests of nobody are noted.
+    noise: Mutex<Sampler>,
+    /// The locks that order calls.
+    pub(super) locks: Locks,
+    /// What was asked for lately, under which key.
+    pub(super) recent: Recent,
     /// Executions that run in this process; whoever waits for one hears when it ends.
     flights: Mutex<HashMap<ExecutionId, watch::Sender<Flight>>>,
     roots: RwLock<HashMap<Generation, Arc<Disk>>>,
     gates: Mutex<HashMap<Generation, Arc<tokio::sync::RwLock<()>>>>,
     permits: Arc<Semaphore>,
+    shares: share::Shares,
+    /// The space where the volumes lie.
+    pub(crate) room: room::Room,
     poisoned: OnceLock<String>,
     phase: watch::Sender<Phase>,
 }
@@ -75,15 +94,21 @@ pub(crate) type Pass = OwnedRwLockReadGuard<()>;
 impl Gateway {
     /// Makes a gateway that is still starting.
     pub(crate) fn new(engine: Engine, hooks: Hooks) -> Arc<Self> {
+        let keeper = Keeper::new(checkpoint::covered(&engine.config));
         Arc::new(Self {
+            room: room::Room::new(&engine.volumes),
             engine,
             hooks,
             counters: Counters::default(),
-            locks: PathLocks::default(),
+            keeper,
+            noise: Mutex::new(Sampler::new(limits::UNAUTHORIZED_NOTES)),
+            locks: Locks::default(),
+            recent: Recent::default(),
             flights: Mutex::default(),
             roots: RwLock::default(),
             gates: Mutex::default(),
             permits: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
+            shares: share::Shares::default(),
             poisoned: OnceLock::new(),
             phase: watch::Sender::new(Phase::Starting),
         })
@@ -119,10 +144,10 @@ impl Gateway {
     /// Says whether new effects may begin.
     ///
     /// # Errors
-    /// `store_unavailable` when poisoned; `draining` at shutdown.
+    /// `store_unavailable` when poisoned; `draining` at shutdown; `io_failed`, reason `disk_full`.
     pub(crate) fn open_for_effects(&self) -> Result<(), Refusal> {
         match *self.phase.borrow() {
-            Phase::Ready => Ok(()),
+            Phase::Ready => self.room.enough(),
             Phase::Starting | Phase::Draining => {
                 Err(Refusal::new(Code::Draining, "the daemon is shutting down"))
             }
@@ -139,6 +164,7 @@ impl Gateway {
     /// `too_many` when all are taken.
     pub(crate) fn permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.permits.clone().try_acquire_owned().map_err(|_| {
+            self.counters.throttled.add();
             let why = format!("{} calls are under way", limits::IN_FLIGHT);
             Refusal::new(Code::TooMany, why)
         })

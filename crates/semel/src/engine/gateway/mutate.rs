@@ -1,21 +1,23 @@
-//! A mutating call, once: look up → lock the path → stage → intent → act → receipt → answer.
+//! A mutating call, once: look up → lock → prepare → intent → act → receipt → answer.
 //!
 //! Each step between two waits runs on one blocking thread; whoever waits, for a path or for the same call that
 //! runs already, holds none. The lookup is a hint; `begin` decides.
 
+use super::Flight;
+use super::Gateway;
 use super::answer::{Answer, Failure, Replayed, of_done};
 use super::call::Asked;
 use super::crash::CrashPoint;
-use super::locks::{PathKey, PathLock};
-use super::mutation::{Mutation, Ready};
+use super::locks::{Held, Needs};
+use super::mutation::Mutation;
+use super::prepare::Ready;
 use super::tool::Tool;
-use super::{Flight, Gateway};
 use crate::engine::{host, store};
 use crate::limits;
-use semel_core::call::{CallState, Decision, Done, Event, Intent, Outcome, Receipt, Scope, admit};
-use semel_core::ids::{ExecutionId, IdempotencyKey};
+use semel_core::call::{CallState, Decision, Event, Intent, Outcome, Scope, admit};
+use semel_core::ids::ExecutionId;
 use semel_core::volume::Durability;
-use semel_core::{Code, Refusal, Sha256};
+use semel_core::{Code, Refusal};
 use semel_host::{clock, files};
 use semel_store::Began;
 use std::sync::Arc;
@@ -30,20 +32,20 @@ enum Step {
     Answer(Answer),
     /// The same call runs: wait for its end.
     Wait(ExecutionId),
-    /// Another call holds the path: wait for it.
-    Locked(PathKey),
+    /// Another call holds what this one needs: wait for it.
+    Locked(Box<Needs>),
 }
 
 impl Gateway {
     /// Answers a mutating call.
     pub(super) async fn mutate(self: &Arc<Self>, asked: Arc<Asked>) -> Answer {
-        let mut held: Option<PathLock> = None;
+        let mut held: Option<Held> = None;
         loop {
             let permit = match self.permit() {
                 Ok(permit) => permit,
                 Err(refusal) => return Err(refusal.into()),
             };
-            let pass = self.pass(&asked.lease.generation).await;
+            let pass = asked.waiting(self.pass(&asked.lease.generation)).await;
             let (mine, lock) = (asked.clone(), held.take());
             let step = self
                 .blocking(move |gateway| {
@@ -60,11 +62,12 @@ impl Gateway {
                 }
                 Ok(Step::Answer(answer)) => return answer,
                 Ok(Step::Wait(execution)) => {
-                    self.wait_for(&asked, execution).await?;
+                    asked.waiting(self.wait_for(&asked, execution)).await?;
                 }
-                Ok(Step::Locked(key)) => {
-                    match tokio::time::timeout(limits::IN_FLIGHT_WAIT_MOST, self.locks.take(key)).await {
-                        Ok(lock) => held = Some(lock),
+                Ok(Step::Locked(needs)) => {
+                    let taken = tokio::time::timeout(limits::IN_FLIGHT_WAIT_MOST, self.locks.take(*needs));
+                    match asked.waiting(taken).await {
+                        Ok(taken) => held = Some(taken),
                         Err(_) => return Err(in_flight("another call holds the path").into()),
                     }
                 }
@@ -105,22 +108,23 @@ impl Gateway {
     }
 
     /// Goes as far as it can without waiting.
-    fn step(self: &Arc<Self>, asked: &Asked, mut held: Option<PathLock>) -> Step {
+    fn step(self: &Arc<Self>, asked: &Asked, mut held: Option<Held>) -> Step {
         let mutation = match self.looked_up(asked) {
             Ok(mutation) => mutation,
             Err(step) => return *step,
         };
         self.hooks.reached(CrashPoint::Checked);
         for _ in 0..MOVES {
-            let key = match mutation.path_key() {
-                Ok(key) => key,
+            // Looked for again under the lock: a path may lead elsewhere than before.
+            let needs = match mutation.needs() {
+                Ok(needs) => needs,
                 Err(refusal) => return self.precluded(&mutation, refusal),
             };
-            match held.take().filter(|lock| lock.key == key) {
-                Some(_lock) => return self.execute(&mutation),
-                None => match self.locks.try_take(&key) {
-                    Some(lock) => held = Some(lock),
-                    None => return Step::Locked(key),
+            match held.take().filter(|held| held.needs == needs) {
+                Some(_held) => return self.execute(&mutation),
+                None => match self.locks.try_take(&needs) {
+                    Some(taken) => held = Some(taken),
+                    None => return Step::Locked(Box::new(needs)),
                 },
             }
         }
@@ -156,7 +160,7 @@ impl Gateway {
                 return Err(Box::new(Step::Answer(self.refuse(asked, refusal, execution))));
             }
         };
-        if let Some(step) = self.settled(asked, &key, admit(prior.as_ref(), &request)) {
+        if let Some(step) = self.settled(asked, admit(prior.as_ref(), &request)) {
             return Err(Box::new(step));
         }
         self.open_for_effects().map_err(fail)?;
@@ -171,7 +175,7 @@ impl Gateway {
     }
 
     /// Gives the step that a decision leads to; `None` where the call is to execute.
-    fn settled(self: &Arc<Self>, asked: &Asked, key: &IdempotencyKey, decision: Decision) -> Option<Step> {
+    fn settled(self: &Arc<Self>, asked: &Asked, decision: Decision) -> Option<Step> {
         match decision {
             Decision::Execute => None,
             Decision::Wait { execution_id } => Some(Step::Wait(execution_id)),
@@ -182,22 +186,13 @@ impl Gateway {
                     .and_then(|name| ExecutionId::parse(name).ok());
                 Some(Step::Answer(self.refuse(asked, refusal, execution)))
             }
-            Decision::Replay {
-                execution_id,
-                receipt,
-            } => {
-                self.note_asked(asked, Event::Replayed, Some(execution_id.clone()));
-                Some(Step::Answer(match receipt.outcome {
-                    Outcome::Done(done) => Ok(of_done(
-                        &done,
-                        &execution_id,
-                        key,
-                        &asked.lease.generation,
-                        Replayed::Yes,
-                    )),
+            Decision::Replay { intent, receipt } => {
+                self.note_asked(asked, Event::Replayed, Some(intent.execution_id.clone()));
+                Some(Step::Answer(match &receipt.outcome {
+                    Outcome::Done(done) => Ok(of_done(&intent, &receipt, done, Replayed::Yes)),
                     Outcome::Refused { refusal } => Err(Failure {
-                        refusal,
-                        execution_id: Some(execution_id),
+                        refusal: refusal.clone(),
+                        execution_id: Some(intent.execution_id.clone()),
                         replayed: Replayed::Yes,
                     }),
                 }))
@@ -217,167 +212,101 @@ impl Gateway {
             Ok(prior) => prior,
             Err(error) => return Step::Answer(self.refuse(asked, store(error), None)),
         };
-        self.settled(asked, &mutation.key, admit(prior.as_ref(), &mutation.request))
+        self.settled(asked, admit(prior.as_ref(), &mutation.request))
             .unwrap_or_else(|| Step::Answer(self.refuse(asked, refusal, None)))
     }
 
-    /// Executes the call under the lock on its path.
+    /// Executes the call under its locks; an edit is made anew, a bounded number of times, where an outside process
+    /// saved the file meanwhile.
     fn execute(self: &Arc<Self>, mutation: &Mutation<'_>) -> Step {
+        for _ in 1..limits::REEDITS {
+            match self.once(mutation, Displaced::Again) {
+                Once::Over(step) => return step,
+                Once::Again => {}
+            }
+        }
+        match self.once(mutation, Displaced::Refuse) {
+            Once::Over(step) => step,
+            Once::Again => Step::Answer(Err(stopped().into())),
+        }
+    }
+
+    /// Prepares, records the intent, and acts, under one execution.
+    fn once(self: &Arc<Self>, mutation: &Mutation<'_>, displaced: Displaced) -> Once {
         let asked = mutation.asked;
+        let over = |answer: Answer| Once::Over(Step::Answer(answer));
         if asked.gone() {
-            return Step::Answer(Err(Refusal::new(Code::Draining, "the caller went away").into()));
+            return over(Err(Refusal::new(Code::Draining, "the caller went away").into()));
         }
         let seed = match clock::seed() {
             Ok(seed) => seed,
-            Err(error) => return Step::Answer(self.refuse(asked, host(error), None)),
+            Err(error) => return over(self.refuse(asked, host(error), None)),
         };
         let execution = ExecutionId::mint(seed);
-        let (mut ready, effect, facts, resolved) = match mutation.prepare(self, &execution) {
-            Ok(prepared) => prepared,
-            Err(error) => {
-                if error.poisons() {
-                    self.poison(&host(error));
-                    return Step::Answer(Err(stopped().into()));
-                }
-                return self.precluded(mutation, host(error));
+        let ready = match mutation.prepare(self, &execution) {
+            Ok(ready) => ready,
+            Err(error) if error.poisons() => {
+                self.poison(&host(error));
+                return over(Err(stopped().into()));
             }
+            Err(error) => return Once::Over(self.precluded(mutation, host(error))),
         };
-        let intent = mutation.intent(&execution, effect, facts, resolved);
-        let flight = self.takes_off(&execution);
-        let began = self.begin(intent.clone(), &mut ready);
-        let step = match began {
-            Ok(Began::Began) => Step::Answer(self.act(mutation, &intent, ready)),
+        let intent = mutation.intent(&execution, &ready);
+        let _flight = self.takes_off(&execution);
+        match self.begin(intent.clone(), &ready) {
+            Ok(Began::Began) => match self.act(mutation, &intent, &ready, displaced) {
+                Some(answer) => over(answer),
+                None => Once::Again,
+            },
             Ok(Began::Prior(state)) => {
-                mutation.discard(&intent);
+                mutation.discard(&execution, &intent.effects);
                 let decision = admit(Some(&state), &mutation.request);
-                self.settled(asked, &mutation.key, decision)
-                    .unwrap_or_else(|| Step::Answer(Err(stopped().into())))
+                let step = self.settled(asked, decision);
+                Once::Over(step.unwrap_or_else(|| Step::Answer(Err(stopped().into()))))
             }
             Err(Unbegun::Refused(refusal)) => {
-                mutation.discard(&intent);
-                Step::Answer(self.refuse(asked, refusal, None))
+                mutation.discard(&execution, &intent.effects);
+                over(self.refuse(asked, refusal, None))
             }
             // The intent may be recorded: the staged content is the evidence that nothing happened, and stays.
             Err(Unbegun::Open(refusal)) => {
                 self.poison(&refusal);
-                Step::Answer(Err(stopped().into()))
+                over(Err(stopped().into()))
             }
-        };
-        drop(flight);
-        step
+        }
     }
 
-    /// Records the intent; in durability `power` the staged content becomes durable meanwhile.
-    fn begin(&self, intent: Intent, ready: &mut Ready) -> Result<Began, Unbegun> {
-        let durable = intent.durability != Durability::Process;
+    /// Records the intent; in durability `power` what is staged becomes durable meanwhile.
+    fn begin(&self, intent: Intent, ready: &Ready) -> Result<Began, Unbegun> {
         let journal = &self.engine.journal;
-        match ready {
-            Ready::Write(prepared) if durable => {
-                let (began, synced) = std::thread::scope(|scope| {
-                    let sync = scope.spawn(|| prepared.sync_staged(&self.hooks));
-                    (journal.begin(intent), sync.join())
-                });
-                match synced {
-                    Ok(Ok(())) => began.map_err(unbegun),
-                    Ok(Err(error)) => Err(Unbegun::Open(host(error))),
-                    Err(_) => Err(Unbegun::Open(Refusal::new(Code::Internal, "a sync panicked"))),
-                }
-            }
-            Ready::Write(_) | Ready::Remove(_) => journal.begin(intent).map_err(unbegun),
+        if intent.durability == Durability::Process || ready.effects.is_empty() {
+            return journal.begin(intent).map_err(unbegun);
+        }
+        let (began, synced) = std::thread::scope(|scope| {
+            let sync = scope.spawn(|| files::sync_staged(&ready.effects, &self.hooks));
+            (journal.begin(intent), sync.join())
+        });
+        match synced {
+            Ok(Ok(())) => began.map_err(unbegun),
+            Ok(Err(error)) => Err(Unbegun::Open(host(error))),
+            Err(_) => Err(Unbegun::Open(Refusal::new(Code::Internal, "a sync panicked"))),
         }
     }
+}
 
-    /// Acts, and records what came of it.
-    fn act(&self, mutation: &Mutation<'_>, intent: &Intent, ready: Ready) -> Answer {
-        self.hooks.reached(CrashPoint::Begun);
-        let acted = match ready {
-            Ready::Write(prepared) => {
-                files::install(&mutation.disk, prepared, &self.hooks).map(|installed| installed.before)
-            }
-            Ready::Remove(prepared) => {
-                files::remove(&mutation.disk, &prepared, &self.hooks).map(|removed| removed.before)
-            }
-        };
-        self.hooks.reached(CrashPoint::Acted);
-        match acted {
-            Ok(before) => self.acted(mutation, intent, before),
-            Err(error) if error.poisons() => {
-                self.poison(&host(error));
-                Err(stopped().into())
-            }
-            Err(error) => self.not_acted(mutation, intent, host(error)),
-        }
-    }
+/// Says what becomes of an edit whose file was saved by another process meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Displaced {
+    /// It is made anew.
+    Again,
+    /// It is refused.
+    Refuse,
+}
 
-    fn acted(&self, mutation: &Mutation<'_>, intent: &Intent, before: Option<Sha256>) -> Answer {
-        let done = Done {
-            sha256_before: before.or(intent.done().sha256_before),
-            ..intent.done()
-        };
-        self.finish(intent, Outcome::Done(done.clone()))?;
-        self.counters.executed.add();
-        let generation = &mutation.asked.lease.generation;
-        Ok(of_done(
-            &done,
-            &intent.execution_id,
-            &mutation.key,
-            generation,
-            Replayed::No,
-        ))
-    }
-
-    /// Settles a call whose intent is recorded and whose effect did not happen, or may have.
-    fn not_acted(&self, mutation: &Mutation<'_>, intent: &Intent, refusal: Refusal) -> Answer {
-        let execution = intent.execution_id.clone();
-        let journal = &self.engine.journal;
-        match refusal.code {
-            Code::OutcomeUnknown => {
-                self.counters.unknown.add();
-                if let Err(error) = journal.unknown(execution.clone(), refusal.to_string(), clock::now()) {
-                    self.poison(&store(error));
-                }
-            }
-            // It is proven not to have begun: the key is free, and the same call may be sent again.
-            Code::IoFailed => match journal.free(execution.clone(), refusal.to_string(), clock::now()) {
-                Ok(()) => mutation.discard(intent),
-                Err(error) => self.poison(&store(error)),
-            },
-            _ => {
-                // The receipt first: staged content without a receipt is evidence that nothing happened.
-                self.finish(
-                    intent,
-                    Outcome::Refused {
-                        refusal: refusal.clone(),
-                    },
-                )?;
-                self.counters.refused.add();
-                mutation.discard(intent);
-            }
-        }
-        Err(Failure {
-            refusal,
-            execution_id: Some(execution),
-            replayed: Replayed::No,
-        })
-    }
-
-    fn finish(&self, intent: &Intent, outcome: Outcome) -> Result<(), Failure> {
-        let receipt = Receipt {
-            at: clock::now(),
-            outcome,
-            recovered: None,
-        };
-        if let Err(error) = self.engine.journal.finish(intent.execution_id.clone(), receipt) {
-            self.poison(&store(error));
-            return Err(Failure {
-                refusal: stopped(),
-                execution_id: Some(intent.execution_id.clone()),
-                replayed: Replayed::No,
-            });
-        }
-        self.hooks.reached(CrashPoint::Receipted);
-        Ok(())
-    }
+/// Is where one execution of a call ends.
+enum Once {
+    Over(Step),
+    Again,
 }
 
 /// Says why an intent was not recorded.
@@ -411,7 +340,7 @@ fn in_flight(why: &str) -> Refusal {
     Refusal::new(Code::CallInFlight, why)
 }
 
-fn stopped() -> Refusal {
+pub(super) fn stopped() -> Refusal {
     Refusal::new(
         Code::StoreUnavailable,
         "a failure left it open what is on the disk; the daemon ends and recovers",

@@ -1,25 +1,21 @@
-//! One mutating call at hand: what it changes, what is staged for it, and what its intent says.
+//! One mutating call at hand: what it has to hold, what its intent says, and what is discarded with it.
 
-use super::Gateway;
-use super::arguments::{Args, Expected};
+use super::arguments::{Args, Flag};
 use super::call::Asked;
-use super::locks::PathKey;
+use super::locks::{Hold, Needs, PathKey};
+use super::prepare::Ready;
 use crate::engine::host;
-use semel_core::call::{Effect, Intent, Request, ResultFacts, Scope};
+use semel_core::call::{Intent, Request, Scope};
+use semel_core::effect::{Effect, Slot};
 use semel_core::ids::{ExecutionId, IdempotencyKey};
-use semel_core::volume::Durability;
-use semel_core::{Code, Refusal};
+use semel_core::patch::Operation;
+use semel_core::{Code, Refusal, RelPath};
 use semel_host::clock;
-use semel_host::files::{self, Durability as Survives, Prepared, PreparedRemove};
+use semel_host::files::{self, FileKind, Removable};
 use semel_host::root::{GitInternals, LastLink, check_target};
 use semel_host::volume::Volume as Disk;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// Is what was staged, or looked at, before the intent.
-pub(super) enum Ready {
-    Write(Prepared),
-    Remove(PreparedRemove),
-}
 
 /// Is a mutating call with everything that it needs at hand.
 pub(super) struct Mutation<'a> {
@@ -31,30 +27,136 @@ pub(super) struct Mutation<'a> {
 }
 
 impl Mutation<'_> {
-    /// Finds what the call changes: the directory itself, and the name in it.
-    pub(super) fn path_key(&self) -> Result<PathKey, Refusal> {
-        let last = match self.asked.understood.args {
-            Args::Write { .. } => LastLink::Follow,
-            Args::Path | Args::Delete { .. } | Args::Receipt { .. } => LastLink::Keep,
-        };
-        check_target(&self.request.path, GitInternals::Refuse).map_err(host)?;
-        let place = self
-            .disk
-            .tree()
-            .place(&self.request.path, last)
-            .map_err(|error| self.parent_missing(host(error)))?;
-        let parent = files::file_id(&place.parent).map_err(host)?;
-        Ok(PathKey {
-            parent,
-            name: place.name,
+    /// Finds what the call has to hold: names in the directories themselves, or the volume alone.
+    ///
+    /// # Errors
+    /// Those of the places.
+    pub(super) fn needs(&self) -> Result<Needs, Refusal> {
+        let path = &self.request.path;
+        let mut names = BTreeSet::new();
+        match &self.asked.understood.args {
+            Args::Write { .. } | Args::Edit { .. } => {
+                names.insert(
+                    self.name_of(path, LastLink::Follow)
+                        .map_err(|e| self.parent_missing(e))?,
+                );
+            }
+            Args::SetMode { .. } => {
+                names.insert(self.name_of(path, LastLink::Follow)?);
+            }
+            Args::Delete { .. } => {
+                names.insert(self.name_of(path, LastLink::Keep)?);
+            }
+            Args::CreateDirectory => {
+                names.extend(self.name_of_new(path)?);
+            }
+            Args::DeleteDirectory { .. } | Args::Undo { .. } => return Ok(self.alone()),
+            Args::Move { destination, .. } => {
+                let destination = destination.as_ref().map_err(Refusal::clone)?;
+                if self.kind_at(path)? == Some(FileKind::Directory) {
+                    return Ok(self.alone());
+                }
+                names.insert(self.name_of(path, LastLink::Keep)?);
+                names.insert(
+                    self.name_of(destination, LastLink::Keep)
+                        .map_err(|e| self.parent_missing(e))?,
+                );
+            }
+            Args::Patch { patch, .. } => {
+                for operation in patch.operations() {
+                    self.names_of(operation, &mut names)?;
+                }
+            }
+            Args::Path | Args::Receipt { .. } => {}
+        }
+        Ok(Needs {
+            volume: self.asked.lease.generation.clone(),
+            hold: Hold::Shared,
+            names,
         })
+    }
+
+    fn alone(&self) -> Needs {
+        Needs {
+            volume: self.asked.lease.generation.clone(),
+            hold: Hold::Exclusive,
+            names: BTreeSet::new(),
+        }
+    }
+
+    fn names_of(&self, operation: &Operation, names: &mut BTreeSet<PathKey>) -> Result<(), Refusal> {
+        let twice = |path: &RelPath| {
+            Refusal::new(Code::BadInput, "two operations of the patch lead to one file")
+                .reason("file_twice")
+                .name(path.to_string())
+        };
+        let mut add = |path: &RelPath, key: PathKey| {
+            if names.insert(key) {
+                Ok(())
+            } else {
+                Err(twice(path))
+            }
+        };
+        match operation {
+            Operation::Add { path, .. } => match self.name_of(path, LastLink::Follow) {
+                Ok(key) => add(path, key),
+                // A directory that is missing is made; many files may go into it.
+                Err(refusal) if is_missing(&refusal) => self.hold_parent(path, names),
+                Err(refusal) => Err(refusal),
+            },
+            Operation::Delete { path, .. } => add(path, self.name_of(path, LastLink::Keep)?),
+            Operation::Update { path, move_to, .. } => {
+                let last = if move_to.is_some() {
+                    LastLink::Keep
+                } else {
+                    LastLink::Follow
+                };
+                add(path, self.name_of(path, last)?)?;
+                match move_to {
+                    None => Ok(()),
+                    Some(to) => match self.name_of(to, LastLink::Keep) {
+                        Ok(key) => add(to, key),
+                        Err(refusal) if is_missing(&refusal) => self.hold_parent(to, names),
+                        Err(refusal) => Err(refusal),
+                    },
+                }
+            }
+        }
+    }
+
+    fn hold_parent(&self, path: &RelPath, names: &mut BTreeSet<PathKey>) -> Result<(), Refusal> {
+        if let Some((parent, _)) = path.split_last() {
+            names.extend(self.name_of_new(&parent)?);
+        }
+        Ok(())
+    }
+
+    /// Finds the directory and the name of a path.
+    fn name_of(&self, path: &RelPath, last: LastLink) -> Result<PathKey, Refusal> {
+        check_target(path, GitInternals::Refuse).map_err(host)?;
+        let place = self.disk.tree().place(path, last).map_err(host)?;
+        let parent = files::file_id(&place.parent).map_err(host)?;
+        Ok(PathKey::new(parent, &place.name))
+    }
+
+    /// Finds the topmost name that a new directory takes; `None` where it exists.
+    fn name_of_new(&self, path: &RelPath) -> Result<Option<PathKey>, Refusal> {
+        let missing = files::missing_directories(&self.disk, [path], GitInternals::Refuse).map_err(host)?;
+        let Some(top) = missing.first().map(files::Missing::top) else {
+            return Ok(None);
+        };
+        let parent = files::file_id(&top.parent).map_err(host)?;
+        Ok(Some(PathKey::new(parent, &top.name)))
+    }
+
+    fn kind_at(&self, path: &RelPath) -> Result<Option<FileKind>, Refusal> {
+        files::kind_at(&self.disk, path, GitInternals::Refuse).map_err(host)
     }
 
     /// Says of a write whose parent is missing what a write says: a precondition does not hold.
     fn parent_missing(&self, refusal: Refusal) -> Refusal {
-        let writes = matches!(self.asked.understood.args, Args::Write { .. });
         match refusal.reason.as_deref() {
-            Some("parent_missing" | "parent_not_directory") if writes => Refusal {
+            Some("parent_missing" | "parent_not_directory") => Refusal {
                 code: Code::PreconditionFailed,
                 ..refusal
             },
@@ -62,112 +164,45 @@ impl Mutation<'_> {
         }
     }
 
-    /// Stages the content, or looks at what is to be removed; nothing that an agent can name changes.
-    pub(super) fn prepare(
-        &self,
-        gateway: &Gateway,
-        execution: &ExecutionId,
-    ) -> Result<(Ready, Effect, ResultFacts, semel_core::RelPath), semel_host::Error> {
-        let durability = survives(self.asked.lease.durability);
-        let mut facts = ResultFacts::default();
-        match &self.asked.understood.args {
-            Args::Write {
-                content,
-                sha256,
-                expected,
-            } => {
-                let write = files::Write {
-                    path: &self.request.path,
-                    bytes: content,
-                    expected: expectation(*expected),
-                    execution,
-                    durability,
-                    git: GitInternals::Refuse,
-                };
-                let prepared = files::prepare_write(&self.disk, &write, &gateway.hooks)?;
-                let evidence = &prepared.evidence;
-                facts.hard_link_broken = evidence.hard_link_broken;
-                let effect = Effect::Install {
-                    staged: evidence.staged.clone(),
-                    sha256: *sha256,
-                    size_bytes: content.len() as u64,
-                    before: evidence.before.clone(),
-                };
-                let resolved = evidence.resolved.clone();
-                Ok((Ready::Write(prepared), effect, facts, resolved))
-            }
-            Args::Delete { expected } => {
-                let remove = files::Remove {
-                    path: &self.request.path,
-                    expected: expectation(*expected),
-                    execution,
-                    durability,
-                    git: GitInternals::Refuse,
-                };
-                let prepared = files::prepare_remove(&self.disk, &remove)?;
-                let evidence = &prepared.evidence;
-                let before = evidence.before.clone();
-                let resolved = evidence.resolved.clone();
-                Ok((
-                    Ready::Remove(prepared),
-                    Effect::Remove { before },
-                    facts,
-                    resolved,
-                ))
-            }
-            Args::Path | Args::Receipt { .. } => {
-                Err(Refusal::new(Code::Internal, "a call without an effect reached its execution").into())
-            }
-        }
-    }
-
-    pub(super) fn intent(
-        &self,
-        execution: &ExecutionId,
-        effect: Effect,
-        result: ResultFacts,
-        resolved: semel_core::RelPath,
-    ) -> Intent {
+    pub(super) fn intent(&self, execution: &ExecutionId, ready: &Ready) -> Intent {
         let lease = &self.asked.lease;
+        let (fingerprint_version, fingerprint) = self.asked.understood.newest();
         Intent {
             execution_id: execution.clone(),
             scope: self.scope.clone(),
             key: self.key.clone(),
-            fingerprint: self.request.fingerprint,
+            fingerprint,
+            fingerprint_version,
             tool: self.request.tool.clone(),
             path: self.request.path.clone(),
-            resolved,
             attempt: lease.attempt,
             generation: lease.generation.clone(),
             fencing_token: lease.fencing_token,
             durability: lease.durability,
-            effect,
-            result,
+            effects: ready.recorded(),
+            facts: ready.facts.clone(),
             source: self.asked.source.clone(),
             at: clock::now(),
         }
     }
 
     /// Discards what was staged. If that fails, the sweep of the next start finds it: no intent names it as open.
-    pub(super) fn discard(&self, intent: &Intent) {
-        if let Effect::Install { staged, .. } = &intent.effect {
-            drop(files::discard_staged(&self.disk, &intent.execution_id, staged));
+    pub(super) fn discard(&self, execution: &ExecutionId, effects: &[Effect]) {
+        for (n, effect) in effects.iter().enumerate() {
+            drop(files::discard_staged(&self.disk, &Slot::of(execution, n), effect));
+        }
+    }
+
+    /// Says what a call on a directory may remove.
+    pub(super) fn removable(recursive: Flag) -> Option<Removable> {
+        match recursive {
+            Flag::Set => Some(Removable::Directory),
+            Flag::Unset => None,
         }
     }
 }
 
-/// Gives what the host promises for a durability.
-pub(super) fn survives(durability: Durability) -> Survives {
-    match durability {
-        Durability::Process => Survives::Process,
-        Durability::Power | Durability::PowerBestEffort => Survives::Power,
-    }
-}
-
-fn expectation(expected: Expected) -> files::Expected {
-    match expected {
-        Expected::Anything => files::Expected::Any,
-        Expected::Absent => files::Expected::Absent,
-        Expected::Sha256(digest) => files::Expected::Sha256(digest),
-    }
+/// Knows the refusal of a path whose directory is missing.
+fn is_missing(refusal: &Refusal) -> bool {
+    refusal.reason.as_deref() == Some("parent_missing")
 }

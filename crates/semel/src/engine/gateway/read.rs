@@ -1,7 +1,7 @@
 //! Calls without an effect: reads of the volume, and what came of a key.
 
 use super::Gateway;
-use super::answer::{Answer, put_path};
+use super::answer::{Answer, put_path, result};
 use super::arguments::Args;
 use super::call::{Asked, read_answer};
 use super::tool::Tool;
@@ -46,7 +46,16 @@ impl Gateway {
             Tool::ReadFile => read_file(root, &path),
             Tool::ListDirectory => list_directory(root, &path),
             Tool::GetFileInfo => file_info(root, &path),
-            Tool::WriteFile | Tool::DeleteFile | Tool::GetReceipt => Err(Refusal::new(
+            Tool::WriteFile
+            | Tool::EditFile
+            | Tool::ApplyPatch
+            | Tool::DeleteFile
+            | Tool::DeleteDirectory
+            | Tool::MoveFile
+            | Tool::CreateDirectory
+            | Tool::SetMode
+            | Tool::GetReceipt
+            | Tool::Undo => Err(Refusal::new(
                 Code::Internal,
                 "a call that does not read reached the reads",
             )),
@@ -79,7 +88,8 @@ impl Gateway {
     }
 }
 
-fn receipt_body(state: &CallState) -> Map<String, Value> {
+/// Says what came of a call.
+pub(in crate::engine) fn receipt_body(state: &CallState) -> Map<String, Value> {
     let intent = state.intent();
     let mut body = Map::new();
     put_path(&mut body, &intent.path);
@@ -89,21 +99,21 @@ fn receipt_body(state: &CallState) -> Map<String, Value> {
     body.insert("tool".to_owned(), json!(intent.tool));
     body.insert("began_at".to_owned(), json!(intent.at.to_string()));
     let (name, more) = match state {
-        CallState::Running { .. } => ("running", json!({})),
+        CallState::Running { aborting, .. } => (
+            "running",
+            json!({"taken_back": aborting.as_ref().map(|aborting| aborting.why.clone())}),
+        ),
         CallState::Unknown { why, .. } => ("unknown", json!({"why": why})),
         CallState::Finished { receipt, .. } => {
             let mut more = json!({
                 "ended_at": receipt.at.to_string(),
                 "recovered": receipt.recovered.as_ref().map(|recovered| recovered.evidence.clone()),
+                "resolved": receipt.resolved,
+                "possible_duplicate_of": receipt.possible_duplicate_of,
             });
             match &receipt.outcome {
                 Outcome::Done(done) => {
-                    more["result"] = json!({
-                        "sha256_before": done.sha256_before,
-                        "sha256_after": done.sha256_after,
-                        "size_bytes": done.size_bytes,
-                        "hard_link_broken": done.hard_link_broken,
-                    });
+                    more["result"] = Value::Object(result(intent, done));
                     ("done", more)
                 }
                 Outcome::Refused { refusal } => {

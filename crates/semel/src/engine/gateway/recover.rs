@@ -3,14 +3,15 @@
 //! The plan is computed by `core` from what is seen; this is the dull loop that carries it out. It has no new effect
 //! on any file that an agent can name.
 
+use super::act::{found, roll_back};
 use super::crash::{CrashPoint, Hooks};
-use super::mutation::survives;
 use crate::engine::daemon::mark::Age;
 use crate::engine::volume::mark;
 use crate::engine::{Engine, host, store};
-use semel_core::call::{Done, Effect, Intent, Outcome, Receipt, Recovered};
+use semel_core::call::{Aborting, Intent, OpenCall, Outcome, Receipt, Recovered};
+use semel_core::effect::{Effect, Slot};
 use semel_core::ids::{ExecutionId, Generation};
-use semel_core::recovery::{Observation, Resolution, Tidy, resolve, resolve_across_boots};
+use semel_core::recovery::{Boot, Observation, Resolution, Tidy, resolve};
 use semel_core::volume::{End, Owner, Volume, VolumeState};
 use semel_core::{Code, Refusal, RelPath};
 use semel_host::root::Root;
@@ -33,13 +34,6 @@ pub(crate) struct Recovery {
     pub(crate) ended: Vec<(Generation, String)>,
 }
 
-/// Says in which boot a volume was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Boot {
-    Same,
-    Other,
-}
-
 /// Settles what an earlier life of the daemon left open.
 ///
 /// # Errors
@@ -47,16 +41,16 @@ enum Boot {
 pub(crate) fn recover(engine: &Engine, hooks: &Hooks, age: Age) -> Result<Recovery, Refusal> {
     let mut done = Recovery::default();
     let volumes = engine.journal.volumes(None).map_err(store)?;
-    let mut by_generation: BTreeMap<Generation, Vec<Intent>> = BTreeMap::new();
-    for intent in engine.journal.open_intents().map_err(store)? {
+    let mut by_generation: BTreeMap<Generation, Vec<OpenCall>> = BTreeMap::new();
+    for call in engine.journal.open_calls().map_err(store)? {
         by_generation
-            .entry(intent.generation.clone())
+            .entry(call.intent.generation.clone())
             .or_default()
-            .push(intent);
+            .push(call);
     }
-    for (generation, intents) in by_generation {
+    for (generation, calls) in by_generation {
         let volume = volumes.iter().find(|volume| volume.generation == generation);
-        settle_all(engine, hooks, volume, &intents, &mut done)?;
+        settle_all(engine, hooks, volume, &calls, &mut done)?;
     }
     for volume in &volumes {
         match volume.state {
@@ -137,7 +131,7 @@ fn settle_all(
     engine: &Engine,
     hooks: &Hooks,
     volume: Option<&Volume>,
-    intents: &[Intent],
+    calls: &[OpenCall],
     done: &mut Recovery,
 ) -> Result<(), Refusal> {
     let opened = volume.and_then(|volume| Some((volume, volume.identity.as_ref()?)));
@@ -150,112 +144,167 @@ fn settle_all(
             answer => answer.map(|disk| (disk, Boot::Same)),
         }
     });
-    for intent in intents {
+    for call in calls {
         match &opened {
-            Some(Ok((disk, boot))) => settle(engine, hooks, disk, *boot, intent, done)?,
+            Some(Ok((disk, boot))) => Settling {
+                engine,
+                hooks,
+                disk,
+                boot: *boot,
+                intent: &call.intent,
+            }
+            .settle(call.aborting.clone(), done)?,
             Some(Err(error)) if error.code() != Code::UnknownState => {
                 return Err(Refusal::new(error.code(), error.to_string()));
             }
             Some(Err(_)) | None => {
                 let why = "the volume that the call worked in is not there any more".to_owned();
-                unknown(engine, &intent.execution_id, why, done)?;
+                unknown(engine, &call.intent.execution_id, why, done)?;
             }
         }
     }
     Ok(())
 }
 
-fn settle(
-    engine: &Engine,
-    hooks: &Hooks,
-    disk: &Disk,
+/// Is one call that was running, with what it takes to settle it.
+struct Settling<'a> {
+    engine: &'a Engine,
+    hooks: &'a Hooks,
+    disk: &'a Disk,
     boot: Boot,
-    intent: &Intent,
-    done: &mut Recovery,
-) -> Result<(), Refusal> {
-    let seen = files::observe(disk, &intent.execution_id, &intent.resolved).map_err(host)?;
-    let seen = Observation {
-        staged: seen.staged,
-        trashed: seen.trashed,
-        target: seen.target,
-    };
-    hooks.reached(CrashPoint::RecoveryObserved);
-    let resolution = match boot {
-        Boot::Same => resolve(intent, &seen),
-        Boot::Other => resolve_across_boots(intent, &seen),
-    };
-    match resolution {
-        Resolution::Happened { evidence, tidy } => {
-            happened(engine, hooks, disk, intent, evidence, tidy, done)
-        }
-        Resolution::NeverHappened { evidence, tidy } => {
-            // The key first: as long as the intent is open, the staged content is the evidence.
-            engine
-                .journal
-                .free(intent.execution_id.clone(), evidence, clock::now())
-                .map_err(store)?;
-            hooks.reached(CrashPoint::RecoverySettled);
-            if let (Tidy::DropStaged, Effect::Install { staged, .. }) = (tidy, &intent.effect) {
-                files::discard_staged(disk, &intent.execution_id, staged).map_err(host)?;
-            }
-            hooks.reached(CrashPoint::RecoveryTidied);
-            done.freed += 1;
-            Ok(())
-        }
-        Resolution::Unknown { evidence } => unknown(engine, &intent.execution_id, evidence, done),
-    }
+    intent: &'a Intent,
 }
 
-/// Gives a call that happened its receipt. The pre-image is kept first: once the receipt stands, nothing would name
-/// it any more, and the sweep would take it.
-fn happened(
-    engine: &Engine,
-    hooks: &Hooks,
-    disk: &Disk,
-    intent: &Intent,
-    evidence: String,
-    tidy: Tidy,
-    done: &mut Recovery,
-) -> Result<(), Refusal> {
-    let durability = survives(intent.durability);
-    let mut outcome = intent.done();
-    match (tidy, &intent.effect) {
-        (
-            Tidy::KeepPreImage,
-            Effect::Install {
-                before: Some(before), ..
-            },
-        ) => {
-            let seen = files::finish_exchange(
-                disk,
-                &intent.execution_id,
-                &before.id,
-                &intent.resolved,
-                durability,
-            )
-            .map_err(host)?;
-            outcome = Done {
-                sha256_before: seen.or(outcome.sha256_before),
-                ..outcome
-            };
-        }
-        (Tidy::KeepPreImage | Tidy::Nothing | Tidy::DropStaged, _) => {
-            files::sync_effect(disk, &intent.resolved, durability).map_err(host)?;
+impl Settling<'_> {
+    fn settle(&self, mut aborting: Option<Aborting>, done: &mut Recovery) -> Result<(), Refusal> {
+        let seen = self.look()?;
+        self.hooks.reached(CrashPoint::RecoveryObserved);
+        match resolve(self.intent, aborting.as_ref(), &seen, self.boot) {
+            Resolution::Happened { evidence, tidy } => self.happened(evidence, &tidy, done),
+            Resolution::NeverHappened { evidence, tidy } => {
+                self.never_happened(aborting, evidence, &tidy, done)
+            }
+            Resolution::Unknown { evidence } => {
+                unknown(self.engine, &self.intent.execution_id, evidence, done)
+            }
+            Resolution::RollBack { evidence, happened } => {
+                if aborting.is_none() {
+                    aborting = Some(self.abort(&evidence)?);
+                }
+                let effects = self.intent.effects.get(..happened).unwrap_or_default();
+                let told = || self.hooks.reached(CrashPoint::RolledBack);
+                match roll_back(self.disk, self.intent, effects, told) {
+                    Ok(()) => {}
+                    Err(semel_host::Error::Refused(refusal)) if refusal.code == Code::OutcomeUnknown => {
+                        let why = refusal.to_string();
+                        return unknown(self.engine, &self.intent.execution_id, why, done);
+                    }
+                    Err(error) => return Err(host(error)),
+                }
+                // What was taken back lies where it lay before: looked at once more, it never happened.
+                match resolve(self.intent, aborting.as_ref(), &self.look()?, self.boot) {
+                    Resolution::NeverHappened { tidy, .. } => {
+                        self.never_happened(aborting, evidence, &tidy, done)
+                    }
+                    Resolution::Happened { .. }
+                    | Resolution::RollBack { .. }
+                    | Resolution::Unknown { .. } => {
+                        let why = "what was taken back is not where it was before".to_owned();
+                        unknown(self.engine, &self.intent.execution_id, why, done)
+                    }
+                }
+            }
         }
     }
-    hooks.reached(CrashPoint::RecoveryTidied);
-    let receipt = Receipt {
-        at: clock::now(),
-        outcome: Outcome::Done(outcome),
-        recovered: Some(Recovered { evidence }),
-    };
-    engine
-        .journal
-        .finish(intent.execution_id.clone(), receipt)
-        .map_err(store)?;
-    hooks.reached(CrashPoint::RecoverySettled);
-    done.finished += 1;
-    Ok(())
+
+    fn slots(&self) -> impl Iterator<Item = (Slot, &Effect)> {
+        let named = |(n, effect)| (Slot::of(&self.intent.execution_id, n), effect);
+        self.intent.effects.iter().enumerate().map(named)
+    }
+
+    fn look(&self) -> Result<Vec<Observation>, Refusal> {
+        self.slots()
+            .map(|(slot, effect)| files::observe(self.disk, &slot, effect).map_err(host))
+            .collect()
+    }
+
+    /// Records that a half-done call is taken back. It frees its key: nobody was told anything.
+    fn abort(&self, evidence: &str) -> Result<Aborting, Refusal> {
+        let aborting = Aborting {
+            refusal: None,
+            why: evidence.to_owned(),
+        };
+        let execution = self.intent.execution_id.clone();
+        self.engine
+            .journal
+            .abort(execution, aborting.clone(), clock::now())
+            .map_err(store)?;
+        self.hooks.reached(CrashPoint::Aborting);
+        Ok(aborting)
+    }
+
+    /// Frees the key of a call that never happened, or records the refusal that it was taken back with.
+    fn never_happened(
+        &self,
+        aborting: Option<Aborting>,
+        evidence: String,
+        tidy: &[Tidy],
+        done: &mut Recovery,
+    ) -> Result<(), Refusal> {
+        // The key first: as long as the intent is open, the staged content is the evidence.
+        match aborting.and_then(|aborting| aborting.refusal) {
+            None => {
+                let execution = self.intent.execution_id.clone();
+                let freed = self.engine.journal.free(execution, evidence, clock::now());
+                freed.map_err(store)?;
+                done.freed += 1;
+            }
+            Some(refusal) => {
+                self.finish(Outcome::Refused { refusal }, evidence)?;
+                done.finished += 1;
+            }
+        }
+        self.hooks.reached(CrashPoint::RecoverySettled);
+        for ((slot, effect), tidy) in self.slots().zip(tidy) {
+            match files::tidy(self.disk, &slot, effect, *tidy) {
+                Ok(_) => {}
+                // It holds what another process put there: it is kept for a person.
+                Err(error) if error.code() == Code::OutcomeUnknown && !error.poisons() => {}
+                Err(error) => return Err(host(error)),
+            }
+        }
+        self.hooks.reached(CrashPoint::RecoveryTidied);
+        Ok(())
+    }
+
+    /// Gives a call that happened its receipt. Pre-images are kept first: once the receipt stands, nothing would name
+    /// them any more, and the sweep would take them.
+    fn happened(&self, evidence: String, tidy: &[Tidy], done: &mut Recovery) -> Result<(), Refusal> {
+        let mut before = Vec::with_capacity(tidy.len());
+        for ((slot, effect), tidy) in self.slots().zip(tidy) {
+            before.push(files::tidy(self.disk, &slot, effect, *tidy).map_err(host)?);
+        }
+        files::sync_settled(self.disk, &self.intent.effects, self.intent.durability).map_err(host)?;
+        self.hooks.reached(CrashPoint::RecoveryTidied);
+        self.finish(Outcome::Done(found(self.intent, &before)), evidence)?;
+        self.hooks.reached(CrashPoint::RecoverySettled);
+        done.finished += 1;
+        Ok(())
+    }
+
+    fn finish(&self, outcome: Outcome, evidence: String) -> Result<(), Refusal> {
+        let receipt = Receipt {
+            at: clock::now(),
+            outcome,
+            recovered: Some(Recovered { evidence }),
+            resolved: None,
+            possible_duplicate_of: None,
+            took_us: None,
+            waited_us: None,
+        };
+        let execution = self.intent.execution_id.clone();
+        self.engine.journal.finish(execution, receipt).map_err(store)
+    }
 }
 
 fn unknown(
@@ -283,9 +332,10 @@ fn sweep(engine: &Engine, disk: &Disk, done: &mut Recovery) -> Result<(), Refusa
     let mut keep = BTreeSet::new();
     for entry in listed {
         let name = String::from_utf8(entry.name).unwrap_or_default();
-        let Ok(execution) = ExecutionId::parse(name) else {
+        let Ok(slot) = Slot::parse(&name) else {
             continue;
         };
+        let execution = slot.execution().clone();
         let known = engine.journal.execution(execution.clone()).map_err(store)?;
         if known.is_some_and(|state| !matches!(state, semel_core::call::CallState::Finished { .. })) {
             keep.insert(execution);

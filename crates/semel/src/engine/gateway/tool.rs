@@ -1,7 +1,7 @@
 //! The tools: their names, and the arguments that they take.
 //!
-//! One table says for each tool which arguments it takes and under which other names models send them; schema,
-//! parser and fingerprint are made from it.
+//! One table says for each tool which arguments it takes, of which form, and under which other names models send them;
+//! schema, parser and fingerprint are made from it.
 
 use semel_core::{Code, Refusal};
 use serde_json::{Map, Value, json};
@@ -17,10 +17,24 @@ pub(crate) enum Tool {
     GetFileInfo,
     /// Writes a whole file.
     WriteFile,
+    /// Replaces text in a file.
+    EditFile,
+    /// Changes many files, all or none.
+    ApplyPatch,
     /// Deletes a file.
     DeleteFile,
+    /// Deletes a directory.
+    DeleteDirectory,
+    /// Gives a file or directory another name.
+    MoveFile,
+    /// Makes a directory.
+    CreateDirectory,
+    /// Sets permissions.
+    SetMode,
     /// Asks what came of a key.
     GetReceipt,
+    /// Puts back what an execution removed or replaced; asked for by a person, over the admin API.
+    Undo,
 }
 
 /// Says what a tool does to the world.
@@ -32,6 +46,57 @@ pub(crate) enum Kind {
     Read,
     /// It reads the journal; it answers for an ended token, too.
     Journal,
+    /// It has an effect, and only a person asks for it: it has no route.
+    Person,
+}
+
+/// Says of which form an argument is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Text.
+    Text,
+    /// Bytes as base64.
+    Base64,
+    /// A SHA-256, or `absent`.
+    Digest,
+    /// For each path a SHA-256, or `absent`.
+    Digests,
+    /// True or false; false where it is left out.
+    Flag,
+    /// Permissions in octal digits.
+    Mode,
+    /// A list of replacements.
+    Edits,
+}
+
+impl Form {
+    fn schema(self, meaning: &str) -> Value {
+        let digest = json!({"type": "string", "pattern": "^([0-9a-f]{64}|absent)$"});
+        let mut schema = match self {
+            Form::Text => json!({"type": "string"}),
+            Form::Base64 => json!({"type": "string", "contentEncoding": "base64"}),
+            Form::Digest => digest,
+            Form::Digests => json!({"type": "object", "additionalProperties": digest}),
+            Form::Flag => json!({"type": "boolean", "default": false}),
+            Form::Mode => json!({"type": "string", "pattern": "^0?[0-7]{3}$"}),
+            Form::Edits => json!({
+                "type": "array",
+                "minItems": 1,
+                "items": {
+                    "type": "object",
+                    "additionalProperties": false,
+                    "required": [OLD.name, NEW.name],
+                    "properties": {
+                        (OLD.name): OLD.schema(),
+                        (NEW.name): NEW.schema(),
+                        (REPLACE_ALL.name): REPLACE_ALL.schema(),
+                    },
+                },
+            }),
+        };
+        schema["description"] = json!(meaning);
+        schema
+    }
 }
 
 /// Is one argument of a tool.
@@ -40,142 +105,352 @@ pub(crate) struct Field {
     pub(crate) name: &'static str,
     /// Other names that are folded into it.
     pub(super) aliases: &'static [&'static str],
+    /// Its form.
+    pub(super) form: Form,
     /// What it means, for whoever reads the schema.
     meaning: &'static str,
+}
+
+impl Field {
+    fn schema(&self) -> Value {
+        self.form.schema(self.meaning)
+    }
 }
 
 const PATH: Field = Field {
     name: "path",
     aliases: &["file_path", "filePath", "filepath", "file"],
+    form: Form::Text,
     meaning: "The path beneath the root of the volume; UTF-8",
 };
 const DIRECTORY: Field = Field {
     name: "path",
     aliases: &["dir_path", "directory", "directory_path", "dirPath"],
+    form: Form::Text,
     meaning: "The directory beneath the root of the volume; \".\" is the root",
 };
 const PATH_B64: Field = Field {
     name: "path_b64",
     aliases: &["pathB64"],
+    form: Form::Base64,
     meaning: "The path as base64 of its bytes, where it is not UTF-8; in place of path",
+};
+const SOURCE: Field = Field {
+    name: "source",
+    aliases: &["src", "from", "source_path", "sourcePath", "old_path", "oldPath"],
+    form: Form::Text,
+    meaning: "The path that is given up; UTF-8",
+};
+const SOURCE_B64: Field = Field {
+    name: "source_b64",
+    aliases: &["sourceB64"],
+    form: Form::Base64,
+    meaning: "The same as base64 of its bytes; in place of source",
+};
+const DESTINATION: Field = Field {
+    name: "destination",
+    aliases: &[
+        "dest",
+        "dst",
+        "to",
+        "target",
+        "destination_path",
+        "destinationPath",
+        "new_path",
+        "newPath",
+    ],
+    form: Form::Text,
+    meaning: "The path that is taken, whole: a file is not moved into a directory by the directory's name; UTF-8",
+};
+const DESTINATION_B64: Field = Field {
+    name: "destination_b64",
+    aliases: &["destinationB64"],
+    form: Form::Base64,
+    meaning: "The same as base64 of its bytes; in place of destination",
+};
+const OVERWRITE: Field = Field {
+    name: "overwrite",
+    aliases: &["force"],
+    form: Form::Flag,
+    meaning: "Whether a file at the destination may be replaced; it is kept and can be put back",
 };
 const CONTENT: Field = Field {
     name: "content",
     aliases: &["contents", "file_text", "fileText"],
+    form: Form::Text,
     meaning: "The whole new content; UTF-8",
 };
 const CONTENT_B64: Field = Field {
     name: "content_b64",
     aliases: &["contentB64"],
+    form: Form::Base64,
     meaning: "The whole new content as base64; in place of content",
 };
 const EXPECTED: Field = Field {
     name: "expected_sha256",
     aliases: &["expectedSha256"],
+    form: Form::Digest,
     meaning: "The SHA-256 that the file must have now, or \"absent\"; else precondition_failed",
+};
+const EXPECTED_EACH: Field = Field {
+    name: "expected_sha256",
+    aliases: &["expectedSha256"],
+    form: Form::Digests,
+    meaning: "For paths of the patch, the SHA-256 that each must have now, or \"absent\"; else precondition_failed",
+};
+pub(super) const OLD: Field = Field {
+    name: "old_string",
+    aliases: &["old_str", "old_text", "oldText", "oldString", "oldStr"],
+    form: Form::Text,
+    meaning: "The exact text to replace; it must be there once, unless replace_all is set",
+};
+pub(super) const NEW: Field = Field {
+    name: "new_string",
+    aliases: &["new_str", "new_text", "newText", "newString", "newStr"],
+    form: Form::Text,
+    meaning: "The text that takes its place",
+};
+pub(super) const REPLACE_ALL: Field = Field {
+    name: "replace_all",
+    aliases: &["replaceAll"],
+    form: Form::Flag,
+    meaning: "Whether every place is replaced",
+};
+const EDITS: Field = Field {
+    name: "edits",
+    aliases: &[],
+    form: Form::Edits,
+    meaning: "Replacements, one after the other, all or none; in place of old_string and new_string",
+};
+const PATCH: Field = Field {
+    name: "patch",
+    aliases: &["input", "diff", "patch_text", "patchText"],
+    form: Form::Text,
+    meaning: "\"*** Begin Patch\" … \"*** End Patch\", or a unified diff; all of it is applied, or nothing",
+};
+const RECURSIVE: Field = Field {
+    name: "recursive",
+    aliases: &[],
+    form: Form::Flag,
+    meaning: "Whether the directory goes with all that is in it; without, it must be empty",
+};
+const MODE: Field = Field {
+    name: "mode",
+    aliases: &["permissions", "perms"],
+    form: Form::Mode,
+    meaning: "The permissions in octal digits, such as \"755\"; absolute",
 };
 const KEY: Field = Field {
     name: "key",
     aliases: &["idempotency_key", "idempotencyKey"],
+    form: Form::Text,
     meaning: "The idempotency key that is asked about",
 };
 
+/// Is what is said of a tool, in one place.
+struct Row {
+    tool: Tool,
+    name: &'static str,
+    kind: Kind,
+    summary: &'static str,
+    fields: &'static [Field],
+    /// Of each group, exactly one has to be there.
+    one_of: &'static [&'static [&'static str]],
+}
+
+const ONE_PATH: &[&[&str]] = &[&["path", "path_b64"]];
+
+/// Says all of every tool, in the order of [`Tool`].
+const ROWS: &[Row] = &[
+    Row {
+        tool: Tool::ReadFile,
+        name: "read_file",
+        kind: Kind::Read,
+        summary: "Reads a whole file.",
+        fields: &[PATH, PATH_B64],
+        one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::ListDirectory,
+        name: "list_directory",
+        kind: Kind::Read,
+        summary: "Lists the entries of a directory.",
+        fields: &[DIRECTORY, PATH_B64],
+        one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::GetFileInfo,
+        name: "get_file_info",
+        kind: Kind::Read,
+        summary: "Describes a file, directory or link, with the SHA-256 of a file.",
+        fields: &[PATH, PATH_B64],
+        one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::WriteFile,
+        name: "write_file",
+        kind: Kind::Mutation,
+        summary: "Writes a whole file, new or in place of the old one, in one step.",
+        fields: &[PATH, PATH_B64, CONTENT, CONTENT_B64, EXPECTED],
+        one_of: &[&["path", "path_b64"], &["content", "content_b64"]],
+    },
+    Row {
+        tool: Tool::EditFile,
+        name: "edit_file",
+        kind: Kind::Mutation,
+        summary: "Replaces exact text in a file, in one step; edits of one file at the same time lose nothing.",
+        fields: &[PATH, PATH_B64, OLD, NEW, REPLACE_ALL, EDITS, EXPECTED],
+        one_of: &[&["path", "path_b64"], &["old_string", "edits"]],
+    },
+    Row {
+        tool: Tool::ApplyPatch,
+        name: "apply_patch",
+        kind: Kind::Mutation,
+        summary: "Changes many files by a patch: all of it, or nothing, also across a crash.",
+        fields: &[PATCH, EXPECTED_EACH],
+        one_of: &[&["patch"]],
+    },
+    Row {
+        tool: Tool::DeleteFile,
+        name: "delete_file",
+        kind: Kind::Mutation,
+        summary: "Deletes a file or a symbolic link.",
+        fields: &[PATH, PATH_B64, EXPECTED],
+        one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::DeleteDirectory,
+        name: "delete_directory",
+        kind: Kind::Mutation,
+        summary: "Deletes an empty directory, or one with all that is in it.",
+        fields: &[DIRECTORY, PATH_B64, RECURSIVE],
+        one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::MoveFile,
+        name: "move_file",
+        kind: Kind::Mutation,
+        summary: "Gives a file, link or directory another name.",
+        fields: &[
+            SOURCE,
+            SOURCE_B64,
+            DESTINATION,
+            DESTINATION_B64,
+            OVERWRITE,
+            EXPECTED,
+        ],
+        one_of: &[&["source", "source_b64"], &["destination", "destination_b64"]],
+    },
+    Row {
+        tool: Tool::CreateDirectory,
+        name: "create_directory",
+        kind: Kind::Mutation,
+        summary: "Makes a directory, and those above it that are missing; one that exists is left as it is.",
+        fields: &[DIRECTORY, PATH_B64],
+        one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::SetMode,
+        name: "set_mode",
+        kind: Kind::Mutation,
+        summary: "Sets the permissions of a file or directory.",
+        fields: &[PATH, PATH_B64, MODE, EXPECTED],
+        one_of: &[&["path", "path_b64"], &["mode"]],
+    },
+    Row {
+        tool: Tool::GetReceipt,
+        name: "get_receipt",
+        kind: Kind::Journal,
+        summary: "Says what came of a key; it never runs anything.",
+        fields: &[KEY],
+        one_of: &[&["key"]],
+    },
+    Row {
+        tool: Tool::Undo,
+        name: "undo",
+        kind: Kind::Person,
+        summary: "Puts back what an execution removed or replaced.",
+        fields: &[],
+        one_of: &[],
+    },
+];
+
 impl Tool {
     /// Lists every tool.
-    pub(crate) const ALL: &'static [Tool] = &[
-        Tool::ReadFile,
-        Tool::ListDirectory,
-        Tool::GetFileInfo,
-        Tool::WriteFile,
-        Tool::DeleteFile,
-        Tool::GetReceipt,
-    ];
+    pub(crate) const ALL: &'static [Tool] = &{
+        let mut all = [Tool::ReadFile; ROWS.len()];
+        let mut at = 0;
+        while at < ROWS.len() {
+            all[at] = ROWS[at].tool;
+            at += 1;
+        }
+        all
+    };
+
+    const fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
 
     /// Gives the name that travels on every wire.
     pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Tool::ReadFile => "read_file",
-            Tool::ListDirectory => "list_directory",
-            Tool::GetFileInfo => "get_file_info",
-            Tool::WriteFile => "write_file",
-            Tool::DeleteFile => "delete_file",
-            Tool::GetReceipt => "get_receipt",
-        }
+        self.row().name
     }
 
-    /// Finds the tool of a name.
+    /// Lists every tool that a job may call.
+    pub(crate) fn callable() -> impl Iterator<Item = Tool> {
+        Self::ALL
+            .iter()
+            .copied()
+            .filter(|tool| tool.kind() != Kind::Person)
+    }
+
+    /// Finds the tool of a name that a job may call.
     ///
     /// # Errors
     /// `not_found` for any other name.
     pub(crate) fn parse(name: &str) -> Result<Self, Refusal> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|tool| tool.name() == name)
-            .ok_or_else(|| {
-                let shown: String = name.chars().take(80).flat_map(char::escape_debug).collect();
-                Refusal::new(Code::NotFound, "there is no such tool").name(shown)
-            })
+        Self::callable().find(|tool| tool.name() == name).ok_or_else(|| {
+            let shown: String = name.chars().take(80).flat_map(char::escape_debug).collect();
+            Refusal::new(Code::NotFound, "there is no such tool").name(shown)
+        })
     }
 
     /// Says what the tool does to the world.
     pub(crate) const fn kind(self) -> Kind {
-        match self {
-            Tool::WriteFile | Tool::DeleteFile => Kind::Mutation,
-            Tool::ReadFile | Tool::ListDirectory | Tool::GetFileInfo => Kind::Read,
-            Tool::GetReceipt => Kind::Journal,
-        }
+        self.row().kind
     }
 
     /// Says in one sentence what the tool does.
     pub(crate) const fn summary(self) -> &'static str {
-        match self {
-            Tool::ReadFile => "Reads a whole file.",
-            Tool::ListDirectory => "Lists the entries of a directory.",
-            Tool::GetFileInfo => "Describes a file, directory or link, with the SHA-256 of a file.",
-            Tool::WriteFile => "Writes a whole file, new or in place of the old one, in one step.",
-            Tool::DeleteFile => "Deletes a file or a symbolic link.",
-            Tool::GetReceipt => "Says what came of a key; it never runs anything.",
-        }
+        self.row().summary
     }
 
     /// Lists the arguments that the tool takes.
-    pub(super) fn fields(self) -> &'static [Field] {
-        match self {
-            Tool::ReadFile | Tool::GetFileInfo => &[PATH, PATH_B64],
-            Tool::ListDirectory => &[DIRECTORY, PATH_B64],
-            Tool::WriteFile => &[PATH, PATH_B64, CONTENT, CONTENT_B64, EXPECTED],
-            Tool::DeleteFile => &[PATH, PATH_B64, EXPECTED],
-            Tool::GetReceipt => &[KEY],
-        }
+    pub(super) const fn fields(self) -> &'static [Field] {
+        self.row().fields
     }
 
     /// Gives the JSON Schema of the arguments.
     pub(crate) fn schema(self) -> Value {
-        let properties: Map<String, Value> = self
-            .fields()
+        let row = self.row();
+        let properties: Map<String, Value> = row
+            .fields
             .iter()
-            .map(|field| {
-                let mut schema = json!({"type": "string", "description": field.meaning});
-                if field.name == EXPECTED.name {
-                    schema["pattern"] = json!("^([0-9a-f]{64}|absent)$");
-                } else if field.name.ends_with("_b64") {
-                    schema["contentEncoding"] = json!("base64");
+            .map(|field| (field.name.to_owned(), field.schema()))
+            .collect();
+        let mut all: Vec<Value> = row
+            .one_of
+            .iter()
+            .map(|group| match group {
+                [one] => json!({"required": [one]}),
+                many => {
+                    let each: Vec<Value> = many.iter().map(|name| json!({"required": [name]})).collect();
+                    json!({"oneOf": each})
                 }
-                (field.name.to_owned(), schema)
             })
             .collect();
-        let either = |a: &str, b: &str| json!({"oneOf": [{"required": [a]}, {"required": [b]}]});
-        let mut all = Vec::new();
-        match self {
-            Tool::GetReceipt => all.push(json!({"required": ["key"]})),
-            Tool::WriteFile => {
-                all.push(either("path", "path_b64"));
-                all.push(either("content", "content_b64"));
-            }
-            Tool::ReadFile | Tool::ListDirectory | Tool::GetFileInfo | Tool::DeleteFile => {
-                all.push(either("path", "path_b64"));
-            }
+        if self == Tool::EditFile {
+            all.push(json!({"dependentRequired": {"old_string": ["new_string"], "new_string": ["old_string"], "replace_all": ["old_string"]}}));
         }
         json!({
             "type": "object",
@@ -183,5 +458,24 @@ impl Tool {
             "properties": properties,
             "allOf": all,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tool_has_its_row() {
+        for (at, tool) in Tool::ALL.iter().enumerate() {
+            assert_eq!(*tool as usize, at);
+            let found = Tool::parse(tool.name()).ok();
+            assert_eq!(found, (tool.kind() != Kind::Person).then_some(*tool));
+        }
+        assert_eq!(
+            Tool::GetReceipt as usize + 1,
+            ROWS.len(),
+            "the last tool is the last row"
+        );
     }
 }

@@ -79,12 +79,9 @@ fn a_failed_sync_poisons_the_process() {
     assert!((1..8).contains(&acked), "{said}");
     assert!(line(&said, "poisoned ").contains("COMMIT"), "{said}");
     let journal = super::open(dir.path()).unwrap();
-    let kept = crate::Journal::open_intents(&journal).unwrap().len();
+    let kept = crate::Journal::open_calls(&journal).unwrap().len();
     assert!(kept >= acked, "{acked} answered, {kept} kept");
-    assert_eq!(
-        crate::Journal::check(&journal).unwrap().faults,
-        Vec::<String>::new()
-    );
+    assert_eq!(crate::Journal::check(&journal).unwrap().faults, vec![]);
 }
 
 #[test]
@@ -103,7 +100,7 @@ fn a_failed_write_poisons_the_process() {
     assert!(acked > 0, "{said}");
     line(&said, "poisoned ");
     let journal = super::open(dir.path()).unwrap();
-    assert_eq!(crate::Journal::open_intents(&journal).unwrap().len(), acked);
+    assert_eq!(crate::Journal::open_calls(&journal).unwrap().len(), acked);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What only a journal in a file can be asked.
 
+mod audit;
 mod child;
 mod crash;
 mod disk;
@@ -19,6 +20,7 @@ fn options() -> Options {
         version: "0.1.0".to_owned(),
         boot_id: "boot".to_owned(),
         now: UnixMs(1),
+        on_commit: None,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::Journal;
 use crate::conformance::sample;
 use crate::journal::LogFilter;
 use proptest::prelude::*;
-use semel_core::call::Intent;
+use semel_core::call::{Aborting, Intent, Resolved, Settled};
 use semel_core::pipeline::{RunEnd, Stage};
 use semel_core::volume::{Durability, End, Role, Volume};
 
@@ -45,6 +45,21 @@ fn verb(journal: &dyn Journal, made: &mut Made, what: u8, pick: usize) -> crate:
         (9 | 10, _, Some(i)) => journal.finish(i.execution_id.clone(), sample::receipt(&i))?,
         (11, _, Some(i)) => journal.free(i.execution_id, "never".to_owned(), at)?,
         (12, _, Some(i)) => journal.unknown(i.execution_id, "gone".to_owned(), at)?,
+        (19, _, Some(i)) => {
+            let aborting = Aborting {
+                refusal: None,
+                why: "w".to_owned(),
+            };
+            journal.abort(i.execution_id, aborting, at)?;
+        }
+        (20 | 21, _, Some(i)) => {
+            let settled = [Settled::Happened, Settled::NeverHappened][usize::from(what - 20)];
+            let person = Resolved {
+                by: "operator".to_owned(),
+                note: "seen".to_owned(),
+            };
+            journal.resolve(i.execution_id, settled, person, at)?;
+        }
         (13, _, Some(i)) => journal.note(sample::conflict(&i))?,
         (14, ..) => drop(journal.start_run(sample::run(job).unwrap())?),
         (15, Some(v), _) => {
@@ -77,7 +92,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn the_state_follows_from_the_entries(verbs in prop::collection::vec((0..19_u8, 0..64_usize), 1..120)) {
+    fn the_state_follows_from_the_entries(verbs in prop::collection::vec((0..22_u8, 0..64_usize), 1..120)) {
         let Fresh(journal, dir) = fresh();
         let mut made = Made::default();
         for (what, pick) in verbs {
@@ -86,7 +101,7 @@ proptest! {
             let entries = journal.status().unwrap().entries - before;
             prop_assert!(entries <= u64::from(answered), "a refused verb left {entries} entries");
         }
-        prop_assert_eq!(journal.check().unwrap().faults, Vec::<String>::new());
+        prop_assert_eq!(journal.check().unwrap().faults, vec![]);
         let read = |journal: &dyn Journal| {
             let calls: Vec<_> = made.intents.iter()
                 .map(|i| journal.prior(i.scope.clone(), i.key.clone()).unwrap())
@@ -94,7 +109,7 @@ proptest! {
             let leases: Vec<_> = made.volumes.iter()
                 .map(|v| journal.volume(v.generation.clone()).unwrap())
                 .collect();
-            (calls, leases, journal.open_intents().unwrap(), journal.runs().unwrap(), journal.volumes(None).unwrap())
+            (calls, leases, journal.open_calls().unwrap(), journal.runs().unwrap(), journal.volumes(None).unwrap())
         };
         let (state, log) = (read(&journal), journal.log(LogFilter::default()).unwrap());
         drop(journal);

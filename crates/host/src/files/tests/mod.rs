@@ -4,8 +4,9 @@ use crate::root::{GitInternals, Resolver, Root};
 use crate::volume::{Volume, Volumes};
 use proptest::prelude::*;
 use semel_core::RelPath;
-use semel_core::call::Before;
+use semel_core::effect::{Before, Content as Staged, Effect, Slot};
 use semel_core::ids::{ExecutionId, FileId, Generation, JobId};
+use semel_core::recovery::Tidy;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -42,11 +43,11 @@ impl World {
             .count()
     }
 
-    fn kept(&self, execution: &ExecutionId) -> PathBuf {
-        self.volume.path().join("vol/trash").join(execution.as_str())
+    fn kept(&self, slot: &Slot) -> PathBuf {
+        self.volume.path().join("vol/trash").join(slot.as_str())
     }
 
-    fn write(&self, at: &str, bytes: &[u8], expected: Expected) -> Result<(ExecutionId, Prepared)> {
+    fn write(&self, at: &str, bytes: &[u8], expected: Expected) -> Result<(Slot, Prepared)> {
         self.write_with(at, bytes, expected, Durability::Process)
     }
 
@@ -56,35 +57,103 @@ impl World {
         bytes: &[u8],
         expected: Expected,
         durability: Durability,
-    ) -> Result<(ExecutionId, Prepared)> {
-        let execution = id();
-        let write = Write {
-            path: &path(at),
-            bytes,
-            expected,
-            execution: &execution,
-            durability,
-            git: GitInternals::Refuse,
-        };
-        prepare_write(&self.volume, &write, &NoSteps).map(|prepared| (execution, prepared))
+    ) -> Result<(Slot, Prepared)> {
+        let slot = slot();
+        let terms = terms(&slot, durability);
+        let prepared = prepare_write(&self.volume, writing(&path(at), bytes, expected), terms, &NoSteps)?;
+        Ok((slot, prepared))
     }
 
-    fn put(&self, at: &str, bytes: &[u8], expected: Expected) -> Result<Installed> {
+    fn put(&self, at: &str, bytes: &[u8], expected: Expected) -> Result<Option<Sha256>> {
         let (_, prepared) = self.write(at, bytes, expected)?;
-        install(&self.volume, prepared, &NoSteps)
+        carry(&self.volume, &prepared, &NoSteps)
     }
 
-    fn removal(&self, at: &str, expected: Expected) -> Result<(ExecutionId, PreparedRemove)> {
-        let execution = id();
-        let wanted = Remove {
-            path: &path(at),
-            expected,
-            execution: &execution,
-            durability: Durability::Process,
-            git: GitInternals::Refuse,
-        };
-        prepare_remove(&self.volume, &wanted).map(|prepared| (execution, prepared))
+    fn removal(&self, at: &str, expected: Expected) -> Result<(Slot, Prepared)> {
+        self.removing(at, expected, Removable::Leaf)
     }
+
+    fn removing(&self, at: &str, expected: Expected, takes: Removable) -> Result<(Slot, Prepared)> {
+        let slot = slot();
+        let path = path(at);
+        let wanted = Remove {
+            path: &path,
+            expected,
+            takes,
+        };
+        let prepared = prepare_remove(&self.volume, wanted, terms(&slot, Durability::Process))?;
+        Ok((slot, prepared))
+    }
+}
+
+fn writing<'a>(path: &'a RelPath, bytes: &'a [u8], expected: Expected) -> Write<'a> {
+    Write {
+        path,
+        bytes,
+        expected,
+        mode: None,
+        like: None,
+        place: None,
+    }
+}
+
+fn terms(slot: &Slot, durability: Durability) -> Terms<'_> {
+    Terms {
+        slot,
+        durability,
+        git: GitInternals::Refuse,
+    }
+}
+
+/// Does what a call does once its intent is recorded.
+fn carry(volume: &Volume, prepared: &Prepared, steps: &dyn Steps) -> Result<Option<Sha256>> {
+    sync_staged(std::slice::from_ref(prepared), steps)?;
+    let before = prepared.carry_out(volume, steps)?;
+    sync_effects(std::slice::from_ref(prepared), steps)?;
+    Ok(before)
+}
+
+/// Is what the intent of a write records.
+#[derive(Clone)]
+struct Evidence {
+    effect: Effect,
+    resolved: RelPath,
+    staged: FileId,
+    after: Option<Sha256>,
+    before: Option<Before>,
+}
+
+fn evidence_of(prepared: &Prepared) -> Evidence {
+    let Effect::Install {
+        at,
+        staged,
+        content,
+        before,
+    } = prepared.effect.clone()
+    else {
+        panic!("{:?}", prepared.effect)
+    };
+    Evidence {
+        effect: prepared.effect.clone(),
+        resolved: at,
+        staged,
+        after: match content {
+            Staged::File { sha256, .. } => Some(sha256),
+            Staged::Directory { .. } => None,
+        },
+        before,
+    }
+}
+
+fn removed(prepared: &Prepared) -> Before {
+    match &prepared.effect {
+        Effect::Remove { before, .. } => before.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn slot() -> Slot {
+    Slot::of(&id(), 0)
 }
 
 fn id() -> ExecutionId {
@@ -117,14 +186,13 @@ fn a_new_file_and_a_replacement_leave_their_evidence() {
         let (execution, prepared) = world
             .write_with("a", b"one", Expected::Absent, durability)
             .unwrap();
-        let evidence = prepared.evidence.clone();
-        assert_eq!((evidence.before, evidence.after), (None, sha(b"one")));
-        let seen = observe(&world.volume, &execution, &evidence.resolved).unwrap();
+        let evidence = evidence_of(&prepared);
+        assert_eq!((&evidence.before, evidence.after), (&None, Some(sha(b"one"))));
+        let seen = observe(&world.volume, &execution, &evidence.effect).unwrap();
         assert_eq!(seen.staged.as_ref(), Some(&evidence.staged));
         assert_eq!((seen.trashed, seen.target), (None, None));
-        let done = install(&world.volume, prepared, &NoSteps).unwrap();
-        assert_eq!((done.before, done.after), (None, sha(b"one")));
-        let seen = observe(&world.volume, &execution, &evidence.resolved).unwrap();
+        assert_eq!(carry(&world.volume, &prepared, &NoSteps).unwrap(), None);
+        let seen = observe(&world.volume, &execution, &evidence.effect).unwrap();
         assert_eq!(
             (seen.staged, seen.trashed, seen.target),
             (None, None, Some(evidence.staged.clone()))
@@ -134,14 +202,14 @@ fn a_new_file_and_a_replacement_leave_their_evidence() {
         let (execution, prepared) = world
             .write_with("a", b"two", Expected::Sha256(sha(b"one")), durability)
             .unwrap();
-        let second = prepared.evidence.clone();
+        let second = evidence_of(&prepared);
         let old = second.before.unwrap().id;
         assert_eq!(old, evidence.staged);
         assert_eq!(
-            install(&world.volume, prepared, &NoSteps).unwrap().before,
+            carry(&world.volume, &prepared, &NoSteps).unwrap(),
             Some(sha(b"one"))
         );
-        let seen = observe(&world.volume, &execution, &second.resolved).unwrap();
+        let seen = observe(&world.volume, &execution, &second.effect).unwrap();
         assert_eq!(
             (seen.staged, seen.trashed, seen.target),
             (None, Some(old), Some(second.staged))
@@ -212,20 +280,17 @@ fn a_write_is_refused_by_name_with_nothing_staged() {
         assert_eq!(named(error), (code, reason.to_owned()), "{at}");
     }
     assert_eq!(world.staged(), 0);
-    let execution = id();
-    let write = Write {
-        path: &path(".git/config"),
-        bytes: b"[core]",
-        expected: Expected::Any,
-        execution: &execution,
-        durability: Durability::Process,
+    let (slot, config) = (slot(), path(".git/config"));
+    let allowed = Terms {
         git: GitInternals::Allow,
+        ..terms(&slot, Durability::Process)
     };
+    let write = || writing(&config, b"[core]", Expected::Any);
     assert!(
-        prepare_write(&world.volume, &write, &NoSteps).is_ok(),
+        prepare_write(&world.volume, write(), allowed, &NoSteps).is_ok(),
         "a policy may allow it"
     );
-    let again = prepare_write(&world.volume, &write, &NoSteps).unwrap_err();
+    let again = prepare_write(&world.volume, write(), allowed, &NoSteps).unwrap_err();
     assert_eq!(named(again), (Code::UnknownState, "staged_twice".to_owned()));
 }
 
@@ -270,9 +335,9 @@ fn a_replacement_keeps_what_belongs_to_the_file() {
     let (_, prepared) = world
         .write("link", b"new", Expected::Sha256(sha(b"old")))
         .unwrap();
-    assert_eq!(prepared.evidence.resolved, path("d/real"));
-    assert_eq!(prepared.evidence.hard_link_broken, Some(1));
-    install(&world.volume, prepared, &NoSteps).unwrap();
+    assert_eq!(evidence_of(&prepared).resolved, path("d/real"));
+    assert_eq!(evidence_of(&prepared).before.unwrap().other_names, Some(1));
+    carry(&world.volume, &prepared, &NoSteps).unwrap();
     assert!(
         world.tree("link").is_symlink(),
         "the link is followed, not replaced"
@@ -304,8 +369,8 @@ fn an_outside_save_between_prepare_and_install_is_never_lost() {
     let (execution, prepared) = world.write("f", b"ours", Expected::Any).unwrap();
     std::fs::write(world.tree("tmp"), "theirs").unwrap();
     std::fs::rename(world.tree("tmp"), world.tree("f")).unwrap();
-    let staged = prepared.evidence.staged.clone();
-    let error = install(&world.volume, prepared, &NoSteps).unwrap_err();
+    let staged = evidence_of(&prepared).effect;
+    let error = carry(&world.volume, &prepared, &NoSteps).unwrap_err();
     assert_eq!(
         named(error),
         (Code::PreconditionFailed, "changed_meanwhile".to_owned())
@@ -319,7 +384,7 @@ fn an_outside_save_between_prepare_and_install_is_never_lost() {
         .write("f", b"ours", Expected::Sha256(sha(b"theirs")))
         .unwrap();
     std::fs::write(world.tree("f"), "THEIRS").unwrap();
-    let error = install(&world.volume, prepared, &NoSteps).unwrap_err();
+    let error = carry(&world.volume, &prepared, &NoSteps).unwrap_err();
     assert_eq!(
         named(error),
         (Code::PreconditionFailed, "changed_meanwhile".to_owned())
@@ -330,7 +395,7 @@ fn an_outside_save_between_prepare_and_install_is_never_lost() {
     let (execution, prepared) = world.write("f", b"ours", Expected::Any).unwrap();
     std::fs::write(world.tree("f"), "in place").unwrap();
     assert_eq!(
-        install(&world.volume, prepared, &NoSteps).unwrap().before,
+        carry(&world.volume, &prepared, &NoSteps).unwrap(),
         Some(sha(b"in place"))
     );
     assert_eq!(std::fs::read(world.kept(&execution)).unwrap(), b"in place");
@@ -339,14 +404,14 @@ fn an_outside_save_between_prepare_and_install_is_never_lost() {
     let (_, prepared) = world.write("f", b"x", Expected::Any).unwrap();
     std::fs::remove_file(world.tree("f")).unwrap();
     assert_eq!(
-        install(&world.volume, prepared, &NoSteps).unwrap_err().code(),
+        carry(&world.volume, &prepared, &NoSteps).unwrap_err().code(),
         Code::PreconditionFailed
     );
     assert!(!world.tree("f").exists());
     let (_, prepared) = world.write("f", b"x", Expected::Any).unwrap();
     std::fs::create_dir(world.tree("f")).unwrap();
     assert_eq!(
-        install(&world.volume, prepared, &NoSteps).unwrap_err().code(),
+        carry(&world.volume, &prepared, &NoSteps).unwrap_err().code(),
         Code::PreconditionFailed
     );
     assert!(world.tree("f").is_dir());
@@ -367,7 +432,7 @@ fn a_save_during_the_exchange_keeps_both_sides_and_is_unknown() {
             std::fs::rename(tree.join("tmp"), tree.join("f")).unwrap();
         }
     };
-    let error = install(&world.volume, prepared, &steps).unwrap_err();
+    let error = carry(&world.volume, &prepared, &steps).unwrap_err();
     assert_eq!(named(error), (Code::OutcomeUnknown, "changed_outside".to_owned()));
     assert_eq!(
         std::fs::read(world.tree("f")).unwrap(),
@@ -385,25 +450,25 @@ fn a_removal_is_kept_and_the_second_finds_nothing() {
     let (execution, first) = world.removal("f", Expected::Sha256(sha(b"content"))).unwrap();
     let (_, second) = world.removal("f", Expected::Any).unwrap();
     assert_eq!(
-        remove(&world.volume, &first, &NoSteps).unwrap().before,
+        carry(&world.volume, &first, &NoSteps).unwrap(),
         Some(sha(b"content"))
     );
     assert_eq!(std::fs::read(world.kept(&execution)).unwrap(), b"content");
     assert_eq!(
-        remove(&world.volume, &second, &NoSteps).unwrap_err().code(),
+        carry(&world.volume, &second, &NoSteps).unwrap_err().code(),
         Code::NotFound
     );
-    let seen = observe(&world.volume, &execution, &path("f")).unwrap();
+    let seen = observe(&world.volume, &execution, &first.effect).unwrap();
     assert_eq!(
         (seen.staged, seen.trashed, seen.target),
-        (None, Some(first.evidence.before.id), None)
+        (None, Some(removed(&first).id), None)
     );
 
     // A link is itself removed, and what it points at stays.
     world.put("target", b"stays", Expected::Absent).unwrap();
     symlink("target", world.tree("link")).unwrap();
     let (execution, prepared) = world.removal("link", Expected::Any).unwrap();
-    remove(&world.volume, &prepared, &NoSteps).unwrap();
+    carry(&world.volume, &prepared, &NoSteps).unwrap();
     assert!(world.kept(&execution).is_symlink());
     assert_eq!(std::fs::read(world.tree("target")).unwrap(), b"stays");
 
@@ -411,7 +476,7 @@ fn a_removal_is_kept_and_the_second_finds_nothing() {
     let (_, prepared) = world.removal("target", Expected::Any).unwrap();
     std::fs::write(world.tree("tmp"), "newer").unwrap();
     std::fs::rename(world.tree("tmp"), world.tree("target")).unwrap();
-    let error = remove(&world.volume, &prepared, &NoSteps).unwrap_err();
+    let error = carry(&world.volume, &prepared, &NoSteps).unwrap_err();
     assert_eq!(
         named(error),
         (Code::PreconditionFailed, "changed_meanwhile".to_owned())
@@ -427,7 +492,7 @@ fn a_removal_is_kept_and_the_second_finds_nothing() {
             std::fs::write(tree.join("target"), "third").unwrap();
         }
     };
-    let error = remove(&world.volume, &prepared, &steps).unwrap_err();
+    let error = carry(&world.volume, &prepared, &steps).unwrap_err();
     assert_eq!(named(error), (Code::OutcomeUnknown, "changed_outside".to_owned()));
     assert_eq!(std::fs::read(world.tree("target")).unwrap(), b"third");
     assert_eq!(std::fs::read(world.kept(&execution)).unwrap(), b"other");
@@ -452,18 +517,17 @@ fn at_every_step_the_disk_tells_what_happened() {
             let (execution, prepared) = world
                 .write_with("f", b"new", Expected::Any, Durability::Power)
                 .unwrap();
-            let evidence = prepared.evidence.clone();
+            let evidence = evidence_of(&prepared);
             let volume = &world.volume;
             let stopped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let steps = |step: Step| stop_at(step, stop);
-                install(volume, prepared, &steps)
+                carry(volume, &prepared, &steps)
             }));
-            let seen = observe(volume, &execution, &evidence.resolved).unwrap();
+            let seen = observe(volume, &execution, &evidence.effect).unwrap();
             if seen.target.as_ref() == Some(&evidence.staged) {
-                if let Some(Before { id: target, .. }) = &evidence.before {
+                if evidence.before.is_some() {
                     for _twice in 0..2 {
-                        let before =
-                            finish_exchange(volume, &execution, target, &path("f"), Durability::Power);
+                        let before = tidy(volume, &execution, &evidence.effect, Tidy::KeepPreImage);
                         assert_eq!(before.unwrap(), Some(sha(b"old")));
                     }
                     assert_eq!(std::fs::read(world.kept(&execution)).unwrap(), b"old");
@@ -474,7 +538,7 @@ fn at_every_step_the_disk_tells_what_happened() {
                 assert_eq!(seen.staged.as_ref(), Some(&evidence.staged), "{stop:?}");
                 assert_eq!(seen.target, evidence.before.map(|before| before.id));
                 for _twice in 0..2 {
-                    discard_staged(volume, &execution, &evidence.staged).unwrap();
+                    discard_staged(volume, &execution, &evidence.effect).unwrap();
                 }
                 world.put("f", b"new", Expected::Any).unwrap();
             }
@@ -488,30 +552,37 @@ fn recovery_discards_only_what_is_ours() {
     let world = World::new();
     world.put("f", b"old", Expected::Absent).unwrap();
     let (execution, prepared) = world.write("f", b"new", Expected::Any).unwrap();
-    let evidence = prepared.evidence.clone();
+    let evidence = evidence_of(&prepared);
     let stop = |step: Step| stop_at(step, Step::Installed);
     let volume = &world.volume;
-    let call = std::panic::AssertUnwindSafe(|| install(volume, prepared, &stop));
+    let call = std::panic::AssertUnwindSafe(|| carry(volume, &prepared, &stop));
     assert!(std::panic::catch_unwind(call).is_err());
     // The pre-image is in staging: discarding must not lose it.
-    let error = discard_staged(volume, &execution, &evidence.staged).unwrap_err();
+    let error = discard_staged(volume, &execution, &evidence.effect).unwrap_err();
     assert_eq!(error.code(), Code::UnknownState);
-    let other = inode_id(world.dir.path());
-    let wrong = finish_exchange(volume, &execution, &other, &path("f"), Durability::Process);
+    let mut other = evidence.effect.clone();
+    if let Effect::Install { before, .. } = &mut other {
+        before.as_mut().unwrap().id = inode_id(world.dir.path());
+    }
+    let wrong = tidy(volume, &execution, &other, Tidy::KeepPreImage);
     assert_eq!(wrong.unwrap_err().code(), Code::UnknownState);
-    exchange_back(volume, &execution, &evidence.resolved, &evidence.staged).unwrap();
+    for _twice in 0..2 {
+        roll_back(volume, &execution, &evidence.effect).unwrap();
+    }
     assert_eq!(std::fs::read(world.tree("f")).unwrap(), b"old");
-    discard_staged(volume, &execution, &evidence.staged).unwrap();
+    discard_staged(volume, &execution, &evidence.effect).unwrap();
 
     let (removed, prepared) = world.removal("f", Expected::Any).unwrap();
-    remove(volume, &prepared, &NoSteps).unwrap();
-    put_back(volume, &removed, &path("f")).unwrap();
+    carry(volume, &prepared, &NoSteps).unwrap();
+    for _twice in 0..2 {
+        roll_back(volume, &removed, &prepared.effect).unwrap();
+    }
     assert_eq!(std::fs::read(world.tree("f")).unwrap(), b"old");
 
     let (open, _) = world.write("f", b"x", Expected::Any).unwrap();
     let (orphan, _) = world.write("f", b"y", Expected::Any).unwrap();
     std::fs::create_dir(volume.path().join("vol/staging/odd")).unwrap();
-    let swept = sweep_staging(volume, &[open.clone()].into()).unwrap();
+    let swept = sweep_staging(volume, &[open.execution().clone()].into()).unwrap();
     assert_eq!(swept.discarded, [orphan.as_str()]);
     assert_eq!(swept.left, ["odd"]);
     assert!(volume.path().join("vol/staging").join(open.as_str()).exists());
@@ -523,25 +594,18 @@ fn steps_are_told_in_order_and_have_names() {
     let told = Mutex::new(Vec::new());
     let steps = |step: Step| told.lock().unwrap().push(step);
     world.put("f", b"old", Expected::Absent).unwrap();
-    let execution = id();
-    let write = Write {
-        path: &path("f"),
-        bytes: b"new",
-        expected: Expected::Any,
-        execution: &execution,
-        durability: Durability::Power,
-        git: GitInternals::Refuse,
-    };
-    let prepared = prepare_write(&world.volume, &write, &steps).unwrap();
-    install(&world.volume, prepared, &steps).unwrap();
-    use Step::{InstallSynced, Installed as Placed, PreImageKept, PreImageVerified, Staged, StagedSynced};
+    let (slot, f) = (slot(), path("f"));
+    let write = writing(&f, b"new", Expected::Any);
+    let prepared = prepare_write(&world.volume, write, terms(&slot, Durability::Power), &steps).unwrap();
+    carry(&world.volume, &prepared, &steps).unwrap();
+    use Step::{EffectsSynced, Installed as Placed, PreImageKept, PreImageVerified, Staged, StagedSynced};
     let wanted = [
         Staged,
         StagedSynced,
         Placed,
         PreImageVerified,
         PreImageKept,
-        InstallSynced,
+        EffectsSynced,
     ];
     assert_eq!(*told.lock().unwrap(), wanted);
     let names: std::collections::HashSet<_> = Step::ALL.iter().map(|step| step.name()).collect();
@@ -658,7 +722,7 @@ fn ext4_keeps_power_with_a_journal_and_not_without() {
         let written = {
             let world = World::at(&at);
             let write = world.write_with("f", b"x", Expected::Absent, Durability::Power);
-            write.and_then(|(_, prepared)| install(&world.volume, prepared, &NoSteps))
+            write.and_then(|(_, prepared)| carry(&world.volume, &prepared, &NoSteps))
         };
         rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
         assert_eq!(found, wanted, "{feature}");
@@ -705,7 +769,7 @@ fn a_swap_attack_never_gets_out() {
                     writes += 1;
                 }
                 if let Ok((_, prepared)) = world.removal("d/f", Expected::Any)
-                    && remove(&world.volume, &prepared, &NoSteps).is_ok()
+                    && carry(&world.volume, &prepared, &NoSteps).is_ok()
                 {
                     writes += 1;
                 }
@@ -736,12 +800,12 @@ proptest! {
                 Some(content) => {
                     let done = world.put(&name, content.as_bytes(), expected).unwrap();
                     let old = model.insert(name, content.into_bytes());
-                    prop_assert_eq!(done.before, old.map(|old| sha(&old)));
+                    prop_assert_eq!(done, old.map(|old| sha(&old)));
                 }
                 None => {
-                    let done = world.removal(&name, Expected::Any).and_then(|(_, p)| remove(&world.volume, &p, &NoSteps));
+                    let done = world.removal(&name, Expected::Any).and_then(|(_, p)| carry(&world.volume, &p, &NoSteps));
                     match model.remove(&name) {
-                        Some(old) => prop_assert_eq!(done.unwrap().before, Some(sha(&old))),
+                        Some(old) => prop_assert_eq!(done.unwrap(), Some(sha(&old))),
                         None => prop_assert_eq!(done.unwrap_err().code(), Code::NotFound),
                     }
                 }

@@ -1,0 +1,223 @@
+//! The renames that every effect is made of, and their undoing.
+//!
+//! `staging/` and `trash/` are ours alone: what goes in there replaces nothing. A name in the tree is taken only while
+//! it is free, or by an exchange, so that nothing of an outside process is ever displaced unseen. Where the filesystem
+//! lacks the flags of `renameat2`, hard links do the same, as far as they can.
+
+use crate::error::{Error, Result};
+use crate::files::{DIGEST_CAP, Expected, digest_of, file_id_at};
+use crate::volume::Volume;
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use semel_core::ids::FileId;
+use semel_core::{Code, Refusal, RelPath, Sha256};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Gives an entry of `staging/` or `trash/` a free name; `EXIST` where the name is taken.
+///
+/// On a filesystem without `RENAME_NOREPLACE` a file gets a second name, then loses the first: between the two it has
+/// both, which recovery knows how to read. A directory is renamed, which replaces at most an empty directory.
+pub(super) fn take_free_name(
+    from: BorrowedFd<'_>,
+    name: &[u8],
+    to: BorrowedFd<'_>,
+    free: &[u8],
+) -> rustix::io::Result<()> {
+    match rustix::fs::renameat_with(from, name, to, free, RenameFlags::NOREPLACE) {
+        Err(errno) if lacks_flags(errno) => {}
+        answer => return answer,
+    }
+    match rustix::fs::linkat(from, name, to, free, AtFlags::empty()) {
+        Ok(()) => rustix::fs::unlinkat(from, name, AtFlags::empty()),
+        Err(Errno::PERM) if is_directory(from, name)? => match file_id_at(to, free) {
+            Ok(None) => rustix::fs::renameat(from, name, to, free),
+            Ok(Some(_)) | Err(_) => Err(Errno::EXIST),
+        },
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Moves an entry into `staging/` or `trash/`; `EXIST` where the slot is in use.
+///
+/// Nobody else writes there, and a slot is used once: where the filesystem lacks the flag, a plain rename does.
+pub(super) fn into_ours(
+    from: BorrowedFd<'_>,
+    name: &[u8],
+    ours: BorrowedFd<'_>,
+    slot: &str,
+) -> rustix::io::Result<()> {
+    match rustix::fs::renameat_with(from, name, ours, slot, RenameFlags::NOREPLACE) {
+        Err(errno) if lacks_flags(errno) => rustix::fs::renameat(from, name, ours, slot),
+        answer => answer,
+    }
+}
+
+pub(super) fn lacks_flags(errno: Errno) -> bool {
+    matches!(errno, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
+}
+
+fn is_directory(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<bool> {
+    let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(super::FileKind::of(&stat) == super::FileKind::Directory)
+}
+
+/// Says how a staged file took the place of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// By an exchange: the pre-image is in `staging/`.
+    Exchanged,
+    /// By a rename over it, where the filesystem has no exchange: the pre-image has a name in `trash/`, and was
+    /// looked at before.
+    Linked,
+}
+
+/// Puts a staged file in the place of another one.
+///
+/// # Errors
+/// The system's answer; `STALE` where the file in the place is not the one that is expected, with nothing changed.
+pub(super) fn take_place(
+    volume: &Volume,
+    slot: &str,
+    (parent, last): (&OwnedFd, &[u8]),
+    target: &FileId,
+) -> rustix::io::Result<Taken> {
+    match exchange(volume, slot, parent, last) {
+        Ok(()) => return Ok(Taken::Exchanged),
+        Err(errno) if lacks_flags(errno) => {}
+        Err(errno) => return Err(errno),
+    }
+    let trash = volume.trash();
+    match rustix::fs::linkat(parent, last, trash, slot, AtFlags::empty()) {
+        // It was linked before, by a life of the daemon that ended right there.
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    let linked = file_id_at(trash, slot.as_bytes()).ok().flatten();
+    if linked.as_ref() != Some(target) {
+        rustix::fs::unlinkat(trash, slot, AtFlags::empty())?;
+        return Err(Errno::STALE);
+    }
+    rustix::fs::renameat(volume.staging(), slot, parent, last)?;
+    Ok(Taken::Linked)
+}
+
+fn exchange(volume: &Volume, slot: &str, parent: &OwnedFd, last: &[u8]) -> rustix::io::Result<()> {
+    rustix::fs::renameat_with(volume.staging(), slot, parent, last, RenameFlags::EXCHANGE)
+}
+
+/// Undoes an exchange, and verifies that our staged file came out.
+pub(super) fn undo_exchange(
+    volume: &Volume,
+    slot: &str,
+    (parent, last): (&OwnedFd, &[u8]),
+    path: &RelPath,
+    staged: &FileId,
+) -> Result<()> {
+    let again = |volume: &Volume| match exchange(volume, slot, parent, last) {
+        Ok(()) => Ok(()),
+        Err(errno) if out_of_reach(errno) => Err(changed_outside(volume, "staging", slot, path)),
+        Err(errno) => Err(Error::unproven("undo the exchange of", path.to_string(), errno)),
+    };
+    again(volume)?;
+    let out = file_id_at(volume.staging(), slot.as_bytes())
+        .map_err(|error| as_unproven("examine the exchange of", path, error))?;
+    if out.as_ref() == Some(staged) {
+        return Ok(());
+    }
+    // A third file was saved over ours meanwhile. The newest gets its place again; the older one stays staged.
+    again(volume)?;
+    Err(changed_outside(volume, "staging", slot, path))
+}
+
+/// Moves a verified pre-image from `staging/` to `trash/`.
+pub(super) fn keep_pre_image(volume: &Volume, slot: &str) -> Result<()> {
+    rustix::fs::renameat(volume.staging(), slot, volume.trash(), slot)
+        .map_err(|e| Error::unproven("keep the pre-image of", slot, e))
+}
+
+/// Moves an entry back to a name that it had, unless something new is there.
+pub(super) fn give_back(
+    volume: &Volume,
+    (from, name): (BorrowedFd<'_>, &[u8]),
+    (to, last): (BorrowedFd<'_>, &[u8]),
+    path: &RelPath,
+    kept_in: &str,
+) -> Result<()> {
+    match take_free_name(from, name, to, last) {
+        Ok(()) => Ok(()),
+        Err(errno) if errno == Errno::EXIST || out_of_reach(errno) => {
+            let shown = semel_core::path::shown(name);
+            Err(changed_outside(volume, kept_in, &shown, path))
+        }
+        Err(errno) => Err(Error::unproven("put back", path.to_string(), errno)),
+    }
+}
+
+/// Knows the answers by which another process, not the disk, stands in the way: both contents are where they were.
+pub(super) fn out_of_reach(errno: Errno) -> bool {
+    use Errno as E;
+    matches!(
+        errno,
+        E::NOENT | E::NOTDIR | E::ACCESS | E::PERM | E::XDEV | E::BUSY | E::ROFS
+    )
+}
+
+/// Digests a file of `staging/` or `trash/`, if it is small enough or its content is expected.
+pub(super) fn kept_digest(dir: BorrowedFd<'_>, name: &str, expected: Expected) -> Result<Option<Sha256>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Ok(file) => std::fs::File::from(file),
+        // A symbolic link, removed as such; or a file that its owner closed to us.
+        Err(Errno::LOOP | Errno::ACCESS) => return Ok(None),
+        Err(errno) => return Err(Error::io("open", name, errno)),
+    };
+    let stat = file.metadata().map_err(|e| Error::io("examine", name, e))?;
+    if !stat.is_file() || (stat.len() > DIGEST_CAP && !matches!(expected, Expected::Sha256(_))) {
+        return Ok(None);
+    }
+    digest_of(&file).map(Some).map_err(|e| Error::io("read", name, e))
+}
+
+/// Turns an error after the effect into one that makes the process end and recover.
+pub(super) fn as_unproven(operation: &'static str, path: &RelPath, error: Error) -> Error {
+    match error {
+        Error::Io { source, .. } => Error::unproven(operation, path.to_string(), source),
+        Error::Refused(refusal) => {
+            Error::unproven(operation, path.to_string(), std::io::Error::other(refusal))
+        }
+        Error::Git(failure) => Error::unproven(operation, path.to_string(), std::io::Error::other(failure)),
+        unproven @ Error::Unproven { .. } => unproven,
+    }
+}
+
+/// Says that another process was faster; nothing is changed.
+pub(super) fn changed(why: &str, path: &RelPath) -> Error {
+    Refusal::new(Code::PreconditionFailed, format!("{why} meanwhile"))
+        .reason("changed_meanwhile")
+        .name(path.to_string())
+        .into()
+}
+
+/// Says that another process changed the same path, and where the other content is kept.
+pub(super) fn changed_outside(volume: &Volume, kept_in: &str, name: &str, path: &RelPath) -> Error {
+    let kept = volume.path().join("vol").join(kept_in).join(name);
+    let why = "another process changed the same path during the call; both contents are kept";
+    Refusal::new(Code::OutcomeUnknown, why)
+        .reason("changed_outside")
+        .names([path.to_string(), kept.display().to_string()])
+        .into()
+}
+
+/// Names the failure of a first move: nothing began if what was to move is still where it was.
+pub(super) fn unmoved(
+    operation: &'static str,
+    (dir, name): (impl AsFd, &[u8]),
+    id: &FileId,
+    path: &RelPath,
+    errno: Errno,
+) -> Error {
+    match file_id_at(dir, name) {
+        Ok(Some(found)) if found == *id => Error::io(operation, path.to_string(), errno),
+        _ => Error::unproven(operation, path.to_string(), errno),
+    }
+}

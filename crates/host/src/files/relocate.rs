@@ -1,0 +1,276 @@
+//! Giving something another name once: within the tree, or out of `trash/`, back to where it came from.
+//!
+//! What is moved is looked at again under its new name, and moved back where it is another thing. The new name is
+//! always a free one: what stands there goes to `trash/` by an effect of its own, before.
+
+use crate::error::{Error, Result};
+use crate::files::moves::{
+    as_unproven, changed, changed_outside, give_back, lacks_flags, out_of_reach, take_free_name, unmoved,
+};
+use crate::files::prepared::{Act, Prepared, Syncs, Terms};
+use crate::files::read::FileKind;
+use crate::files::remove::{as_not_found, cross_layer, look};
+use crate::files::write::target_place;
+use crate::files::{Expected, Step, Steps, file_id_at};
+use crate::root::{GitInternals, LastLink, Place, failed};
+use crate::volume::Volume;
+use rustix::fs::{AtFlags, RenameFlags};
+use rustix::io::Errno;
+use semel_core::effect::{Before, Effect, Slot};
+use semel_core::ids::FileId;
+use semel_core::{Code, Refusal, RelPath};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+/// States a move.
+#[derive(Debug)]
+pub struct Move<'a> {
+    /// From where; a link in the last place is itself moved.
+    pub from: &'a RelPath,
+    /// To where.
+    pub to: &'a RelPath,
+    /// What is expected at the source.
+    pub expected: Expected,
+    /// The new place, where it is known already: in a directory that is itself only staged.
+    pub place: Option<Place>,
+}
+
+/// Holds a change of a name that nothing shows yet.
+#[derive(Debug)]
+pub(super) struct Relocation {
+    from: From,
+    to: OwnedFd,
+    free: Vec<u8>,
+    what: FileId,
+    kind: FileKind,
+    path: RelPath,
+}
+
+#[derive(Debug)]
+enum From {
+    Tree(OwnedFd, Vec<u8>),
+    Trash(Slot),
+}
+
+/// Looks at what is to be moved; changes nothing. Whether the new name is free is decided by the move itself.
+///
+/// # Errors
+/// `not_found` where the source is missing; `precondition_failed` where `expected` does not hold, the parent of the
+/// destination is missing, or the destination lies in the source (reason `into_itself`); `path_escapes_root`.
+pub fn prepare_move(volume: &Volume, wanted: Move<'_>, terms: Terms<'_>) -> Result<Prepared> {
+    let source = target_place(volume, wanted.from, LastLink::Keep, terms.git).map_err(as_not_found)?;
+    let seen = look(volume, &source)?;
+    let place = match wanted.place {
+        Some(place) => place,
+        None => target_place(volume, wanted.to, LastLink::Keep, terms.git)?,
+    };
+    if place.resolved == source.resolved {
+        return Err(seen.refuse("same_path", "it is to be moved to where it is"));
+    }
+    if seen.kind == FileKind::Directory && place.resolved.is_below(&source.resolved) {
+        return Err(seen.refuse("into_itself", "a directory cannot be moved into itself"));
+    }
+    let what = seen.before(volume, &source, wanted.expected)?;
+    Ok(Prepared {
+        slot: terms.slot.clone(),
+        syncs: Syncs::open(volume, &[&source, &place], terms.durability)?,
+        act: Act::Move(Relocation {
+            from: From::Tree(source.parent, source.name),
+            to: place.parent,
+            free: place.name,
+            what: what.id.clone(),
+            kind: seen.kind,
+            path: place.resolved.clone(),
+        }),
+        effect: Effect::Move {
+            from: source.resolved,
+            to: place.resolved,
+            what,
+        },
+    })
+}
+
+/// Says what stands at a path, a link itself; `None` where nothing does.
+///
+/// # Errors
+/// As of a place.
+pub fn kind_at(volume: &Volume, path: &RelPath, git: GitInternals) -> Result<Option<FileKind>> {
+    let place = target_place(volume, path, LastLink::Keep, git)?;
+    match look(volume, &place) {
+        Ok(seen) => Ok(Some(seen.kind)),
+        Err(Error::Refused(refusal)) if refusal.code == Code::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Looks at what an earlier execution kept in `trash/`, to give it a name in the tree again; changes nothing.
+///
+/// # Errors
+/// `undo_expired` where it is not kept any more; `precondition_failed` where the parent is missing;
+/// `path_escapes_root`.
+pub fn prepare_restore(
+    volume: &Volume,
+    kept: &Slot,
+    what: &Before,
+    to: &RelPath,
+    terms: Terms<'_>,
+) -> Result<Prepared> {
+    let place = target_place(volume, to, LastLink::Keep, terms.git)?;
+    if file_id_at(volume.trash(), kept.as_str().as_bytes())?.as_ref() != Some(&what.id) {
+        return Err(
+            Refusal::new(Code::UndoExpired, "what was there before is not kept any more")
+                .name(to.to_string())
+                .into(),
+        );
+    }
+    let stat = rustix::fs::statat(volume.trash(), kept.as_str(), AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|e| Error::io("examine", kept.as_str(), e))?;
+    Ok(Prepared {
+        slot: terms.slot.clone(),
+        syncs: Syncs::open(volume, &[&place], terms.durability)?,
+        act: Act::Move(Relocation {
+            from: From::Trash(kept.clone()),
+            to: place.parent,
+            free: place.name,
+            what: what.id.clone(),
+            kind: FileKind::of(&stat),
+            path: place.resolved.clone(),
+        }),
+        effect: Effect::Restore {
+            at: place.resolved,
+            kept: kept.clone(),
+            what: what.clone(),
+        },
+    })
+}
+
+impl Relocation {
+    pub(super) fn carry_out(&self, volume: &Volume, prepared: &Prepared, steps: &dyn Steps) -> Result<()> {
+        let (from, name): (BorrowedFd<'_>, &[u8]) = match &self.from {
+            From::Tree(dir, name) => (dir.as_fd(), name),
+            From::Trash(kept) => (volume.trash(), kept.as_str().as_bytes()),
+        };
+        let moved = match &self.from {
+            From::Tree(..) => rename_in_tree(
+                volume,
+                &prepared.slot,
+                (from, name),
+                (self.to.as_fd(), &self.free),
+            ),
+            From::Trash(_) => take_free_name(from, name, self.to.as_fd(), &self.free),
+        };
+        match moved {
+            Ok(()) => steps.reached(Step::Moved),
+            Err(Errno::NOENT) => return Err(failed(Errno::NOENT, prepared.effect.at())),
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {
+                let why = "there is something at the destination";
+                return Err(Refusal::new(Code::PreconditionFailed, why)
+                    .reason("exists")
+                    .name(self.path.to_string())
+                    .into());
+            }
+            Err(Errno::XDEV) if self.kind == FileKind::Directory => return Err(cross_layer(&self.path)),
+            Err(errno) => {
+                return Err(unmoved(
+                    "move",
+                    (from, name),
+                    &self.what,
+                    prepared.effect.at(),
+                    errno,
+                ));
+            }
+        }
+        let out = file_id_at(&self.to, &self.free)
+            .map_err(|error| as_unproven("examine what was moved to", &self.path, error))?;
+        if out.as_ref() == Some(&self.what) {
+            return Ok(());
+        }
+        move_back(
+            volume,
+            &prepared.slot,
+            (self.to.as_fd(), &self.free),
+            (from, name),
+            &self.path,
+        )?;
+        steps.reached(Step::PutBack);
+        Err(changed(
+            "another process replaced what was to be moved",
+            prepared.effect.at(),
+        ))
+    }
+}
+
+/// Renames within the tree to a free name.
+///
+/// On a filesystem without `RENAME_NOREPLACE` a file gets its new name as a second one; the old name then goes to
+/// `trash/`, since what it names by now may be another process's.
+pub(super) fn rename_in_tree(
+    volume: &Volume,
+    slot: &Slot,
+    (from, name): (BorrowedFd<'_>, &[u8]),
+    (to, free): (BorrowedFd<'_>, &[u8]),
+) -> rustix::io::Result<()> {
+    match rustix::fs::renameat_with(from, name, to, free, RenameFlags::NOREPLACE) {
+        Err(errno) if lacks_flags(errno) => {}
+        answer => return answer,
+    }
+    match rustix::fs::linkat(from, name, to, free, AtFlags::empty()) {
+        Ok(()) => rustix::fs::renameat(from, name, volume.trash(), slot.as_str()),
+        // A directory has no second name: the rename replaces at most an empty directory.
+        Err(Errno::PERM) => match file_id_at(to, free) {
+            Ok(None) => rustix::fs::renameat(from, name, to, free),
+            Ok(Some(_)) | Err(_) => Err(Errno::EXIST),
+        },
+        Err(errno) => Err(errno),
+    }
+}
+
+fn move_back(
+    volume: &Volume,
+    slot: &Slot,
+    (from, name): (BorrowedFd<'_>, &[u8]),
+    (to, last): (BorrowedFd<'_>, &[u8]),
+    path: &RelPath,
+) -> Result<()> {
+    match rename_in_tree(volume, slot, (from, name), (to, last)) {
+        Ok(()) => Ok(()),
+        Err(errno) if errno == Errno::EXIST || out_of_reach(errno) => {
+            Err(changed_outside(volume, "tree", &path.to_string(), path))
+        }
+        Err(errno) => Err(Error::unproven("move back", path.to_string(), errno)),
+    }
+}
+
+/// Takes a move back that happened: to its source, or to `trash/`.
+///
+/// # Errors
+/// `outcome_unknown` where another process changed either name; [`Error::Unproven`].
+pub(super) fn take_back(
+    volume: &Volume,
+    slot: &Slot,
+    (now, name): (&Place, &FileId),
+    to: BackTo<'_>,
+) -> Result<()> {
+    let path = &now.resolved;
+    if file_id_at(&now.parent, &now.name)?.as_ref() != Some(name) {
+        return Err(changed_outside(volume, "tree", &path.to_string(), path));
+    }
+    let from = (now.parent.as_fd(), now.name.as_slice());
+    match to {
+        BackTo::Name(place) => move_back(volume, slot, from, (place.parent.as_fd(), &place.name), path),
+        BackTo::Trash(kept) => give_back(
+            volume,
+            from,
+            (volume.trash(), kept.as_str().as_bytes()),
+            path,
+            "tree",
+        ),
+    }
+}
+
+/// Says where a move is taken back to.
+pub(super) enum BackTo<'a> {
+    /// To the name that it had.
+    Name(&'a Place),
+    /// To its slot in `trash/`.
+    Trash(&'a Slot),
+}

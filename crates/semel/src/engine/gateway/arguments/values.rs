@@ -1,0 +1,239 @@
+//! The arguments of a call by their own names: aliases folded, each of the form that the table of tools gives it.
+
+use super::super::tool::{Field, Form, NEW, OLD, REPLACE_ALL, Tool};
+use super::{Expected, missing};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use semel_core::patch::{Edit, Occurrences};
+use semel_core::{Code, Refusal, RelPath, Sha256};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Holds the arguments by their own names.
+pub(super) struct Values(Vec<(&'static str, Value)>);
+
+impl Values {
+    /// Folds the arguments of a tool.
+    ///
+    /// # Errors
+    /// `bad_input` naming every unknown, doubled or ill-formed argument.
+    pub(super) fn fold(tool: Tool, mut arguments: Map<String, Value>) -> Result<Self, Refusal> {
+        let values = fold_fields(tool.fields(), &mut arguments)?;
+        if arguments.is_empty() {
+            return Ok(Self(values));
+        }
+        let why = format!("{} takes no such argument", tool.name());
+        Err(unknown(why, &arguments))
+    }
+
+    fn take(&mut self, name: &str) -> Option<Value> {
+        let at = self.0.iter().position(|(known, _)| *known == name)?;
+        Some(self.0.swap_remove(at).1)
+    }
+
+    /// Takes a text.
+    pub(super) fn text(&mut self, name: &str) -> Option<String> {
+        match self.take(name)? {
+            Value::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Takes a flag; false where it is left out.
+    pub(super) fn flag(&mut self, name: &str) -> Flag {
+        match self.take(name) {
+            Some(Value::Bool(true)) => Flag::Set,
+            _ => Flag::Unset,
+        }
+    }
+
+    /// Takes the bytes of an argument that comes plain or as base64, but not as both.
+    ///
+    /// # Errors
+    /// `bad_input`.
+    pub(super) fn bytes(&mut self, name: &str, name_b64: &str) -> Result<Vec<u8>, Refusal> {
+        match (self.text(name), self.text(name_b64)) {
+            (Some(text), None) => Ok(text.into_bytes()),
+            (None, Some(text)) => BASE64_STANDARD
+                .decode(text)
+                .map_err(|_| Refusal::new(Code::BadInput, "not base64").name(name_b64)),
+            (None, None) => Err(missing(name)),
+            (Some(_), Some(_)) => Err(Refusal::new(Code::BadInput, "one argument comes in two forms")
+                .reason("given_twice")
+                .names([name, name_b64])),
+        }
+    }
+
+    /// Takes what is expected of one file.
+    ///
+    /// # Errors
+    /// `bad_input`.
+    pub(super) fn expected(&mut self) -> Result<Expected, Refusal> {
+        match self.text("expected_sha256") {
+            None => Ok(Expected::Anything),
+            Some(text) => digest(&text),
+        }
+    }
+
+    /// Takes what is expected of each of many files.
+    ///
+    /// # Errors
+    /// `bad_input`.
+    pub(super) fn expected_each(&mut self) -> Result<BTreeMap<RelPath, Expected>, Refusal> {
+        let Some(Value::Object(each)) = self.take("expected_sha256") else {
+            return Ok(BTreeMap::new());
+        };
+        let mut expected = BTreeMap::new();
+        for (path, wanted) in each {
+            let wanted = digest(wanted.as_str().unwrap_or_default())?;
+            let parsed = RelPath::parse(path.as_bytes())?;
+            if expected.insert(parsed, wanted).is_some() {
+                return Err(Refusal::new(Code::BadInput, "one path comes twice")
+                    .reason("given_twice")
+                    .name(path));
+            }
+        }
+        Ok(expected)
+    }
+
+    /// Takes permissions.
+    ///
+    /// # Errors
+    /// `bad_input`.
+    pub(super) fn mode(&mut self) -> Result<u32, Refusal> {
+        let text = self.text("mode").ok_or_else(|| missing("mode"))?;
+        let digits = text
+            .strip_prefix('0')
+            .filter(|rest| rest.len() == 3)
+            .unwrap_or(&text);
+        let octal = digits.len() == 3 && digits.bytes().all(|b| (b'0'..=b'7').contains(&b));
+        octal
+            .then(|| u32::from_str_radix(digits, 8).ok())
+            .flatten()
+            .ok_or_else(|| {
+                Refusal::new(Code::BadInput, "the mode is three octal digits, such as 755").name("mode")
+            })
+    }
+
+    /// Takes the replacements of an edit, in either of their two forms.
+    ///
+    /// # Errors
+    /// `bad_input`.
+    pub(super) fn edits(&mut self) -> Result<Vec<Edit>, Refusal> {
+        let (old, new) = (self.text(OLD.name), self.text(NEW.name));
+        let all = self.flag(REPLACE_ALL.name);
+        match (old, new, self.take("edits")) {
+            (Some(old), Some(new), None) => Ok(vec![one_edit(old, new, all)]),
+            (None, None, Some(Value::Array(list))) if all == Flag::Unset => list
+                .into_iter()
+                .enumerate()
+                .map(|(n, item)| listed_edit(n, item))
+                .collect(),
+            (None, None, Some(_)) => Err(Refusal::new(
+                Code::BadInput,
+                "each of the edits says whether it replaces all",
+            )
+            .reason("given_twice")
+            .names([REPLACE_ALL.name, "edits"])),
+            (None, None, None) => Err(missing(OLD.name)),
+            (Some(_), None, None) => Err(missing(NEW.name)),
+            (None, Some(_), None) => Err(missing(OLD.name)),
+            (_, _, Some(_)) => Err(Refusal::new(Code::BadInput, "one argument comes in two forms")
+                .reason("given_twice")
+                .names([OLD.name, "edits"])),
+        }
+    }
+}
+
+/// Says whether a flag was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flag {
+    /// It was.
+    Set,
+    /// It was not, or was left out.
+    Unset,
+}
+
+fn one_edit(old: String, new: String, all: Flag) -> Edit {
+    Edit {
+        old: old.into_bytes(),
+        new: new.into_bytes(),
+        occurrences: match all {
+            Flag::Set => Occurrences::All,
+            Flag::Unset => Occurrences::One,
+        },
+    }
+}
+
+fn listed_edit(n: usize, item: Value) -> Result<Edit, Refusal> {
+    let at = |name: &str| format!("edits[{n}].{name}");
+    let Value::Object(mut item) = item else {
+        return Err(wrong_type("edits"));
+    };
+    let mut values = Values(fold_fields(&[OLD, NEW, REPLACE_ALL], &mut item)?);
+    if !item.is_empty() {
+        return Err(unknown("an edit takes no such argument".to_owned(), &item));
+    }
+    let all = values.flag(REPLACE_ALL.name);
+    let old = values.text(OLD.name).ok_or_else(|| missing(&at(OLD.name)))?;
+    let new = values.text(NEW.name).ok_or_else(|| missing(&at(NEW.name)))?;
+    Ok(one_edit(old, new, all))
+}
+
+fn fold_fields(
+    fields: &'static [Field],
+    arguments: &mut Map<String, Value>,
+) -> Result<Vec<(&'static str, Value)>, Refusal> {
+    let mut values = Vec::new();
+    for field in fields {
+        let names = std::iter::once(&field.name).chain(field.aliases);
+        let given: Vec<(&str, Value)> = names
+            .filter_map(|name| Some((*name, arguments.remove(*name)?)))
+            .collect();
+        if given.len() > 1 {
+            return Err(Refusal::new(Code::BadInput, "one argument comes under two names")
+                .reason("given_twice")
+                .names(given.iter().map(|(name, _)| *name)));
+        }
+        if let Some((name, value)) = given.into_iter().next() {
+            if !fits(field.form, &value) {
+                return Err(wrong_type(name));
+            }
+            values.push((field.name, value));
+        }
+    }
+    Ok(values)
+}
+
+fn fits(form: Form, value: &Value) -> bool {
+    match form {
+        Form::Text | Form::Base64 | Form::Digest | Form::Mode => value.is_string(),
+        Form::Flag => value.is_boolean(),
+        Form::Edits => value.is_array(),
+        Form::Digests => value
+            .as_object()
+            .is_some_and(|each| each.values().all(Value::is_string)),
+    }
+}
+
+fn wrong_type(name: &str) -> Refusal {
+    Refusal::new(Code::BadInput, "an argument is of another type")
+        .reason("wrong_type")
+        .name(name)
+}
+
+fn unknown(why: String, arguments: &Map<String, Value>) -> Refusal {
+    let names = arguments.keys().take(20);
+    Refusal::new(Code::BadInput, why)
+        .reason("unknown_argument")
+        .names(names.map(|name| name.chars().take(80).collect::<String>()))
+}
+
+fn digest(text: &str) -> Result<Expected, Refusal> {
+    if text == "absent" {
+        return Ok(Expected::Absent);
+    }
+    let why = "64 lower-case hexadecimal digits, or absent";
+    Sha256::parse(text)
+        .map(Expected::Sha256)
+        .map_err(|_| Refusal::new(Code::BadInput, why).name("expected_sha256"))
+}
