@@ -8,6 +8,7 @@ mod call;
 mod cancel;
 mod certify;
 mod check;
+mod conformance;
 mod contract;
 mod doctor;
 mod drill;
@@ -86,6 +87,7 @@ enum Command {
     Check(check::Args),
     Doctor(doctor::Args),
     Drill(drill::Args),
+    Conformance(conformance::Args),
     Generate(generate::Args),
     #[command(name = "__probe", hide = true)]
     Probe(serve::ProbeArgs),
@@ -200,6 +202,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Check(args) => check::run(args, context),
         Command::Doctor(args) => doctor::run(args, context),
         Command::Drill(args) => drill::run(args, context),
+        Command::Conformance(args) => conformance::run(args, context),
         Command::Generate(args) => generate::run(args, context),
         Command::Probe(args) => serve::run_probe(args),
     }

@@ -8,6 +8,7 @@ mod binding;
 pub(crate) mod certify;
 pub(crate) mod checkpoint;
 pub(crate) mod command;
+pub(crate) mod conformance;
 pub(crate) mod contract;
 pub(crate) mod daemon;
 pub(crate) mod doctor;
@@ -21,6 +22,7 @@ pub(crate) mod look;
 pub(crate) mod proposal;
 pub(crate) mod restore;
 pub(crate) mod signing;
+mod trial;
 pub(crate) mod volume;
 
 use crate::config::Config;

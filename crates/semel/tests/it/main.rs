@@ -11,8 +11,10 @@
 )]
 
 mod agents;
+mod benches;
 mod broken;
 mod cases;
+mod conformance;
 mod contract;
 mod crash;
 mod crowds;

@@ -1,8 +1,8 @@
 //! The guarded side's daemon of a drill: `semel serve` as a child, its volumes, calls and log.
 
-use super::http::{Answer, request, send};
-use super::stage::{Background, Stage};
-use super::table::{Told, hands};
+use crate::engine::trial::http::{Answer, request, send};
+use crate::engine::trial::stage::{Background, Stage};
+use crate::engine::trial::{Told, hands};
 use semel_host::process::Output;
 use serde_json::Value;
 use std::path::PathBuf;
