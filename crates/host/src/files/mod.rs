@@ -18,6 +18,7 @@ mod remove;
 mod steps;
 #[cfg(test)]
 mod tests;
+pub(crate) mod together;
 mod write;
 
 pub(crate) use attributes::attribute;

@@ -9,7 +9,7 @@ use crate::files::moves::{changed_outside, keep_pre_image, kept_digest, take_fre
 use crate::files::prepared::Syncs;
 use crate::files::read::FileKind;
 use crate::files::relocate::{BackTo, take_back};
-use crate::files::{Durability, Expected, file_id_at, mode, sync};
+use crate::files::{Durability, Expected, file_id_at, mode};
 use crate::root::{LastLink, Place};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, OFlags};
@@ -314,10 +314,7 @@ pub fn sync_settled(volume: &Volume, effects: &[Effect], durability: Durability)
         }
     }
     let places: Vec<&Place> = places.iter().collect();
-    for (handle, shown) in Syncs::open(volume, &places, durability)?.after {
-        sync(handle, shown)?;
-    }
-    Ok(())
+    Syncs::open(volume, &places, durability)?.sync_after()
 }
 
 /// Discards what was staged by executions that no intent names: nothing outside of `staging/` ever showed it.

@@ -14,6 +14,7 @@ pub use reaper::{Kept, Reaped};
 pub use record::{read_record, write_record};
 
 use crate::error::{Error, Result};
+use crate::files::together::Together;
 use crate::files::{file_id, file_id_at};
 use crate::root::Root;
 use crate::{clock, exec, files};
@@ -24,6 +25,7 @@ use semel_core::ids::{Generation, JobId, VolumeIdentity};
 use semel_core::{Code, Refusal};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const NONCE: &str = "user.semel.nonce";
 const IDENTITY: &str = "identity.json";
@@ -61,6 +63,8 @@ pub struct Volume {
     staging: OwnedFd,
     trash: OwnedFd,
     meta: OwnedFd,
+    /// The syncs of its directories, shared by the calls in it.
+    together: Arc<Together>,
 }
 
 /// Names a volume that was put aside and is not yet freed.
@@ -119,6 +123,11 @@ impl Volume {
     #[must_use]
     pub fn meta(&self) -> BorrowedFd<'_> {
         self.meta.as_fd()
+    }
+
+    /// Gives where the syncs of its directories are shared.
+    pub(crate) fn together(&self) -> Arc<Together> {
+        self.together.clone()
     }
 
     /// Looks at the volume's identity as it is on disk now.
@@ -200,6 +209,7 @@ impl Volume {
             staging: subdirectory(vol.as_fd(), "staging")?,
             trash: subdirectory(vol.as_fd(), "trash")?,
             meta: subdirectory(dir.as_fd(), "meta")?,
+            together: Arc::default(),
             vol,
         };
         Ok((dir, volume))
