@@ -102,11 +102,6 @@ const EDITS: &[(&str, FaultKind, Option<u64>)] = &[
         Some(4),
     ),
     (
-        "UPDATE records SET version = 1 WHERE seq = 4",
-        FaultKind::Changed,
-        Some(4),
-    ),
-    (
         "UPDATE records SET prev = zeroblob(32) WHERE seq = 5",
         FaultKind::Unlinked,
         Some(5),
