@@ -70,7 +70,7 @@ fn the_form_of_version_1() {
     assert_eq!(form, FORM_1, "records are written otherwise than version 1 is");
 }
 
-const FORM_1: &str = "cbf88a286bd4cd7f58ebaebd1d10a637aed338e3dbfd2e70accf27611df88845";
+const FORM_1: &str = "29ca5d01a07047d986a65e1ed11425219fcea0e64fb1dc15f1b70436434486a6";
 
 #[test]
 fn only_calls_of_a_process_volume_and_notes_wait() {

@@ -3,7 +3,7 @@
 use super::answer::{Answer, Format, err, out};
 use super::{Context, Progress};
 use crate::engine::daemon::serve as daemon;
-use crate::engine::gateway::crash::{Crash, CrashPoint, Hooks};
+use crate::engine::gateway::crash::{Crash, CrashPoint, Hold, Hooks};
 use crate::http::{self, Activity, App};
 use crate::telemetry::Phase;
 use crate::{limits, probe, wire};
@@ -32,6 +32,12 @@ pub(crate) struct Args {
     /// For tests: pause a call at a named point
     #[arg(long, hide = true, value_name = "POINT:MS")]
     pause_at: Option<String>,
+    /// For tests: hold a call at a named point while a file is there
+    #[arg(long, hide = true, value_name = "POINT:PATH")]
+    hold_at: Option<String>,
+    /// For tests: write the name of each point that is reached to a file
+    #[arg(long, hide = true, value_name = "PATH")]
+    tell_points: Option<PathBuf>,
 }
 
 /// Serve the probe listener that stands at standard input; started by semel serve.
@@ -59,7 +65,13 @@ impl Args {
             )),
             Some(_) => return Err(Refusal::new(Code::Usage, "--pause-at takes POINT:MS")),
         };
-        Ok(Hooks { crash, pause })
+        let hold = self.hold_at.as_deref().map(Hold::parse).transpose()?;
+        Ok(Hooks {
+            crash,
+            pause,
+            hold,
+            tell: self.tell_points.clone(),
+        })
     }
 }
 
