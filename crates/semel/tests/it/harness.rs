@@ -144,26 +144,30 @@ impl Daemon {
 
     /// Starts a command that becomes a daemon; `None` where it ended before it listened.
     pub(crate) fn started(command: &mut Command) -> Option<Self> {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().ok()?;
+        Self::begun(command).ok()
+    }
+
+    /// Starts a command that becomes a daemon; gives how it ended where it did before it listened.
+    pub(crate) fn begun(command: &mut Command) -> Result<Self, std::process::ExitStatus> {
+        let Ok(mut child) = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn() else {
+            // As a shell says of a program that is not there.
+            return Err(std::os::unix::process::ExitStatusExt::from_raw(127 << 8));
+        };
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap())
             .read_line(&mut line)
             .unwrap();
         let Ok(about) = serde_json::from_str::<Value>(&line) else {
-            child.wait().unwrap();
-            return None;
+            return Err(child.wait().unwrap());
         };
         let url = |name: &str| about[name].as_str().map(str::to_owned);
         match (url("url"), url("probe_url")) {
-            (Some(url), Some(probe_url)) => Some(Self {
+            (Some(url), Some(probe_url)) => Ok(Self {
                 child,
                 url,
                 probe_url,
             }),
-            _ => {
-                child.wait().unwrap();
-                None
-            }
+            _ => Err(child.wait().unwrap()),
         }
     }
 
