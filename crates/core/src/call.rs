@@ -156,6 +156,8 @@ pub struct Aborting {
     pub refusal: Option<Refusal>,
     /// Why, in words.
     pub why: String,
+    /// How many effects may have happened, the first ones; the others are known not to have.
+    pub begun: usize,
 }
 
 /// Marks a receipt that recovery wrote.

@@ -53,6 +53,7 @@ pub(crate) fn before(n: u8) -> Before {
     Before {
         id: file(n),
         sha256: (!n.is_multiple_of(3)).then(|| Sha256::of(&[n])),
+        stated: n.is_multiple_of(7).then(|| Sha256::of(&[n])),
         other_names: n.is_multiple_of(5).then_some(2),
     }
 }
@@ -321,6 +322,7 @@ pub(crate) fn record(kind: u8, n: u8) -> Record {
             aborting: Aborting {
                 refusal: n.is_multiple_of(2).then(|| refusal(n)),
                 why,
+                begun: usize::from(n),
             },
             at,
         },

@@ -352,6 +352,30 @@ pub fn crash() {
     }
 }
 
+/// Puts a file down and waits until somebody takes it away: by it a test holds a call at a point.
+///
+/// # Errors
+/// `io_failed` where the file cannot be put down; nothing waits then.
+pub fn hold(path: &Path) -> Result<()> {
+    std::fs::write(path, b"").map_err(|e| Error::io("put down", path, e))?;
+    while path.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Adds a line to a file: by it a test hears what a call comes to.
+///
+/// # Errors
+/// `io_failed`.
+pub fn tell(path: &Path, line: &str) -> Result<()> {
+    use std::io::Write as _;
+    let mut options = std::fs::OpenOptions::new();
+    let told = options.append(true).create(true).open(path);
+    told.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
+        .map_err(|e| Error::io("write", path, e))
+}
+
 fn wrong(why: &str, path: &Path) -> Error {
     Refusal::new(Code::BadConfig, why)
         .name(path.display().to_string())

@@ -207,7 +207,11 @@ proptest! {
                         End::Unknown => Record::CallUnknown { execution_id, why, at },
                         End::Aborting => Record::CallAborting {
                             execution_id,
-                            aborting: Aborting { refusal: None, why },
+                            aborting: Aborting {
+                                refusal: None,
+                                why,
+                                begun: 1,
+                            },
                             at,
                         },
                     };

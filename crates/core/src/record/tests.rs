@@ -70,7 +70,7 @@ fn the_form_of_version_1() {
     assert_eq!(form, FORM_1, "records are written otherwise than version 1 is");
 }
 
-const FORM_1: &str = "77a3b50e9885cd577bf9286b2560b0b5988a141fb485dbcd42cde63e98868f02";
+const FORM_1: &str = "f02746c9461423c71e30844b2ad39e6c1b2c39a873dc6f6e806d7eebcfae57b8";
 
 #[test]
 fn only_calls_of_a_process_volume_and_notes_wait() {

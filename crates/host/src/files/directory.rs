@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::files::attributes;
-use crate::files::moves::{changed, take_free_name, unmoved};
+use crate::files::moves::{Left, changed, take_free_name, unmoved};
 use crate::files::prepared::{Act, Prepared, Syncs, Terms};
 use crate::files::read::FileKind;
 use crate::files::remove::{as_not_found, look};
@@ -240,15 +240,15 @@ impl StagedDirectory {
                 steps.reached(Step::Installed);
                 Ok(())
             }
-            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {
+            Err(Left::Nothing(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR)) => {
                 Err(changed("something appeared in the place", path))
             }
-            Err(errno) => Err(unmoved(
+            Err(left) => Err(unmoved(
                 "install",
                 (volume.staging(), from),
                 &self.staged,
                 path,
-                errno,
+                left,
             )),
         }
     }
@@ -415,7 +415,7 @@ impl EmptyRemoval {
             Err(Errno::NOTDIR) => Err(changed("another process replaced the directory", path)),
             Err(errno) => {
                 let at = (&self.parent, self.name.as_slice());
-                Err(unmoved("remove", at, &self.target, path, errno))
+                Err(unmoved("remove", at, &self.target, path, Left::Nothing(errno)))
             }
         }
     }

@@ -7,6 +7,7 @@
 mod attributes;
 mod directory;
 mod identity;
+mod links;
 mod mode;
 mod moves;
 mod power;
@@ -30,7 +31,9 @@ pub use mode::{SetMode, prepare_set_mode};
 pub use power::{power_supported, power_supported_at};
 pub use prepared::{Prepared, Terms, sync_effects, sync_staged};
 pub use read::{Content, FileInfo, FileKind, Listed, file_info, list_directory, read_file};
-pub use recovery::{Swept, discard_staged, observe, roll_back, sweep_staging, sync_settled, tidy};
+pub use recovery::{
+    Swept, discard_staged, drop_second_names, observe, roll_back, sweep_staging, sync_settled, tidy,
+};
 pub use relocate::{Move, kind_at, prepare_move, prepare_restore};
 pub use remove::{Removable, Remove, prepare_remove};
 pub use semel_core::volume::Durability;
@@ -55,6 +58,17 @@ pub enum Expected {
     Absent,
     /// A file with this content is there.
     Sha256(Sha256),
+}
+
+impl Expected {
+    /// Gives the content that has to be there, where one has.
+    #[must_use]
+    pub const fn stated(self) -> Option<Sha256> {
+        match self {
+            Self::Sha256(digest) => Some(digest),
+            Self::Any | Self::Absent => None,
+        }
+    }
 }
 
 /// Digests an open file from its beginning, in pieces.

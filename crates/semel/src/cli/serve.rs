@@ -6,7 +6,7 @@ use crate::config;
 use crate::engine::daemon::face::{self, Face};
 use crate::engine::daemon::supervise::{self, Given, Listener, Manager};
 use crate::engine::daemon::{keeper, serve as daemon};
-use crate::engine::gateway::crash::{Crash, CrashPoint, Hooks};
+use crate::engine::gateway::crash::{Crash, CrashPoint, Hold, Hooks};
 use crate::http::{self, Activity, App, Door, Name, Network, Patience, Side};
 use crate::telemetry::Phase;
 use crate::wire::{self, Bind};
@@ -45,6 +45,12 @@ pub(crate) struct Args {
     /// For tests: stop the journal's writer once this file exists
     #[arg(long, hide = true, value_name = "FILE")]
     wedge_writer: Option<PathBuf>,
+    /// For tests: hold a call at a named point while a file is there
+    #[arg(long, hide = true, value_name = "POINT:PATH")]
+    hold_at: Option<String>,
+    /// For tests: write the name of each point that is reached to a file
+    #[arg(long, hide = true, value_name = "PATH")]
+    tell_points: Option<PathBuf>,
 }
 
 /// Serve the probe listener that stands at standard input; started by semel serve.
@@ -72,7 +78,13 @@ impl Args {
             )),
             Some(_) => return Err(Refusal::new(Code::Usage, "--pause-at takes POINT:MS")),
         };
-        Ok(Hooks { crash, pause })
+        let hold = self.hold_at.as_deref().map(Hold::parse).transpose()?;
+        Ok(Hooks {
+            crash,
+            pause,
+            hold,
+            tell: self.tell_points.clone(),
+        })
     }
 }
 

@@ -167,25 +167,31 @@ impl Daemon {
     /// Starts a command that becomes a daemon; `None` where it ended before it listened. Without a TCP port its URL is
     /// empty.
     pub(crate) fn started(command: &mut Command) -> Option<Self> {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().ok()?;
+        Self::begun(command).ok()
+    }
+
+    /// Starts a command that becomes a daemon; gives how it ended where it did before it listened.
+    pub(crate) fn begun(command: &mut Command) -> Result<Self, std::process::ExitStatus> {
+        let Ok(mut child) = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn() else {
+            // As a shell says of a program that is not there.
+            return Err(std::os::unix::process::ExitStatusExt::from_raw(127 << 8));
+        };
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap())
             .read_line(&mut line)
             .unwrap();
         let Ok(about) = serde_json::from_str::<Value>(&line) else {
-            child.wait().unwrap();
-            return None;
+            return Err(child.wait().unwrap());
         };
         let url = |name: &str| about[name].as_str().map(str::to_owned);
-        let Some(probe_url) = url("probe_url") else {
-            child.wait().unwrap();
-            return None;
-        };
-        Some(Self {
-            child,
-            url: url("url").unwrap_or_default(),
-            probe_url,
-        })
+        match url("probe_url") {
+            Some(probe_url) => Ok(Self {
+                child,
+                url: url("url").unwrap_or_default(),
+                probe_url,
+            }),
+            None => Err(child.wait().unwrap()),
+        }
     }
 
     pub(crate) fn conn(&self) -> Conn<TcpStream> {

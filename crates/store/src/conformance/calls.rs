@@ -127,6 +127,7 @@ pub(super) fn what_is_taken_back_is_said_first(journal: &dyn Journal) -> Kept {
     let aborting = Aborting {
         refusal: None,
         why: "another process was faster".to_owned(),
+        begun: 1,
     };
     let early = journal.abort(id.clone(), aborting.clone(), sample::NOW);
     refused("nothing is taken back", early, Code::NotFound, None)?;

@@ -141,6 +141,7 @@ impl Gateway {
         let aborting = Aborting {
             refusal: (why.code != Code::IoFailed).then(|| why.clone()),
             why: why.to_string(),
+            begun: done,
         };
         let told = self
             .engine

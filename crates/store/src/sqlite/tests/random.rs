@@ -49,6 +49,7 @@ fn verb(journal: &dyn Journal, made: &mut Made, what: u8, pick: usize) -> crate:
             let aborting = Aborting {
                 refusal: None,
                 why: "w".to_owned(),
+                begun: 1,
             };
             journal.abort(i.execution_id, aborting, at)?;
         }
