@@ -121,7 +121,7 @@ fn expand(text: &[u8], all: &mut Vec<Vec<u8>>) -> Result<(), &'static str> {
         if all.len() + todo.len() >= ALTERNATIVES {
             return Err("a pattern stands for at most 64 alternatives");
         }
-        let Some((open, close, commas)) = braces(&text)? else {
+        let Some(Braces { open, close, commas }) = braces(&text)? else {
             all.push(text);
             continue;
         };
@@ -136,8 +136,15 @@ fn expand(text: &[u8], all: &mut Vec<Vec<u8>>) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Finds the first group of alternatives: its braces, and the commas between them.
-fn braces(text: &[u8]) -> Result<Option<(usize, usize, Vec<usize>)>, &'static str> {
+/// Is a group of alternatives: where its braces and the commas between them stand.
+struct Braces {
+    open: usize,
+    close: usize,
+    commas: Vec<usize>,
+}
+
+/// Finds the first group of alternatives.
+fn braces(text: &[u8]) -> Result<Option<Braces>, &'static str> {
     let (mut open, mut depth, mut commas) = (None, 0_usize, Vec::new());
     let mut at = 0;
     while at < text.len() {
@@ -157,7 +164,11 @@ fn braces(text: &[u8]) -> Result<Option<(usize, usize, Vec<usize>)>, &'static st
             b'}' if depth > 0 => {
                 depth -= 1;
                 if let (0, Some(open)) = (depth, open) {
-                    return Ok(Some((open, at, commas)));
+                    return Ok(Some(Braces {
+                        open,
+                        close: at,
+                        commas,
+                    }));
                 }
             }
             _ => {}

@@ -13,6 +13,7 @@ mod prepare;
 mod read;
 mod recent;
 pub(crate) mod recover;
+mod shows;
 pub(crate) mod tool;
 
 use super::{Engine, host, store};
@@ -47,6 +48,7 @@ pub(crate) struct Gateway {
     roots: RwLock<HashMap<Generation, Arc<Disk>>>,
     gates: Mutex<HashMap<Generation, Arc<tokio::sync::RwLock<()>>>>,
     permits: Arc<Semaphore>,
+    searches: Arc<Semaphore>,
     poisoned: OnceLock<String>,
     phase: watch::Sender<Phase>,
 }
@@ -91,6 +93,7 @@ impl Gateway {
             roots: RwLock::default(),
             gates: Mutex::default(),
             permits: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
+            searches: Arc::new(Semaphore::new(limits::SEARCHES)),
             poisoned: OnceLock::new(),
             phase: watch::Sender::new(Phase::Starting),
         })
@@ -149,6 +152,12 @@ impl Gateway {
             let why = format!("{} calls are under way", limits::IN_FLIGHT);
             Refusal::new(Code::TooMany, why)
         })
+    }
+
+    /// Waits for one of the places for searches; who waits takes none of the places for calls.
+    pub(super) async fn search_permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let permit = self.searches.clone().acquire_owned().await;
+        permit.map_err(|_| Refusal::new(Code::Internal, "the places for searches are closed"))
     }
 
     /// Counts the calls under way.

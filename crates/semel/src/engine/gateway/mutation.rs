@@ -67,7 +67,7 @@ impl Mutation<'_> {
                     self.names_of(operation, &mut names)?;
                 }
             }
-            Args::Path | Args::Receipt { .. } => {}
+            Args::Look(_) | Args::Receipt { .. } => {}
         }
         Ok(Needs {
             volume: self.asked.lease.generation.clone(),
