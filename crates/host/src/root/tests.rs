@@ -51,6 +51,8 @@ fn links_inside_are_followed_and_links_outside_are_not() {
         ("sly", "a/b/c/top/.."),
         ("here", "."),
         ("new", "a/new"),
+        ("a/b/above", ".."),
+        ("a/b/deep", "c/.."),
     ] {
         symlink(target, dir.join(link)).unwrap();
     }
@@ -66,6 +68,16 @@ fn links_inside_are_followed_and_links_outside_are_not() {
         ] {
             let found = root.place(&path(given), LastLink::Follow).unwrap();
             assert_eq!(found.resolved, path(resolved), "{given} by {:?}", root.resolver());
+        }
+        for (given, resolved) in [
+            ("a/b/above", "a"),
+            ("a/b/deep", "a/b"),
+            ("dir/above", "a"),
+            ("a/b/c/top", ""),
+            ("here", ""),
+        ] {
+            let found = root.directory(&path(given)).unwrap().1;
+            assert_eq!(found, path(resolved), "{given} by {:?}", root.resolver());
         }
         let kept = root.place(&path("here/a/up"), LastLink::Keep).unwrap();
         assert_eq!((kept.resolved, kept.name.as_slice()), (path("a/up"), &b"up"[..]));
@@ -91,7 +103,7 @@ fn links_inside_are_followed_and_links_outside_are_not() {
             assert_eq!(refusal(error), (Code::NotFound, reason.to_owned()), "{given}");
         }
         assert_eq!(read_file(&root, &path("a/up"), 100).unwrap().bytes, b"inside");
-        assert_eq!(list_directory(&root, &path("dir"), 10).unwrap().len(), 2);
+        assert_eq!(list_directory(&root, &path("dir"), 10).unwrap().len(), 4);
     }
 }
 

@@ -23,6 +23,7 @@ mod harness;
 mod http;
 mod interop;
 mod kills;
+mod paths;
 mod probe;
 mod run;
 mod schemas;
