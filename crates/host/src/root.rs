@@ -290,7 +290,7 @@ pub fn check_target(resolved: &RelPath, git: GitInternals) -> Result<()> {
     if resolved.is_root() {
         return Err(escape("root", "the root itself is not the target of a call", resolved).into());
     }
-    if git == GitInternals::Refuse && resolved.in_git_dir() {
+    if git == GitInternals::Refuse && resolved.may_lead_to_git() {
         return Err(escape("git_internals", "the path belongs to git", resolved).into());
     }
     Ok(())

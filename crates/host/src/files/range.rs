@@ -171,6 +171,9 @@ impl Reading<'_> {
             );
             return Err(self.too_large(why, "file_too_large"));
         }
+        if matches!(self.range, Range::Last(_)) && self.size > self.bounds.scan {
+            return Err(self.scan_too_long());
+        }
         let mut survey = Survey::new(self.range, self.bounds, self.size);
         // What fits is read once, and looked at in memory.
         if self.size <= self.bounds.given {
@@ -219,6 +222,14 @@ impl Reading<'_> {
             Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
             Err(e) => Err(Error::io("read", self.shown.to_string(), e)),
         }
+    }
+
+    fn scan_too_long(&self) -> Error {
+        let why = format!(
+            "more than {} bytes lie before it: use byte_offset",
+            self.bounds.scan
+        );
+        self.too_large(why, "scan_too_long")
     }
 
     fn too_large(&self, why: String, reason: &str) -> Error {

@@ -214,13 +214,13 @@ fn enter(
     bounds: &Bounds<'_>,
     skipped: &mut Skipped,
 ) {
+    let Some(level) = levels.last().filter(|_| levels.len() < bounds.depth) else {
+        return;
+    };
     if bounds.git != GitEntries::Enter && is_git(name) {
         skipped.git += 1;
         return;
     }
-    let Some(level) = levels.last().filter(|_| levels.len() < bounds.depth) else {
-        return;
-    };
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let opened = match root.step(level.dir.as_fd(), name, flags) {
         Ok(dir) => Level::open(dir, path, after, bounds),

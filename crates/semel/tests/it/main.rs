@@ -25,6 +25,7 @@ mod interop;
 mod kills;
 mod paths;
 mod probe;
+mod reads;
 mod run;
 mod schemas;
 mod snapshots;

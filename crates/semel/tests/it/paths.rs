@@ -5,12 +5,11 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
 use std::fs;
-use std::io::Read as _;
 use std::net::TcpStream;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What is answered to each tool for each path; the columns are those of [`calls`].
@@ -62,7 +61,7 @@ struct Ground {
 }
 
 impl Ground {
-    fn outside(&self) -> std::path::PathBuf {
+    fn outside(&self) -> PathBuf {
         self.home.path().join("outside")
     }
 
@@ -213,6 +212,7 @@ fn paths(ground: &Ground) -> Vec<(String, Vec<u8>)> {
         ),
         ("bytes_4097", &b"x/".repeat(2049)[..4097]),
         ("components_65", &b"x/".repeat(65)),
+        ("git_zwnj", ".g\u{200c}it/config".as_bytes()),
         ("not_utf8", b"bad\xff"),
         ("not_utf8_new", b"new\xfe"),
     ]
@@ -221,7 +221,7 @@ fn paths(ground: &Ground) -> Vec<(String, Vec<u8>)> {
     .collect();
     let plain = "f d d/ f/ d/f/ none none/x f/x d/../f ./d//e/f .. ../outside/secret d/../../outside/secret ~ ~/x . d/.. in in/f to_f \
         out out/secret leak abs/secret abs_in dangling dangling_out loop loop/x root root/f gitlink gitlink/config hard fifo socket null \
-        suid .git .git/ .git/config .GIT/config .git/new sub/.git/config sub/.Git/config big/.git/config .gitignore mnt mnt/file mnt/new";
+        suid .git .git/ .git/config .GIT/config .git/new git~1/config .git./config sub/.git/config sub/.Git/config big/.git/config .gitignore mnt mnt/file mnt/new";
     all.extend(
         plain
             .split_whitespace()
@@ -291,7 +291,7 @@ fn every_tool_answers_every_kind_of_path_and_nothing_outside_changes() {
     let mut conn = daemon.conn();
     let mut made = String::new();
     for (label, path) in paths(&ground) {
-        if (label.starts_with("mnt") && !mounted) || (label == "null" && !is_root()) {
+        if (label.starts_with("mnt") && mounted.is_none()) || (label == "null" && !is_root()) {
             continue;
         }
         let calls = calls(&path);
@@ -308,28 +308,37 @@ fn every_tool_answers_every_kind_of_path_and_nothing_outside_changes() {
             .collect();
         made.push_str(&format!("{label} {}\n", cells.join(" ")));
     }
-    if mounted {
-        let done = Command::new("umount").arg(&mount).status().unwrap();
-        assert!(done.success());
-    }
+    drop(mounted);
     compare(&made);
 }
 
-fn bind(home: &Home, mount: &Path) -> bool {
+/// A mount that ends with the test, however that ends.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let done = Command::new("umount").arg(&self.0).status();
+        assert!(done.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}
+
+fn bind(home: &Home, mount: &Path) -> Option<Mounted> {
     let bound = home.path().join("bound");
     fs::create_dir(&bound).unwrap();
     fs::write(bound.join("file"), SECRET).unwrap();
-    let mounted = Command::new("mount")
+    let done = Command::new("mount")
         .arg("--bind")
-        .args([&bound, &mount.to_path_buf()])
+        .arg(&bound)
+        .arg(mount)
         .output();
-    let mounted = mounted.is_ok_and(|out| out.status.success());
-    if !mounted {
-        skipped("this user may not mount: the rows of mnt");
+    if done.is_ok_and(|out| out.status.success()) {
+        return Some(Mounted(mount.to_path_buf()));
     }
-    mounted
+    skipped("this user may not mount: the rows of mnt");
+    None
 }
 
+/// `SEMEL_TEST_PATHS_OUT=FILE` writes what was answered, for whoever renews the table.
 fn compare(made: &str) {
     if let Ok(place) = std::env::var("SEMEL_TEST_PATHS_OUT") {
         fs::write(place, made).unwrap();
@@ -355,4 +364,117 @@ fn compare(made: &str) {
         }
     }
     assert!(wrong.is_empty(), "{} cells:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Puts the volumes of a state root on a filesystem that takes names of another case for the same; `None` where this
+/// machine cannot.
+fn folding(home: &Home) -> Option<Mounted> {
+    let (image, at) = (home.path().join("image"), home.state().join("volumes"));
+    fs::create_dir_all(&at).unwrap();
+    fs::set_permissions(home.state(), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let ran = |program: &str, args: &[&OsStr]| {
+        let mut command = Command::new(program);
+        command.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").args(args);
+        command.output().is_ok_and(|out| out.status.success())
+    };
+    let made = ran("mkntfs", &["-q".as_ref(), "-F".as_ref(), image.as_ref()]);
+    let mounted = made
+        && ran(
+            "lowntfs-3g",
+            &[image.as_ref(), at.as_ref(), "-o".as_ref(), "ignore_case".as_ref()],
+        );
+    if mounted {
+        return Some(Mounted(at));
+    }
+    skipped("no filesystem that folds case can be mounted: ntfs-3g is missing, or the right to mount");
+    None
+}
+
+#[test]
+fn two_spellings_of_one_name_are_one_file() {
+    let home = Home::new();
+    let Some(_mounted) = folding(&home) else { return };
+    let daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    let mut conn = daemon.conn();
+    let mut call = |tool: &str, key: &str, arguments: Value| {
+        let reply = conn.call(&volume, tool, key, &arguments);
+        let code = if reply.reason().is_empty() {
+            reply.code()
+        } else {
+            reply.reason()
+        };
+        (reply.status, code.to_owned(), reply.body)
+    };
+    let (status, _, body) = call("write_file", "w1", json!({"path": "README", "content": "one\n"}));
+    assert_eq!(status, 200, "{body}");
+    assert!(volume.tree.join("readme").exists(), "the filesystem folds case");
+    let (status, _, body) = call(
+        "write_file",
+        "w2",
+        json!({"path": "ReadMe", "content": "two\n", "expected_sha256": "absent"}),
+    );
+    assert_eq!(status, 412, "{body}");
+    // One file under two names in one patch: refused, nothing done.
+    for (key, patch) in [
+        (
+            "p1",
+            "*** Update File: README\n@@\n-one\n+two\n*** Update File: readme\n@@\n-one\n+three\n",
+        ),
+        (
+            "p2",
+            "*** Update File: README\n@@\n-one\n+two\n*** Delete File: readme\n",
+        ),
+        ("p3", "*** Add File: new\n+1\n*** Add File: NEW\n+2\n"),
+        (
+            "p4",
+            "*** Update File: README\n*** Move to: x\n@@\n-one\n+two\n*** Add File: X\n+2\n",
+        ),
+    ] {
+        let patch = format!("*** Begin Patch\n{patch}*** End Patch\n");
+        let (status, code, body) = call("apply_patch", key, json!({"patch": patch}));
+        assert_eq!((status, code.as_str()), (400, "file_twice"), "{body}");
+    }
+    assert_eq!(fs::read(volume.tree.join("README")).unwrap(), b"one\n");
+    assert_eq!(fs::read_dir(&volume.tree).unwrap().count(), 1);
+    for (key, path) in [("g1", ".GIT/config"), ("g2", "sub/.Git/hooks/x"), ("g3", ".gIT")] {
+        let (status, code, body) = call("create_directory", key, json!({"path": path}));
+        assert_eq!((status, code.as_str()), (403, "git_internals"), "{body}");
+    }
+    let (status, _, body) = call("read_file", "", json!({"path": "rEADME"}));
+    assert_eq!((status, &body["content"]), (200, &json!("one\n")), "{body}");
+    let (status, _, body) = call("delete_file", "d", json!({"path": "readme"}));
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(fs::read_dir(&volume.tree).unwrap().count(), 0);
+    parallel_edits(&daemon.url, &volume);
+}
+
+/// Edits one file from many sides, by two spellings of its name: all are there in the end.
+fn parallel_edits(url: &str, volume: &Volume) {
+    let lines: String = (0..16).map(|n| format!("line {n:02} old\n")).collect();
+    let mut conn = Conn::tcp(url);
+    let reply = conn.call(
+        volume,
+        "write_file",
+        "lines",
+        &json!({"path": "Lines", "content": lines}),
+    );
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    for round in ["old new", "new last"] {
+        let (from, to) = round.split_once(' ').unwrap();
+        std::thread::scope(|scope| {
+            for n in 0..16 {
+                scope.spawn(move || {
+                    let path = if n % 2 == 0 { "Lines" } else { "LINES" };
+                    let edit = json!({"path": path, "old_string": format!("line {n:02} {from}"), "new_string": format!("line {n:02} {to}")});
+                    let reply = Conn::tcp(url).call(volume, "edit_file", &format!("{to}-{n}"), &edit);
+                    assert_eq!(reply.status, 200, "{}", reply.body);
+                });
+            }
+        });
+    }
+    let reply = conn.call(volume, "read_file", "", &json!({"path": "lines"}));
+    let text = reply.body["content"].as_str().unwrap();
+    assert_eq!(text.matches("last").count(), 16, "{text}");
 }

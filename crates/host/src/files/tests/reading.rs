@@ -71,21 +71,11 @@ fn a_part_is_of_lines_and_the_digest_of_the_whole() {
 #[test]
 fn what_is_larger_than_an_answer_is_read_in_parts() {
     let world = World::new();
-    // 30 lines of 10 bytes, digested; 120 lines, not digested unasked.
+    // 30 lines of 10 bytes.
     let text = |n: u32| (1..=n).map(|n| format!("line {n:04}\n")).collect::<String>();
     world.put("f", text(30).as_bytes(), Expected::Absent).unwrap();
-    world
-        .put("large", text(120).as_bytes(), Expected::Absent)
-        .unwrap();
-    world
-        .put("wide", "x".repeat(300).as_bytes(), Expected::Absent)
-        .unwrap();
-    let refused = |at: &str, range, cost| {
-        let error = read_part(world.volume.tree(), &path(at), range, cost).unwrap_err();
-        named(error)
-    };
-    let too_large = |reason: &str| (Code::TooLarge, reason.to_owned());
-    assert_eq!(refused("f", Range::Whole, COST), too_large("file_too_large"));
+    let whole = read_part(world.volume.tree(), &path("f"), Range::Whole, COST).unwrap_err();
+    assert_eq!(named(whole), (Code::TooLarge, "file_too_large".to_owned()));
     let lines = |first| Range::Lines { first, most: 50 };
     let (mut at, mut all) = (1, Vec::new());
     loop {
@@ -110,6 +100,24 @@ fn what_is_larger_than_an_answer_is_read_in_parts() {
     assert_eq!(all, text(30).as_bytes());
     let tail = part(&world, "f", Range::Last(20));
     assert_eq!((tail.given, tail.cut), (Some((21, 30)), Cut::AtBound));
+}
+
+#[test]
+fn what_is_too_long_to_be_looked_through_is_refused_or_reached_by_bytes() {
+    let world = World::new();
+    // 120 lines of 10 bytes, and one of 300: more than is digested unasked, more than is given.
+    let text = |n: u32| (1..=n).map(|n| format!("line {n:04}\n")).collect::<String>();
+    world
+        .put("large", text(120).as_bytes(), Expected::Absent)
+        .unwrap();
+    world
+        .put("wide", "x".repeat(300).as_bytes(), Expected::Absent)
+        .unwrap();
+    let refused = |at: &str, range, cost| {
+        let error = read_part(world.volume.tree(), &path(at), range, cost).unwrap_err();
+        named(error)
+    };
+    let too_large = |reason: &str| (Code::TooLarge, reason.to_owned());
     let large = part(&world, "large", Range::Lines { first: 3, most: 2 });
     assert_eq!(
         (large.bytes.as_slice(), large.sha256),
@@ -583,7 +591,7 @@ proptest! {
         let plain = regex::Regex::new(&text.replace('$', "\r?$")).unwrap();
         let count = if lines.last().is_some_and(String::is_empty) { lines.len() - 1 } else { lines.len() };
         let wanted: Vec<u64> = (1..).zip(&lines[..count]).filter(|(_, line)| plain.is_match(line)).map(|(n, _)| n).collect();
-        let found = grep(world.volume.tree(), &path("f"), &wanted_lines(&pattern(&text)), &bounds(&never)).unwrap();
+        let found = grep(world.volume.tree(), &path("f"), &wanted_lines(&pattern(text)), &bounds(&never)).unwrap();
         prop_assert_eq!(found.hits.iter().map(|hit| hit.shown.line).collect::<Vec<_>>(), wanted);
     }
 }

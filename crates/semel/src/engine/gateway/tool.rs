@@ -4,6 +4,7 @@
 //! schema, parser and fingerprint are made from it.
 
 mod reads;
+mod spelt;
 
 use crate::limits;
 use reads as ask;
