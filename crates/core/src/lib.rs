@@ -15,6 +15,7 @@ pub mod digest;
 pub mod effect;
 pub mod gate;
 pub mod git_tree;
+pub mod glob;
 pub mod ids;
 pub mod ignore;
 pub mod install;

@@ -133,6 +133,23 @@ impl RelPath {
         self.components().any(|part| part.eq_ignore_ascii_case(b".git"))
     }
 
+    /// Says whether some filesystem might find, by this path, a directory that belongs to git: by another case, by
+    /// characters that it ignores, by an NTFS stream or a short name.
+    ///
+    /// # Source
+    /// Git's `is_hfs_dotgit` and `is_ntfs_dotgit`: a name that git takes for `.git` cannot be checked out, either.
+    #[must_use]
+    pub fn may_lead_to_git(&self) -> bool {
+        self.components().any(|part| {
+            let name = folded(part);
+            let rest = name.strip_prefix(b".git").or_else(|| name.strip_prefix(b"git~1"));
+            rest.is_some_and(|rest| {
+                let behind = rest.iter().find(|b| !matches!(b, b' ' | b'.'));
+                matches!(behind, None | Some(b':' | b'\\'))
+            })
+        })
+    }
+
     /// Gives the path as text where it is UTF-8.
     #[must_use]
     pub fn as_utf8(&self) -> Option<&str> {
@@ -184,7 +201,21 @@ impl core::fmt::Debug for RelPath {
     }
 }
 
-/// Folds a name so that all names that some filesystem takes for one become equal: by case and by composition.
+/// Knows the characters that some filesystem looks past in a name.
+///
+/// # Source
+/// Unicode's `Default_Ignorable_Code_Point`, as ext4 and f2fs have it in directories that fold case; HFS+ ignores some
+/// of them.
+const fn ignorable(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Folds a name so that all names that some filesystem takes for one become equal: by case, by composition, and by
+/// characters that it looks past.
 ///
 /// Different names may become equal, too: it is for locks, never for deciding what a name names.
 #[must_use]
@@ -195,6 +226,7 @@ pub fn folded(name: &[u8]) -> Vec<u8> {
     if text.is_ascii() {
         return name.to_ascii_lowercase();
     }
+    let text: String = text.chars().filter(|c| !ignorable(*c)).collect();
     let upper: String = text.nfkd().flat_map(char::to_uppercase).collect();
     let lower: String = upper.nfkd().flat_map(char::to_lowercase).collect();
     lower.into_bytes()
@@ -262,6 +294,41 @@ mod tests {
         assert!(!RelPath::parse(b".gitignore").unwrap().in_git_dir());
     }
 
+    #[test]
+    fn what_some_filesystem_takes_for_git_is_seen() {
+        for path in [
+            ".git",
+            "a/.GiT/config",
+            "GIT~1",
+            "git~1/hooks/x",
+            ".g\u{200c}it/config",
+            ".git\u{feff}",
+            ".git ",
+            "sub/.git. ./x",
+            ".git::$INDEX_ALLOCATION/config",
+            ".GIT:x",
+        ] {
+            assert!(
+                RelPath::parse(path.as_bytes()).unwrap().may_lead_to_git(),
+                "{path}"
+            );
+        }
+        for path in [
+            ".gitignore",
+            ".github/x",
+            "git",
+            "a.git",
+            "git~10",
+            ".git-x",
+            "git~2",
+        ] {
+            assert!(
+                !RelPath::parse(path.as_bytes()).unwrap().may_lead_to_git(),
+                "{path}"
+            );
+        }
+    }
+
     proptest! {
         #[test]
         fn a_path_that_parses_is_normal_and_survives_the_wire(
@@ -285,6 +352,7 @@ mod tests {
             ("\u{e9}", "e\u{301}"),
             ("\u{17f}", "S"),
             ("\u{212b}", "\u{e5}"),
+            ("a\u{200b}b", "AB"),
         ] {
             assert_eq!(folded(a.as_bytes()), folded(b.as_bytes()), "{a} {b}");
         }

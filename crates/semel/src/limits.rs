@@ -28,8 +28,24 @@ macro_rules! limits {
 
 limits! {
     BODY: usize = 8 << 20, "8 MiB", "a request body: `too_large`";
-    READ: usize = 8 << 20, "8 MiB", "a file read in one call: `too_large`";
-    LISTED: usize = 10_000, "10,000 entries", "a directory listed in one call: `too_large`";
+    READ: u64 = 8 << 20, "8 MiB", "of a file in one answer: the whole is `too_large`; a part ends there, with `truncated`";
+    DIGEST: u64 = semel_host::files::DIGEST_CAP, "64 MiB", "a larger file is not digested unless `digest` asks for it: `sha256` is null";
+    DIGEST_ASKED: u64 = 4 << 30, "4 GiB", "a larger file is not digested at all";
+    SCANNED: u64 = 4 << 30, "4 GiB", "lines that lie behind that much of a file: `too_large`; `byte_offset` reaches them";
+    TAIL: u64 = 1_000_000, "1,000,000 lines", "asked for from the end of a file: `bad_input`";
+    LISTED: usize = 10_000, "10,000 entries", "listed or found in one answer: it is `truncated`, and `after` goes on";
+    FOUND: usize = 1_000, "1,000 entries", "found by `search_files` unless `max_results` asks for more";
+    DIRECTORY: usize = 200_000, "200,000 entries", "of one directory: listed, `too_large`; met by a search, passed by and counted";
+    VISITED: usize = 200_000, "200,000 entries", "looked at by one search or listing: it is `truncated`";
+    MATCHES: usize = 1_000, "1,000 lines", "found by `grep` in one answer, 200 unless `max_results` asks for more: it is `truncated`";
+    MATCHES_UNASKED: usize = 200, "200 lines", "found by `grep` unless `max_results` asks for more";
+    ANSWER: usize = 4 << 20, "4 MiB", "of paths and lines in the answer to a search: it is `truncated`";
+    CONTEXT: u64 = 20, "20 lines", "asked for before and behind each: `bad_input`";
+    LINE_SHOWN: usize = 1_000, "1,000 bytes", "of a line that `grep` tells: it has `cut`";
+    LINE_SEARCHED: usize = 256 << 10, "256 KiB", "a longer line is not searched, and counted";
+    PATTERNS: usize = 64, "64 patterns", "in one argument: `bad_input`";
+    SEARCH: Duration = Duration::from_secs(10), "10 s", "a search ends then, `truncated`";
+    SEARCHES: usize = 4, "4 searches", "at once in the daemon: the next one waits";
     IN_FLIGHT_WAIT: Duration = Duration::from_secs(10), "10 s", "a duplicate waits so long for the first one's receipt, then `call_in_flight`";
     IN_FLIGHT_WAIT_MOST: Duration = Duration::from_secs(60), "60 s", "the longest wait that `Prefer: wait=N` can ask for";
     DUPLICATE_ADVISORY: Duration = Duration::from_secs(600), "10 min", "the very same call under a new key within that time runs, and its answer has `possible_duplicate_of`";

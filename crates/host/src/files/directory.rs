@@ -116,6 +116,10 @@ fn first_missing(
         let place = match target_place(volume, &top, LastLink::Follow, git) {
             Ok(place) => place,
             Err(Error::Refused(refusal)) if refusal.reason.as_deref() == Some("parent_missing") => continue,
+            // A link leads to the root, which is there.
+            Err(Error::Refused(refusal)) if below == 0 && refusal.reason.as_deref() == Some("root") => {
+                return Ok(None);
+            }
             Err(error) => return Err(error),
         };
         let found = volume

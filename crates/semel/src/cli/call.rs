@@ -16,15 +16,21 @@ use std::sync::Arc;
 
 /// Call one tool in an open volume.
 ///
+/// The arguments of every tool are in docs/tools.md: semel call read_file -a path=src/main.rs -a limit=20
+///
 /// The token comes from --token-file, --token-stdin, or the variable SEMEL_TOKEN that a job's processes have.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The tool, such as write_file
     tool: String,
     /// The arguments: JSON, @FILE, or - for standard input
-    arguments: String,
+    #[arg(required_unless_present = "arg")]
+    arguments: Option<String>,
+    /// One argument, such as path=src/main.rs; again for another, or for one more of a list
+    #[arg(short, long, value_name = "NAME=VALUE", conflicts_with = "arguments")]
+    arg: Vec<String>,
     /// The idempotency key; a new one is made, and printed, for a tool that has an effect
-    #[arg(long, value_name = "KEY")]
+    #[arg(short, long, value_name = "KEY")]
     key: Option<String>,
     #[command(flatten)]
     access: Access,
@@ -60,15 +66,16 @@ fn stdin() -> Result<Vec<u8>, Refusal> {
 /// Runs the command.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let tool = Tool::parse(&args.tool)?;
-    if args.access.token_stdin && args.arguments == "-" {
+    if args.access.token_stdin && args.arguments.as_deref() == Some("-") {
         return Err(Refusal::new(
             Code::Usage,
             "standard input cannot be both token and arguments",
         ));
     }
-    let body = match args.arguments.as_str() {
-        "-" => stdin()?,
-        text => match text.strip_prefix('@') {
+    let body = match args.arguments.as_deref() {
+        None => tool.spelt(&args.arg)?.to_string().into_bytes(),
+        Some("-") => stdin()?,
+        Some(text) => match text.strip_prefix('@') {
             Some(file) => read_input(Path::new(file), limits::BODY as u64)?,
             None => text.as_bytes().to_vec(),
         },

@@ -1,5 +1,7 @@
 //! The OpenAPI document of the app listener, made from the tables of tools, routes and refusals.
 
+mod reads;
+
 use crate::engine::gateway::tool::{Kind, Tool};
 use semel_core::Code;
 use serde_json::{Map, Value, json};
@@ -207,7 +209,7 @@ fn tool_operation(tool: Tool) -> Value {
             ));
             json!({"$ref": "#/components/schemas/Effect"})
         }
-        Kind::Read => json!({"type": "object"}),
+        Kind::Read => reads::answer(tool),
         Kind::Journal => json!({"$ref": "#/components/schemas/Receipt"}),
     };
     let mut schema = tool.schema();

@@ -16,6 +16,7 @@ mod recent;
 pub(crate) mod recover;
 mod room;
 mod share;
+mod shows;
 pub(crate) mod token;
 pub(crate) mod tool;
 mod undo;
@@ -61,6 +62,7 @@ pub(crate) struct Gateway {
     shares: share::Shares,
     /// The space where the volumes lie.
     pub(crate) room: room::Room,
+    searches: Arc<Semaphore>,
     poisoned: OnceLock<String>,
     phase: watch::Sender<Phase>,
 }
@@ -110,6 +112,7 @@ impl Gateway {
             gates: Mutex::default(),
             permits: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
             shares: share::Shares::default(),
+            searches: Arc::new(Semaphore::new(limits::SEARCHES)),
             poisoned: OnceLock::new(),
             phase: watch::Sender::new(Phase::Starting),
         })
@@ -169,6 +172,12 @@ impl Gateway {
             let why = format!("{} calls are under way", limits::IN_FLIGHT);
             Refusal::new(Code::TooMany, why)
         })
+    }
+
+    /// Waits for one of the places for searches; who waits takes none of the places for calls.
+    pub(super) async fn search_permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let permit = self.searches.clone().acquire_owned().await;
+        permit.map_err(|_| Refusal::new(Code::Internal, "the places for searches are closed"))
     }
 
     /// Counts the calls under way.

@@ -90,7 +90,7 @@ impl Bench<'_> {
                 self.add(|disk, terms, _| files::prepare_set_mode(disk, wanted, terms))
             }
             Args::Undo { undone } => self.undo(undone),
-            Args::Path | Args::Receipt { .. } => {
+            Args::Look(_) | Args::Receipt { .. } => {
                 Err(Refusal::new(Code::Internal, "a call without an effect reached its execution").into())
             }
         }
@@ -344,7 +344,7 @@ impl Bench<'_> {
         let Some(mode) = mode else {
             return Ok(None);
         };
-        let now = files::file_info(self.mutation.disk.tree(), path)?.mode & 0o777;
+        let now = files::file_info(self.mutation.disk.tree(), path, 0)?.mode & 0o777;
         Ok(Some(match mode {
             Mode::Regular => now & !0o111,
             Mode::Executable => now | (now & 0o444) >> 2,

@@ -2,10 +2,12 @@
 //!
 //! It does *not* look at tokens, journals or files.
 
+mod looks;
 mod values;
 
 use super::tool::Tool;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+pub(crate) use looks::{Encoding, Look, Page};
 use semel_core::call::{FingerprintVersion, Intent, Request};
 use semel_core::canonical::to_canonical;
 use semel_core::ids::IdempotencyKey;
@@ -37,10 +39,10 @@ pub(crate) enum Expected {
 }
 
 /// Is what a caller sent beside its path.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Args {
-    /// Of the tools that take a path alone.
-    Path,
+    /// Of the tools that read.
+    Look(Box<Look>),
     /// Of `write_file`.
     Write {
         /// The whole new content.
@@ -199,6 +201,10 @@ pub(crate) fn understand(tool: Tool, arguments: Map<String, Value>) -> Result<Un
             let source = Place::read(values.bytes("source", "source_b64")?)?;
             move_said(&mut values)?.at(source)
         }
+        Tool::SearchFiles | Tool::Grep => {
+            let path = Place::read(values.bytes_or_root("path", "path_b64")?)?;
+            path_said(tool, &mut values)?.at(path)
+        }
         Tool::ReadFile
         | Tool::ListDirectory
         | Tool::GetFileInfo
@@ -261,7 +267,7 @@ impl Said {
 
     fn nothing() -> Self {
         Self {
-            args: Args::Path,
+            args: Args::Look(Box::new(Look::Info { digest: Flag::Unset })),
             place: Place::none(),
             canonical: Map::new(),
         }
@@ -352,13 +358,12 @@ fn path_said(tool: Tool, values: &mut Values) -> Result<Said, Refusal> {
                 .expecting(expected)
                 .with(Args::SetMode { mode, expected })
         }
-        Tool::ReadFile
-        | Tool::ListDirectory
-        | Tool::GetFileInfo
-        | Tool::ApplyPatch
-        | Tool::MoveFile
-        | Tool::GetReceipt
-        | Tool::Undo => Said::nothing(),
+        Tool::ReadFile => looks::file(values)?,
+        Tool::ListDirectory => looks::directory(values)?,
+        Tool::GetFileInfo => looks::info(values),
+        Tool::SearchFiles => looks::search(values)?,
+        Tool::Grep => looks::grep(values)?,
+        Tool::ApplyPatch | Tool::MoveFile | Tool::GetReceipt | Tool::Undo => Said::nothing(),
     })
 }
 
