@@ -554,7 +554,7 @@ fn what_may_not_be_read_is_counted() {
             .stderr(Stdio::null());
         command
     };
-    let Some(daemon) = Daemon::started(&mut run(&["serve", "--json", "--quiet"])) else {
+    let Some(daemon) = Daemon::started(&mut run(&["serve", "--json", "--quiet", "--listen", "127.0.0.1:0"])) else {
         skipped("no daemon can be started as another user here");
         return;
     };
