@@ -10,13 +10,15 @@
 //! # Shape
 //! Written by one version, these may be read by a later one:
 //!
-//!     claim          a symlink to `begun` or `never`; the first one made stays
-//!     shim           locked by the shim, as a process: the kernel names it
-//!     alive          locked by the shim and those between it and the command: one of them lives
-//!     stdout stderr  what the command wrote, each up to the cap; they grow while it runs
-//!     end.term       asks the shim to end the command; end.kill asks it to do so at once
-//!     bell           a FIFO on which the shim hears that it was asked
-//!     status.json    how it ended, once its whole process tree has ended
+//! ```text
+//! claim          a symlink to `begun` or `never`; the first one made stays
+//! shim           locked by the shim, as a process: the kernel names it
+//! alive          locked by the shim and those between it and the command: one of them lives
+//! stdout stderr  what the command wrote, each up to the cap; they grow while it runs
+//! end.term       asks the shim to end the command; end.kill asks it to do so at once
+//! bell           a FIFO on which the shim hears that it was asked
+//! status.json    how it ended, once its whole process tree has ended
+//! ```
 
 mod end;
 mod look;

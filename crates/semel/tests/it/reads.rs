@@ -523,6 +523,9 @@ fn names_and_lines_are_found() {
     assert_eq!((&files["truncated"], files.get("matches")), (&json!(true), None));
 }
 
+/// Starts a daemon with a TCP port.
+const SERVE: &[&str] = &["serve", "--json", "--quiet", "--listen", "127.0.0.1:0"];
+
 #[test]
 fn what_may_not_be_read_is_counted() {
     if !is_root() {
@@ -554,7 +557,7 @@ fn what_may_not_be_read_is_counted() {
             .stderr(Stdio::null());
         command
     };
-    let Some(daemon) = Daemon::started(&mut run(&["serve", "--json", "--quiet", "--listen", "127.0.0.1:0"])) else {
+    let Some(daemon) = Daemon::started(&mut run(SERVE)) else {
         skipped("no daemon can be started as another user here");
         return;
     };

@@ -432,32 +432,37 @@ fn who_stops_sending_is_answered_and_who_leaves_is_not_served() {
             let volume = home.open("job", "process");
             let bytes = post(&volume, "k", &length(&arguments("a")), &arguments("a"));
             let name = format!("{door} {point} {leaves}");
+            let under_way = || {
+                let status = home.admin("GET", "/v1/admin/status", &Value::Null);
+                status.body["in_flight"].as_u64().unwrap_or_default()
+            };
+            // Whoever leaves does so while the call pauses, and not before it came.
+            let comes = || {
+                wait_until(Duration::from_secs(20), || {
+                    under_way() > 0 || volume.tree.join("a").exists()
+                })
+            };
             if door == "tcp" {
                 let mut conn = daemon.conn();
                 conn.write(&bytes).unwrap();
                 conn.inner().shutdown(Shutdown::Write).unwrap();
-                if !leaves {
+                if leaves {
+                    assert!(comes(), "{name}");
+                } else {
                     assert_eq!(conn.receive("POST").expect(&name).status, 200, "{name}");
                 }
             } else {
                 let mut conn = home.app();
                 conn.write(&bytes).unwrap();
                 conn.inner().shutdown(Shutdown::Write).unwrap();
-                if !leaves {
+                if leaves {
+                    assert!(comes(), "{name}");
+                } else {
                     assert_eq!(conn.receive("POST").expect(&name).status, 200, "{name}");
                 }
             }
             // The pause ends, and with it the call; then nothing is under way.
-            let quiet = || {
-                let status = home.admin("GET", "/v1/admin/status", &Value::Null);
-                status.body["in_flight"] == 0
-            };
-            assert!(wait_until(Duration::from_secs(20), || volume
-                .tree
-                .join("a")
-                .exists()
-                || quiet()));
-            assert!(wait_until(Duration::from_secs(20), quiet));
+            assert!(wait_until(Duration::from_secs(20), || under_way() == 0));
             assert_eq!(volume.tree.join("a").exists(), happened, "{name}");
             let again = daemon
                 .conn()
