@@ -336,7 +336,9 @@ pub fn apply(prior: Option<Approval>, record: &Record) -> Result<Option<Approval
         | Record::AttemptJudged(_)
         | Record::CertificateConsumed(_)
         | Record::DraftSealed(_)
-        | Record::WorktreeRestored(_) => Ok(prior),
+        | Record::WorktreeRestored(_)
+        | Record::TokenIssued(_)
+        | Record::VolumeLifted { .. } => Ok(prior),
     }
 }
 

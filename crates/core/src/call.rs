@@ -40,6 +40,10 @@ pub struct Source {
     pub user_agent: Option<String>,
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
+    /// Who was at the other end: `tcp:ADDRESS:PORT`, or `unix:pid=PID,uid=UID`.
+    pub peer: Option<String>,
+    /// The revision of the MCP specification that it spoke.
+    pub mcp_era: Option<String>,
 }
 
 /// Is what is to be done, recorded before it is done.
@@ -107,6 +111,10 @@ pub struct Receipt {
     pub resolved: Option<Resolved>,
     /// Names a call under another key that asked for the very same, not long before.
     pub possible_duplicate_of: Option<ExecutionId>,
+    /// How long it took, from the call's arrival; not known of a call that recovery settled.
+    pub took_us: Option<u64>,
+    /// How much of it was waiting: for a path, or for the same call that ran already.
+    pub waited_us: Option<u64>,
 }
 
 /// Is the answer to a call.
@@ -148,6 +156,8 @@ pub struct Aborting {
     pub refusal: Option<Refusal>,
     /// Why, in words.
     pub why: String,
+    /// How many effects may have happened, the first ones; the others are known not to have.
+    pub begun: usize,
 }
 
 /// Marks a receipt that recovery wrote.
@@ -207,6 +217,8 @@ pub struct Note {
     pub source: Source,
     /// How long it took.
     pub took_us: u64,
+    /// How much of it was waiting: for a path, or for the same call that ran already.
+    pub waited_us: Option<u64>,
     /// When.
     pub at: UnixMs,
 }
@@ -225,6 +237,13 @@ pub enum Event {
         code: Code,
         /// And this finer reason.
         reason: Option<String>,
+    },
+    /// So many refusals left no note of their own since the last such note: noise is counted, sampled, bounded.
+    Suppressed {
+        /// With this code.
+        code: Code,
+        /// How many.
+        count: u64,
     },
 }
 
@@ -424,6 +443,8 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::VolumeOpened { .. }
         | Record::VolumeReady { .. }
         | Record::VolumeEnded { .. }
+        | Record::VolumeLifted { .. }
+        | Record::TokenIssued(_)
         | Record::VolumeDestroyed { .. }
         | Record::CallNoted(_)
         | Record::RunStarted(_)

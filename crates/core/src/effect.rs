@@ -96,6 +96,9 @@ pub struct Before {
     pub id: FileId,
     /// The digest of its content; `None` for what has none (a link, a directory), or above the bound for digests.
     pub sha256: Option<Sha256>,
+    /// The content that it has to have: an effect that takes another one out is undone. `None` where any will do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stated: Option<Sha256>,
     /// How many other names a file has; a replacement leaves them the old content.
     pub other_names: Option<u64>,
 }

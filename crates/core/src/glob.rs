@@ -1,300 +1,188 @@
-//! Glob patterns on bytes: the one matcher of ignore rules and of policies.
+//! Patterns for names and paths: `*`, `?`, `[…]`, `**`, `{a,b}`.
 //!
-//! It knows `*`, `?`, `[…]`, `**` and `\`; what a pattern is matched against, and what follows from a match, is the
-//! business of whoever asks.
+//! A pattern without a slash is matched against a name, at any depth; one with a slash against the whole path below
+//! where the search began. It does *not* walk, and knows no ignore file: [`crate::ignore`] reads those. Ignore rules
+//! and policies match with the [`Matcher`] below it, which has no alternatives.
 
-use crate::path::folded;
+mod matcher;
+#[cfg(test)]
+mod tests;
 
-/// Says whether a slash is a byte like any other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slash {
-    /// It divides names: `*`, `?` and sets stop at it, and only a `**` that is a whole name crosses it.
-    Divides,
-    /// It is a byte like any other.
-    Plain,
-}
+use crate::code::{Code, Refusal};
+use crate::path::shown;
+pub use matcher::{Matcher, Slash};
 
-/// Is a pattern, compiled.
+/// Is a compiled pattern.
+///
+/// # Shape
+/// `*` stands for any run of bytes without a slash, `?` for one such byte, `[a-c]`, `[!a]` and `[[:digit:]]` for one
+/// of a set, `**` as a whole component for any number of directories, `{a,b}` for either, `\` takes the next byte as
+/// it is. A leading `./` ties the pattern to where the search begins, a trailing `/` to directories.
+///
+/// # Limits
+/// 1,024 bytes; 64 alternatives; matching takes time proportional to pattern times text, whatever the pattern is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Glob {
-    tokens: Vec<Token>,
+pub struct Glob(Vec<Alternative>);
+
+/// Says whether letters of another case match, for ASCII.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    /// They do not.
+    Sensitive,
+    /// They do.
+    Insensitive,
 }
+
+/// Says what kind of entry is matched; some patterns match directories alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A directory itself, never a link to one.
+    Directory,
+    /// Anything else.
+    Other,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Alternative {
+    directories_only: bool,
+    /// Matched against the whole path, not the name alone.
+    whole_path: bool,
+    matcher: Matcher,
+}
+
+const LONGEST: usize = 1024;
+const ALTERNATIVES: usize = 64;
 
 impl Glob {
-    /// Compiles a pattern; `None` where it is malformed, which in git means that it never matches.
+    /// Compiles a pattern.
     ///
-    /// `**` crosses slashes only as a whole component; a `**` behind other text is a plain `*` here, as it is in
-    /// gitignore(5) and in git from 2.52 on (older ones crossed slashes for `text**/`).
+    /// # Errors
+    /// `bad_input` where it is empty, malformed, past the limits, absolute, or has a `..` component: such a pattern
+    /// would match nothing, in silence.
+    pub fn parse(text: &[u8], case: Case) -> Result<Self, Refusal> {
+        if text.len() > LONGEST {
+            return Err(bad(&text[..40], "a pattern has at most 1,024 bytes"));
+        }
+        let mut all = Vec::new();
+        expand(text, &mut all).map_err(|why| bad(text, why))?;
+        let compiled = all.iter().map(|one| alternative(one, case));
+        let compiled: Result<_, &str> = compiled.collect();
+        compiled.map(Self).map_err(|why| bad(text, why))
+    }
+
+    /// Says whether an entry matches, by its path below where the search began.
     #[must_use]
-    pub fn compile(pattern: &[u8], slash: Slash) -> Option<Self> {
-        compile(pattern, slash).map(|tokens| Self { tokens })
-    }
-
-    /// Says whether the pattern is the empty text.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
-    }
-
-    /// Matches the whole text, in time proportional to pattern times text whatever the pattern is.
-    #[must_use]
-    pub fn matches(&self, text: &[u8]) -> bool {
-        self.run(text).last().copied().unwrap_or(false)
-    }
-
-    /// Says whether any longer text that begins with this one could match; it may say so too often, never too seldom.
-    #[must_use]
-    pub fn could_match_beyond(&self, text: &[u8]) -> bool {
-        let mut reached = self.run(text);
-        let whole = reached.pop().unwrap_or(false);
-        let open = matches!(
-            self.tokens.last(),
-            Some(Token::Name | Token::Any | Token::Directories)
-        );
-        reached.contains(&true) || (whole && open)
-    }
-
-    /// Gives the pattern that matches texts once their names are folded: by case and by composition.
-    #[must_use]
-    pub fn folded(&self) -> Self {
-        let mut tokens = Vec::with_capacity(self.tokens.len());
-        let mut literal = Vec::new();
-        let flush = |literal: &mut Vec<u8>, tokens: &mut Vec<Token>| {
-            tokens.extend(folded(literal).into_iter().map(Token::Byte));
-            literal.clear();
-        };
-        for token in &self.tokens {
-            match token {
-                Token::Byte(byte) => literal.push(*byte),
-                Token::Set(set) => {
-                    flush(&mut literal, &mut tokens);
-                    tokens.push(Token::Set(Box::new(set.folded())));
-                }
-                other @ (Token::Name | Token::Any | Token::Directories) => {
-                    flush(&mut literal, &mut tokens);
-                    tokens.push(other.clone());
-                }
-            }
-        }
-        flush(&mut literal, &mut tokens);
-        Self { tokens }
-    }
-
-    /// Tells of each number of leading tokens whether they match the whole text.
-    fn run(&self, text: &[u8]) -> Vec<bool> {
-        let mut reached = vec![false; text.len() + 1];
-        reached[0] = true;
-        let mut ends = vec![reached[text.len()]];
-        for token in &self.tokens {
-            let mut next = vec![false; text.len() + 1];
-            let mut open = false;
-            for at in 0..=text.len() {
-                let before = at.checked_sub(1).map(|i| text[i]);
-                match token {
-                    Token::Byte(byte) => next[at] = before == Some(*byte) && reached[at - 1],
-                    Token::Set(set) => {
-                        next[at] = before.is_some_and(|b| set.holds[usize::from(b)]) && reached[at - 1];
-                    }
-                    Token::Name => {
-                        open = (open && before != Some(b'/')) || reached[at];
-                        next[at] = open;
-                    }
-                    Token::Any => {
-                        open |= reached[at];
-                        next[at] = open;
-                    }
-                    Token::Directories => {
-                        next[at] = reached[at] || (open && before == Some(b'/'));
-                        open |= reached[at];
-                    }
-                }
-            }
-            reached = next;
-            ends.push(reached[text.len()]);
-        }
-        ends
+    pub fn matches(&self, below: &[u8], entry: Entry) -> bool {
+        let name = below.rsplit(|b| *b == b'/').next().unwrap_or(below);
+        self.0.iter().any(|one| {
+            let fit = if one.whole_path { below } else { name };
+            (!one.directories_only || entry == Entry::Directory) && one.matcher.matches(fit)
+        })
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
-    Byte(u8),
-    /// One byte of a set.
-    Set(Box<Set>),
-    /// Any run of bytes without a slash.
-    Name,
-    /// Any run of bytes.
-    Any,
-    /// Nothing, or any run of bytes that ends in a slash.
-    Directories,
+fn bad(text: &[u8], why: &str) -> Refusal {
+    Refusal::new(Code::BadInput, why)
+        .reason("bad_pattern")
+        .name(shown(text))
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Set {
-    holds: [bool; 256],
-    written: Written,
-}
-
-/// Says how a set was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Written {
-    /// By what it holds.
-    Plain,
-    /// By what it does not hold.
-    Negated,
-}
-
-impl Set {
-    /// Gives the set for folded texts, which have no upper case: a letter is in where either case of it was written
-    /// in, and out where either was written out.
-    fn folded(&self) -> Self {
-        let mut folded = self.clone();
-        for upper in b'A'..=b'Z' {
-            let lower = usize::from(upper.to_ascii_lowercase());
-            let (one, other) = (self.holds[usize::from(upper)], self.holds[lower]);
-            folded.holds[lower] = match self.written {
-                Written::Plain => one || other,
-                Written::Negated => one && other,
-            };
-        }
-        folded
+fn alternative(text: &[u8], case: Case) -> Result<Alternative, &'static str> {
+    let tied = text.strip_prefix(b"./");
+    let body = tied.unwrap_or(text);
+    let directories_only = body.len() > 1 && body.ends_with(b"/") && !body.ends_with(b"\\/");
+    let body = if directories_only {
+        &body[..body.len() - 1]
+    } else {
+        body
+    };
+    if body.is_empty() {
+        return Err("a pattern is not empty");
     }
-}
-
-fn compile(pattern: &[u8], slash: Slash) -> Option<Vec<Token>> {
-    let anchored = slash == Slash::Divides;
-    let mut tokens = Vec::new();
-    let mut at = 0;
-    while at < pattern.len() {
-        match pattern[at] {
-            b'\\' => {
-                tokens.push(Token::Byte(*pattern.get(at + 1)?));
-                at += 2;
-            }
-            b'?' => {
-                let mut set = Set {
-                    holds: [true; 256],
-                    written: Written::Negated,
-                };
-                set.holds[usize::from(b'/')] = !anchored;
-                tokens.push(Token::Set(Box::new(set)));
-                at += 1;
-            }
-            b'*' => {
-                let stars = pattern[at..].iter().take_while(|b| **b == b'*').count();
-                let rest = &pattern[at + stars..];
-                let whole = stars > 1
-                    && (at == 0 || pattern[at - 1] == b'/')
-                    && (rest.is_empty() || rest.starts_with(b"/") || rest.starts_with(b"\\/"));
-                at += stars;
-                tokens.push(match (anchored, whole) {
-                    (false, _) => Token::Any,
-                    (true, false) => Token::Name,
-                    (true, true) if rest.starts_with(b"/") => {
-                        at += 1;
-                        Token::Directories
-                    }
-                    (true, true) => Token::Any,
-                });
-            }
-            b'[' => {
-                let (mut set, next) = class(pattern, at + 1)?;
-                if anchored {
-                    set.holds[usize::from(b'/')] = false;
-                }
-                tokens.push(Token::Set(Box::new(set)));
-                at = next;
-            }
-            byte => {
-                tokens.push(Token::Byte(byte));
-                at += 1;
-            }
-        }
+    if body.starts_with(b"/") {
+        return Err("a pattern is not absolute; ./ ties it to where the search begins");
     }
-    Some(tokens)
-}
-
-/// Parses a bracket expression from behind its `[`; gives the set and the place behind its `]`.
-fn class(pattern: &[u8], mut at: usize) -> Option<(Set, usize)> {
-    let mut set = [false; 256];
-    let negated = matches!(pattern.get(at), Some(b'!' | b'^'));
-    at += usize::from(negated);
-    let mut before: Option<u8> = None;
-    let mut first = true;
-    loop {
-        let byte = *pattern.get(at)?;
-        if byte == b']' && !first {
-            break;
-        }
-        first = false;
-        let next = pattern.get(at + 1).copied();
-        match (byte, before, next) {
-            (b'\\', _, _) => {
-                let escaped = next?;
-                set[usize::from(escaped)] = true;
-                before = Some(escaped);
-                at += 2;
-            }
-            (b'-', Some(low), Some(high)) if high != b']' => {
-                at += 1;
-                let mut high = high;
-                if high == b'\\' {
-                    at += 1;
-                    high = *pattern.get(at)?;
-                }
-                for b in low..=high {
-                    set[usize::from(b)] = true;
-                }
-                before = None;
-                at += 1;
-            }
-            (b'[', _, Some(b':')) => {
-                let name = at + 2;
-                let close = name + pattern[name..].iter().position(|b| *b == b']')?;
-                if close > name && pattern[close - 1] == b':' {
-                    let member = named(&pattern[name..close - 1])?;
-                    for b in 0..=127_u8 {
-                        set[usize::from(b)] |= member(b);
-                    }
-                    before = None;
-                    at = close + 1;
-                } else {
-                    set[usize::from(b'[')] = true;
-                    before = Some(b'[');
-                    at += 1;
-                }
-            }
-            _ => {
-                set[usize::from(byte)] = true;
-                before = Some(byte);
-                at += 1;
-            }
-        }
+    if body
+        .split(|b| *b == b'/')
+        .any(|part| matches!(part, b".." | b"." | b""))
+    {
+        return Err("no path has such a component: .., . or an empty one");
     }
-    if negated {
-        for member in &mut set {
-            *member = !*member;
-        }
-    }
-    let written = if negated { Written::Negated } else { Written::Plain };
-    Some((Set { holds: set, written }, at + 1))
-}
-
-/// Finds a named class, with the members that git's own character table gives it.
-fn named(name: &[u8]) -> Option<fn(u8) -> bool> {
-    Some(match name {
-        b"alnum" => |b| b.is_ascii_alphanumeric(),
-        b"alpha" => |b| b.is_ascii_alphabetic(),
-        b"blank" => |b| b == b' ' || b == b'\t',
-        b"cntrl" => |b| b.is_ascii_control(),
-        b"digit" => |b| b.is_ascii_digit(),
-        b"graph" => |b| b.is_ascii_graphic(),
-        b"lower" => |b| b.is_ascii_lowercase(),
-        b"print" => |b| b.is_ascii_graphic() || b == b' ',
-        b"punct" => |b| b.is_ascii_punctuation(),
-        b"space" => |b| matches!(b, b' ' | b'\t' | b'\n' | b'\r'),
-        b"upper" => |b| b.is_ascii_uppercase(),
-        b"xdigit" => |b| b.is_ascii_hexdigit(),
-        _ => return None,
+    let matcher =
+        Matcher::compile(body, Slash::Divides).ok_or("a [ is not closed, or a \\ stands at the end")?;
+    Ok(Alternative {
+        directories_only,
+        whole_path: tied.is_some() || body.contains(&b'/'),
+        matcher: match case {
+            Case::Sensitive => matcher,
+            Case::Insensitive => matcher.either_case(),
+        },
     })
+}
+
+/// Writes a pattern with `{a,b}` out as all that it stands for.
+fn expand(text: &[u8], all: &mut Vec<Vec<u8>>) -> Result<(), &'static str> {
+    let mut todo = vec![text.to_vec()];
+    while let Some(text) = todo.pop() {
+        if all.len() + todo.len() >= ALTERNATIVES {
+            return Err("a pattern stands for at most 64 alternatives");
+        }
+        let Some(Braces { open, close, commas }) = braces(&text)? else {
+            all.push(text);
+            continue;
+        };
+        let ends = commas.iter().copied().chain([close]);
+        let starts = std::iter::once(open).chain(commas.iter().copied());
+        let parts: Vec<Vec<u8>> = starts
+            .zip(ends)
+            .map(|(start, end)| [&text[..open], &text[start + 1..end], &text[close + 1..]].concat())
+            .collect();
+        todo.extend(parts.into_iter().rev());
+    }
+    Ok(())
+}
+
+/// Is a group of alternatives: where its braces and the commas between them stand.
+struct Braces {
+    open: usize,
+    close: usize,
+    commas: Vec<usize>,
+}
+
+/// Finds the first group of alternatives.
+fn braces(text: &[u8]) -> Result<Option<Braces>, &'static str> {
+    let (mut open, mut depth, mut commas) = (None, 0_usize, Vec::new());
+    let mut at = 0;
+    while at < text.len() {
+        match text[at] {
+            b'\\' => at += 1,
+            b'[' => {
+                // What a bracket expression holds is no brace; an open one is told where it is compiled.
+                if let Some(next) = matcher::class_end(text, at + 1) {
+                    at = next - 1;
+                }
+            }
+            b'{' => {
+                open.get_or_insert(at);
+                depth += 1;
+            }
+            b',' if depth == 1 => commas.push(at),
+            b'}' if depth > 0 => {
+                depth -= 1;
+                if let (0, Some(open)) = (depth, open) {
+                    return Ok(Some(Braces {
+                        open,
+                        close: at,
+                        commas,
+                    }));
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    match open {
+        Some(_) => Err("a { is not closed; \\{ is the brace itself"),
+        None => Ok(None),
+    }
 }

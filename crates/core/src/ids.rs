@@ -146,6 +146,16 @@ text_id! {
     FileId, file_id_shape
 }
 
+impl Principal {
+    /// Says whether it is another one, or a part of it: `job:x/reader` is a part of `job:x`.
+    #[must_use]
+    pub fn is_part_of(&self, other: &Principal) -> bool {
+        self.0
+            .strip_prefix(other.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
 fn file_id_shape(text: &str) -> Result<(), Refusal> {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b":._-".contains(&b);
     if (1..=512).contains(&text.len()) && text.bytes().all(inner) {

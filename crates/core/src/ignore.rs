@@ -4,7 +4,7 @@
 //! not know which paths are tracked (a tracked path is never ignored: that is the walker's rule). Excludes that
 //! are not part of a commit (`info/exclude`, a person's own file) play no part.
 
-use crate::glob::{Glob, Slash};
+use crate::glob::{Matcher, Slash};
 use crate::path::RelPath;
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ struct Pattern {
     directories_only: bool,
     /// The pattern holds a slash, so that it is matched against the path below its file, not against a name.
     anchored: bool,
-    glob: Glob,
+    glob: Matcher,
 }
 
 impl Pattern {
@@ -123,7 +123,7 @@ fn line(line: &[u8]) -> Option<Pattern> {
         body = body.strip_prefix(b"/").unwrap_or(body);
     }
     let slash = if anchored { Slash::Divides } else { Slash::Plain };
-    let glob = Glob::compile(body, slash)?;
+    let glob = Matcher::compile(body, slash)?;
     (!glob.is_empty()).then_some(Pattern {
         negative,
         directories_only,

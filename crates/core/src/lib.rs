@@ -5,9 +5,11 @@
 
 pub mod approval;
 pub mod attempt;
+pub mod audit;
 pub mod call;
 pub mod canonical;
 pub mod certificate;
+pub mod checkpoint;
 pub mod code;
 pub mod confinement;
 pub mod digest;
@@ -20,8 +22,10 @@ pub mod ignore;
 pub mod install;
 pub mod installer;
 pub mod job;
+pub mod key_header;
 pub mod lockset;
 pub mod manifest;
+pub mod noise;
 pub mod patch;
 pub mod path;
 pub mod pipeline;

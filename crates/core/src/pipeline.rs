@@ -225,6 +225,8 @@ pub fn apply(prior: Option<Run>, record: &Record) -> Result<Option<Run>, Illegal
         | Record::VolumeOpened { .. }
         | Record::VolumeReady { .. }
         | Record::VolumeEnded { .. }
+        | Record::VolumeLifted { .. }
+        | Record::TokenIssued(_)
         | Record::VolumeDestroyed { .. }
         | Record::CallIntended(_)
         | Record::CallReceipted { .. }

@@ -4,7 +4,7 @@
 //! The text comes from the operator's configuration; reading it is the caller's.
 
 use crate::code::{Code, Refusal};
-use crate::glob::{Glob, Slash};
+use crate::glob::{Matcher, Slash};
 use crate::job::Span;
 use crate::path::{RelPath, folded};
 use crate::volume::Role;
@@ -127,9 +127,9 @@ impl TryFrom<String> for ToolSet {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct PathGlob {
-    exact: Glob,
+    exact: Matcher,
     /// Matches folded paths: on a filesystem that folds names, one file has many spellings.
-    folded: Glob,
+    folded: Matcher,
     /// One of its names is `.git`: it is meant for what belongs to git.
     names_git: bool,
 }
@@ -154,7 +154,7 @@ impl TryFrom<String> for PathGlob {
                 "a path has no empty name, no . and no .., and does not end in a slash",
             ));
         }
-        let exact = Glob::compile(pattern.as_bytes(), Slash::Divides)
+        let exact = Matcher::compile(pattern.as_bytes(), Slash::Divides)
             .ok_or_else(|| wrong("the pattern is not whole: a [ without its ], or a \\ at the end"))?;
         Ok(Self {
             folded: exact.folded(),

@@ -12,7 +12,7 @@ use crate::ids::{
     VolumeIdentity,
 };
 use crate::pipeline::{NewRun, RunEnd, Stage};
-use crate::volume::{Durability, End, NewVolume};
+use crate::volume::{Durability, End, NewToken, NewVolume};
 use serde::{Deserialize, Serialize};
 
 /// Is one entry of the journal.
@@ -60,6 +60,15 @@ pub enum Record {
         generation: Generation,
         /// How.
         end: End,
+        /// When.
+        at: UnixMs,
+    },
+    /// A token gave out another one.
+    TokenIssued(Box<NewToken>),
+    /// The mark of a volume that was dirty for an unknown outcome alone is lifted: a person settled all of them.
+    VolumeLifted {
+        /// Which volume.
+        generation: Generation,
         /// When.
         at: UnixMs,
     },
@@ -232,7 +241,9 @@ pub struct Restoration {
 /// Says when a record has to be on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sync {
-    /// Whenever the store syncs next; a power cut may lose it.
+    /// Whenever the store syncs for another reason: it asks for no sync of its own. A power cut may lose it.
+    Whenever,
+    /// Soon, without anyone waiting; a power cut may lose it.
     Later,
     /// Before anyone is told.
     Now,
@@ -246,6 +257,7 @@ impl Record {
             Record::DaemonStarted { at, .. }
             | Record::VolumeReady { at, .. }
             | Record::VolumeEnded { at, .. }
+            | Record::VolumeLifted { at, .. }
             | Record::VolumeDestroyed { at, .. }
             | Record::CallAborting { at, .. }
             | Record::CallFreed { at, .. }
@@ -253,6 +265,7 @@ impl Record {
             | Record::RunStaged { at, .. }
             | Record::RunEnded { at, .. } => *at,
             Record::VolumeOpened { new, .. } => new.at,
+            Record::TokenIssued(new) => new.at,
             Record::CallIntended(intent) => intent.at,
             Record::CallReceipted { receipt, .. } => receipt.at,
             Record::CallNoted(note) => note.at,
@@ -270,7 +283,8 @@ impl Record {
     ///
     /// # Durability
     /// Records of calls in a volume of durability `process` survive the death of the process without a sync,
-    /// since another boot makes the generation dirty and retires its keys. Notes have no effect to protect.
+    /// since another boot makes the generation dirty and retires its keys. Notes have no effect to protect: replays,
+    /// reads and refusals cost no sync at all, not even later.
     #[must_use]
     pub fn sync(&self, call: Durability) -> Sync {
         match self {
@@ -282,11 +296,14 @@ impl Record {
                 Durability::Process => Sync::Later,
                 Durability::Power | Durability::PowerBestEffort => Sync::Now,
             },
-            Record::CallNoted(_) | Record::WorktreeRestored(_) => Sync::Later,
+            Record::CallNoted(_) => Sync::Whenever,
+            Record::WorktreeRestored(_) => Sync::Later,
             Record::DaemonStarted { .. }
             | Record::VolumeOpened { .. }
             | Record::VolumeReady { .. }
             | Record::VolumeEnded { .. }
+            | Record::VolumeLifted { .. }
+            | Record::TokenIssued(_)
             | Record::VolumeDestroyed { .. }
             | Record::RunStarted(_)
             | Record::RunStaged { .. }

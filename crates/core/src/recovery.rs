@@ -4,7 +4,8 @@
 //! it plans has no new effect on any file that an agent can name: a call that was half done is taken back.
 
 use crate::call::{Aborting, Intent};
-use crate::effect::Effect;
+use crate::digest::Sha256;
+use crate::effect::{Before, Effect};
 use crate::ids::FileId;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,8 @@ pub struct Observation {
     pub destination: Option<FileId>,
     /// The permissions of what the path names now.
     pub mode: Option<u32>,
+    /// The digest of the pre-image, in `staging/` or `trash/`, where its content was stated.
+    pub kept: Option<Sha256>,
 }
 
 /// Says in which boot the intent was recorded.
@@ -43,6 +46,8 @@ pub enum Tidy {
     DropStaged,
     /// What is staged is dropped, and the second name in `trash/` of what it was to replace.
     DropBoth,
+    /// The second names in `staging/` and `trash/` of what has a name in the tree are dropped.
+    DropNames,
     /// The pre-image, exchanged out into `staging/`, goes to `trash/`.
     KeepPreImage,
 }
@@ -64,12 +69,13 @@ pub enum Resolution {
         /// What is tidied, effect by effect.
         tidy: Vec<Tidy>,
     },
-    /// The first effects happened, and are taken back, the last first; then it is looked at again.
+    /// The first effects happened, the last of them maybe by half, and are taken back, the last first; then it is looked
+    /// at again.
     RollBack {
         /// The evidence, in words.
         evidence: String,
-        /// How many happened.
-        happened: usize,
+        /// How many.
+        begun: usize,
     },
     /// It cannot be told; nothing is touched.
     Unknown {
@@ -82,6 +88,8 @@ pub enum Resolution {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
     Happened(&'static str, Tidy),
+    /// It began, and is not whole, or took out what it must not: it is taken back.
+    Halfway(&'static str),
     Never(&'static str, Tidy),
     Unknown(&'static str),
 }
@@ -92,42 +100,63 @@ pub fn resolve(intent: &Intent, aborting: Option<&Aborting>, seen: &[Observation
     if seen.len() != intent.effects.len() {
         return unknown("not every effect was looked at");
     }
+    // What is not known to be untouched; beyond it, names are other processes' matter.
+    let open = aborting.map_or(seen.len(), |aborting| aborting.begun);
     let mut fates = Vec::with_capacity(seen.len());
-    for (effect, seen) in intent.effects.iter().zip(seen) {
+    for (n, (effect, seen)) in intent.effects.iter().zip(seen).enumerate() {
         match fate(effect, seen, boot) {
+            _ if n >= open => fates.push(Fate::Never(
+                "it was known not to have happened",
+                untouched(effect, seen),
+            )),
             Fate::Unknown(evidence) => return unknown(evidence),
             known => fates.push(known),
         }
     }
-    let happened = fates
+    let whole = |fate: &&Fate| matches!(fate, Fate::Happened(..));
+    let happened = fates.iter().take_while(whole).count();
+    let halfway = matches!(fates.get(happened), Some(Fate::Halfway(_)));
+    let begun = happened + usize::from(halfway);
+    if !fates
         .iter()
-        .take_while(|fate| matches!(fate, Fate::Happened(..)))
-        .count();
-    let all = fates
-        .iter()
-        .filter(|fate| matches!(fate, Fate::Happened(..)))
-        .count();
-    if happened != all {
+        .skip(begun)
+        .all(|fate| matches!(fate, Fate::Never(..)))
+    {
         return unknown("a later effect happened, but an earlier one did not");
     }
     let tidy = fates
         .iter()
         .map(|fate| match fate {
             Fate::Happened(_, tidy) | Fate::Never(_, tidy) => *tidy,
-            Fate::Unknown(_) => Tidy::Nothing,
+            Fate::Halfway(_) | Fate::Unknown(_) => Tidy::Nothing,
         })
         .collect();
     let evidence = match &fates[..] {
         [] => "there was nothing to do".to_owned(),
-        [Fate::Happened(why, _) | Fate::Never(why, _) | Fate::Unknown(why)] => (*why).to_owned(),
+        [Fate::Happened(why, _) | Fate::Never(why, _) | Fate::Halfway(why) | Fate::Unknown(why)] => {
+            (*why).to_owned()
+        }
         many => format!("{happened} of {} effects happened", many.len()),
     };
     if happened == fates.len() && aborting.is_none() {
         Resolution::Happened { evidence, tidy }
-    } else if happened == 0 {
+    } else if begun == 0 {
         Resolution::NeverHappened { evidence, tidy }
     } else {
-        Resolution::RollBack { evidence, happened }
+        Resolution::RollBack { evidence, begun }
+    }
+}
+
+/// Says what is tidied of an effect that is known not to have happened.
+fn untouched(effect: &Effect, seen: &Observation) -> Tidy {
+    match effect {
+        Effect::Install { staged, .. } if seen.staged.as_ref() == Some(staged) => Tidy::DropStaged,
+        Effect::Install { .. }
+        | Effect::Remove { .. }
+        | Effect::RemoveEmpty { .. }
+        | Effect::Move { .. }
+        | Effect::Restore { .. }
+        | Effect::SetMode { .. } => Tidy::Nothing,
     }
 }
 
@@ -145,34 +174,23 @@ fn unknown(evidence: &str) -> Resolution {
 fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
     match effect {
         Effect::Install { staged, before, .. } => {
-            let before = before.as_ref().map(|b| &b.id);
-            agreed(install(staged, before, seen), seen, (before, Some(staged)), boot)
+            let sides = (before.as_ref().map(|b| &b.id), Some(staged));
+            agreed(install(staged, before.as_ref(), seen), seen, sides, boot)
         }
-        Effect::Remove { before, .. } => {
-            agreed(remove(&before.id, seen), seen, (Some(&before.id), None), boot)
-        }
+        Effect::Remove { before, .. } => agreed(remove(before, seen), seen, (Some(&before.id), None), boot),
         Effect::RemoveEmpty { id, .. } => match &seen.target {
             None => Fate::Happened("the empty directory is gone", Tidy::Nothing),
             Some(there) if there == id => Fate::Never("the empty directory is still there", Tidy::Nothing),
             Some(_) => Fate::Unknown("something else stands where the empty directory stood"),
         },
-        Effect::Move { what, .. } => {
-            let here = seen.target.as_ref() == Some(&what.id);
-            let there = seen.destination.as_ref() == Some(&what.id);
-            match (here, there) {
-                (false, true) => Fate::Happened("it lies at its destination", Tidy::Nothing),
-                (true, false) => Fate::Never("it lies at its source", Tidy::Nothing),
-                (true, true) => Fate::Unknown("it has both names"),
-                (false, false) => Fate::Unknown("it has neither name"),
-            }
-        }
+        Effect::Move { what, .. } => moved(&what.id, seen),
         Effect::Restore { what, .. } => {
             let named = seen.target.as_ref() == Some(&what.id);
             let fate = match &seen.trashed {
                 None => Fate::Happened("it left trash for a name that was free", Tidy::Nothing),
                 // Only where the filesystem renames by a second name.
                 Some(there) if *there == what.id && named => {
-                    Fate::Happened("it has its name again", Tidy::Nothing)
+                    Fate::Happened("it has its name again", Tidy::DropNames)
                 }
                 Some(there) if *there == what.id => Fate::Never("it still lies in trash", Tidy::Nothing),
                 Some(_) => Fate::Unknown("trash holds another file than the one that was kept"),
@@ -193,26 +211,43 @@ fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
     }
 }
 
-fn install(staged: &FileId, before: Option<&FileId>, seen: &Observation) -> Fate {
+/// Says whether what came out is what was to come out.
+fn as_stated(before: &Before, seen: &Observation) -> bool {
+    before.stated.is_none() || before.stated == seen.kept
+}
+
+const OTHER_CAME_OUT: &str = "what came out is not what was read: another process was faster";
+
+fn install(staged: &FileId, before: Option<&Before>, seen: &Observation) -> Fate {
+    let is_old = |id: &FileId| before.is_some_and(|before| before.id == *id);
+    let took_place = seen.target.as_ref() == Some(staged);
     match (&seen.staged, &seen.trashed) {
-        // Only where the filesystem renames by a second name.
-        (Some(there), None)
-            if there == staged && before.is_none() && seen.target.as_ref() == Some(staged) =>
-        {
+        // Where the filesystem renames by a second name, the staged file keeps its first one for a moment.
+        (Some(there), None) if there == staged && before.is_none() && took_place => {
             Fate::Happened("the staged file has its name, too", Tidy::DropStaged)
         }
-        (Some(there), Some(linked)) if there == staged && Some(linked) == before => {
+        (Some(there), Some(_)) if there == staged && before.is_some() && took_place => {
+            Fate::Halfway("the staged file has two names, and the pre-image lies in trash")
+        }
+        (Some(there), Some(_)) if there == staged && before.is_some() => {
             Fate::Never("the staged file still lies in staging", Tidy::DropBoth)
         }
         (Some(there), None) if there == staged => {
             Fate::Never("the staged file still lies in staging", Tidy::DropStaged)
         }
-        (Some(there), None) if Some(there) == before => {
-            Fate::Happened("the pre-image lies in staging", Tidy::KeepPreImage)
-        }
-        (None, Some(there)) if Some(there) == before => {
-            Fate::Happened("the pre-image lies in trash", Tidy::Nothing)
-        }
+        (Some(there), None) => match before {
+            Some(before) if before.id == *there && as_stated(before, seen) => {
+                Fate::Happened("the pre-image lies in staging", Tidy::KeepPreImage)
+            }
+            Some(_) => Fate::Halfway(OTHER_CAME_OUT),
+            None => Fate::Unknown("staging holds another file than the one that was staged"),
+        },
+        (None, Some(there)) if is_old(there) => match before {
+            Some(before) if as_stated(before, seen) => {
+                Fate::Happened("the pre-image lies in trash", Tidy::Nothing)
+            }
+            Some(_) | None => Fate::Halfway(OTHER_CAME_OUT),
+        },
         (None, None) if before.is_none() => Fate::Happened(
             "the staged file left staging for a name that was free",
             Tidy::Nothing,
@@ -221,11 +256,39 @@ fn install(staged: &FileId, before: Option<&FileId>, seen: &Observation) -> Fate
     }
 }
 
-fn remove(target: &FileId, seen: &Observation) -> Fate {
+fn remove(before: &Before, seen: &Observation) -> Fate {
     match &seen.trashed {
-        Some(there) if there == target => Fate::Happened("the removed file lies in trash", Tidy::Nothing),
+        Some(there) if *there == before.id && as_stated(before, seen) => {
+            Fate::Happened("the removed file lies in trash", Tidy::Nothing)
+        }
         None => Fate::Never("trash holds nothing of this execution", Tidy::Nothing),
-        Some(_) => Fate::Unknown("trash holds another file than the one that was to be removed"),
+        Some(_) => Fate::Halfway(OTHER_CAME_OUT),
+    }
+}
+
+/// Decides what became of a move, by the two names alone; `staging/` and `trash/` hold second names only where the
+/// filesystem renames by them.
+fn moved(what: &FileId, seen: &Observation) -> Fate {
+    let (here, there) = (
+        seen.target.as_ref() == Some(what),
+        seen.destination.as_ref() == Some(what),
+    );
+    let second = seen.trashed.as_ref() == Some(what);
+    match &seen.staged {
+        Some(taken) if taken != what => return Fate::Halfway(OTHER_CAME_OUT),
+        Some(_) | None => {}
+    }
+    let tidy = if second || seen.staged.is_some() {
+        Tidy::DropNames
+    } else {
+        Tidy::Nothing
+    };
+    match (here, there) {
+        (false, true) => Fate::Happened("it lies at its destination", tidy),
+        (true, false) => Fate::Never("it lies at its source", tidy),
+        (true, true) if second => Fate::Halfway("it has both names, and a third in trash"),
+        (true, true) => Fate::Unknown("it has both names"),
+        (false, false) => Fate::Unknown("it has neither name"),
     }
 }
 
@@ -238,7 +301,7 @@ fn agreed(
 ) -> Fate {
     let named = match (&fate, boot) {
         (_, Boot::Same) | (Fate::Unknown(_), Boot::Other) => return fate,
-        (Fate::Happened(..), Boot::Other) => after,
+        (Fate::Happened(..) | Fate::Halfway(_), Boot::Other) => after,
         (Fate::Never(..), Boot::Other) => before,
     };
     if seen.target.as_ref() == named {

@@ -16,7 +16,7 @@ use crate::path::RelPath;
 use crate::pipeline::{NewRun, RunEnd, Stage};
 use crate::policy::{Holds, Tree};
 use crate::record::{Consumption, Judgement, Record, Restoration, Sealing};
-use crate::volume::{Durability, End, NewVolume, Role};
+use crate::volume::{Durability, End, NewToken, NewVolume, Role, Tools};
 use proptest::prelude::*;
 
 fn seed(n: u8) -> Seed {
@@ -55,6 +55,7 @@ pub(crate) fn before(n: u8) -> Before {
     Before {
         id: file(n),
         sha256: (!n.is_multiple_of(3)).then(|| Sha256::of(&[n])),
+        stated: n.is_multiple_of(7).then(|| Sha256::of(&[n])),
         other_names: n.is_multiple_of(5).then_some(2),
     }
 }
@@ -132,6 +133,8 @@ pub(crate) fn intent(key_: u8, execution_: u8, body: u8) -> Intent {
             door: "http".to_owned(),
             user_agent: body.is_multiple_of(2).then(|| "a \"b\" \u{fffd}".to_owned()),
             traceparent: None,
+            peer: body.is_multiple_of(3).then(|| "tcp:127.0.0.1:40112".to_owned()),
+            mcp_era: None,
         },
         at: UnixMs(u64::from(body)),
     }
@@ -152,6 +155,8 @@ pub(crate) fn receipt(n: u8) -> Receipt {
         }),
         resolved: None,
         possible_duplicate_of: n.is_multiple_of(7).then(|| execution(n)),
+        took_us: n.is_multiple_of(3).then_some(u64::from(n)),
+        waited_us: n.is_multiple_of(3).then_some(0),
     }
 }
 
@@ -228,9 +233,13 @@ pub(crate) fn new_run(n: u8) -> NewRun {
 }
 
 fn note(n: u8) -> Note {
-    let event = match n % 3 {
+    let event = match n % 4 {
         0 => Event::Replayed,
         1 => Event::Read,
+        2 => Event::Suppressed {
+            code: refusal(n).code,
+            count: u64::from(n),
+        },
         _ => Event::Refused {
             code: refusal(n).code,
             reason: refusal(n).reason,
@@ -249,12 +258,13 @@ fn note(n: u8) -> Note {
         execution_id: known.then(|| execution(n)),
         source: Source::default(),
         took_us: u64::MAX,
+        waited_us: known.then_some(1),
         at: UnixMs(u64::from(n)),
     }
 }
 
 /// How many kinds of records there are.
-pub(crate) const KINDS: u8 = 20;
+pub(crate) const KINDS: u8 = 22;
 
 /// Makes a record of each kind.
 pub(crate) fn record(kind: u8, n: u8) -> Record {
@@ -316,10 +326,38 @@ pub(crate) fn record(kind: u8, n: u8) -> Record {
             aborting: Aborting {
                 refusal: n.is_multiple_of(2).then(|| refusal(n)),
                 why,
+                begun: usize::from(n),
             },
             at,
         },
         _ => later_record(kind % KINDS, n),
+    }
+}
+
+fn new_token(n: u8) -> NewToken {
+    NewToken {
+        generation: generation(n),
+        parent_sha256: Sha256::of(b"parent"),
+        token_sha256: Sha256::of(&[n]),
+        principal: Principal::parse("agent:1/reader").unwrap(),
+        tools: if n.is_multiple_of(2) {
+            Tools::All
+        } else {
+            Tools::Only(["read_file".to_owned()].into())
+        },
+        at: UnixMs(u64::from(n)),
+    }
+}
+
+fn decided(n: u8) -> Record {
+    let decision = if n.is_multiple_of(2) {
+        Verdict::Approve
+    } else {
+        Verdict::Deny
+    };
+    Record::ApprovalDecided {
+        approval_id: approval(n),
+        ruling: ruling(n, decision),
     }
 }
 
@@ -369,18 +407,13 @@ fn later_record(kind: u8, n: u8) -> Record {
             entries: 3,
             at,
         })),
-        18 => Record::ApprovalAsked(Box::new(question(n))),
-        19 => Record::ApprovalDecided {
-            approval_id: approval(n),
-            ruling: ruling(
-                n,
-                if n.is_multiple_of(2) {
-                    Verdict::Approve
-                } else {
-                    Verdict::Deny
-                },
-            ),
+        18 => Record::TokenIssued(Box::new(new_token(n))),
+        17 => Record::VolumeLifted {
+            generation: generation(n),
+            at,
         },
+        20 => Record::ApprovalAsked(Box::new(question(n))),
+        21 => decided(n),
         _ => Record::WorktreeRestored(Restoration {
             job: None,
             tree: "7".to_owned(),

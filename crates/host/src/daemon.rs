@@ -135,6 +135,24 @@ impl StateRoot {
         Ok(())
     }
 
+    /// Lists the names of its entries, in order; a name that is not UTF-8 is none of ours, and left out.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let fail = |e| Error::io("list", &self.path, e);
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.dir).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            match entry.file_name().to_str() {
+                Ok("." | "..") | Err(_) => {}
+                Ok(name) => names.push(name.to_owned()),
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
     /// Opens a new, empty file (mode 0600) to write into, in place of an older one.
     ///
     /// # Errors
@@ -245,6 +263,9 @@ pub fn spawn_detached(program: &Path, args: &[std::ffi::OsString], log: OwnedFd)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::from(log));
+    for name in crate::supervisor::VARIABLES {
+        command.env_remove(name);
+    }
     #[expect(unsafe_code, reason = "a new session can only be had between fork and exec")]
     // SAFETY: setsid is async-signal-safe, and the closure allocates nothing.
     unsafe {
@@ -331,6 +352,30 @@ pub fn crash() {
     }
 }
 
+/// Puts a file down and waits until somebody takes it away: by it a test holds a call at a point.
+///
+/// # Errors
+/// `io_failed` where the file cannot be put down; nothing waits then.
+pub fn hold(path: &Path) -> Result<()> {
+    std::fs::write(path, b"").map_err(|e| Error::io("put down", path, e))?;
+    while path.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Adds a line to a file: by it a test hears what a call comes to.
+///
+/// # Errors
+/// `io_failed`.
+pub fn tell(path: &Path, line: &str) -> Result<()> {
+    use std::io::Write as _;
+    let mut options = std::fs::OpenOptions::new();
+    let told = options.append(true).create(true).open(path);
+    told.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
+        .map_err(|e| Error::io("write", path, e))
+}
+
 fn wrong(why: &str, path: &Path) -> Error {
     Refusal::new(Code::BadConfig, why)
         .name(path.display().to_string())
@@ -356,7 +401,7 @@ mod tests {
         root.replace("f", b"two", Keep::Unsynced).unwrap();
         assert_eq!(root.read("f", 10).unwrap().as_deref(), Some(b"two".as_slice()));
         assert_eq!(root.read("f", 2).unwrap_err().code(), Code::UnknownState);
-        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1);
+        assert_eq!(root.names().unwrap(), ["f"]);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o770)).unwrap();
         assert_eq!(StateRoot::make(&path).unwrap_err().code(), Code::BadConfig);
     }

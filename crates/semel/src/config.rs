@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct File {
     /// The state root.
     pub(crate) state: Option<PathBuf>,
-    /// Where the app listener listens: `127.0.0.1:PORT`.
+    /// Where the app listener listens on TCP, such as `127.0.0.1:7600`; it always listens on its Unix socket.
     pub(crate) listen: Option<String>,
     /// Where the probe listener listens.
     pub(crate) probe: Option<String>,
@@ -56,8 +56,8 @@ pub(crate) struct Fetch {
 pub(crate) struct Config {
     /// The state root, absolute.
     pub(crate) state: PathBuf,
-    /// Where the app listener listens.
-    pub(crate) listen: String,
+    /// Where the app listener listens on TCP, from the start.
+    pub(crate) listen: Option<String>,
     /// Where the probe listener listens.
     pub(crate) probe: String,
     /// What reaches the fetch stage.
@@ -145,6 +145,35 @@ pub(crate) fn job_access() -> (Option<String>, Option<String>) {
     (text("SEMEL_URL"), text("SEMEL_TOKEN"))
 }
 
+/// Is what a service manager says to the process that it started, and to no other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Supervisor {
+    /// Where it wants to hear of the daemon.
+    pub(crate) notify: Option<OsString>,
+    /// How often it wants a sign of life, in microseconds, and from which process.
+    pub(crate) watchdog: Option<OsString>,
+    /// See [`Self::watchdog`].
+    pub(crate) watchdog_pid: Option<OsString>,
+    /// How many listeners it hands down, to which process, by which names.
+    pub(crate) fds: Option<OsString>,
+    /// See [`Self::fds`].
+    pub(crate) fds_pid: Option<OsString>,
+    /// See [`Self::fds`].
+    pub(crate) fd_names: Option<OsString>,
+}
+
+/// Gives what a service manager said to this very process.
+pub(crate) fn supervisor() -> Supervisor {
+    Supervisor {
+        notify: variable("NOTIFY_SOCKET"),
+        watchdog: variable("WATCHDOG_USEC"),
+        watchdog_pid: variable("WATCHDOG_PID"),
+        fds: variable("LISTEN_FDS"),
+        fds_pid: variable("LISTEN_PID"),
+        fd_names: variable("LISTEN_FDNAMES"),
+    }
+}
+
 fn bad(why: impl Into<String>) -> Refusal {
     Refusal::new(Code::BadConfig, why)
 }
@@ -174,7 +203,7 @@ impl Config {
         }
         Ok(Self {
             state,
-            listen: read.listen.clone().unwrap_or_else(|| "127.0.0.1:0".to_owned()),
+            listen: read.listen.clone(),
             probe: read.probe.clone().unwrap_or_else(|| "127.0.0.1:0".to_owned()),
             fetch_env: fetch_env(&read.fetch),
             path: if read.path.is_empty() {

@@ -70,6 +70,7 @@ fn group(
         boot_id: "bench".to_owned(),
         policy_sha256: None,
         now: UnixMs(1),
+        on_commit: None,
     };
     let journal = SqliteJournal::open(OwnerLock::take(dir)?, &options)?;
     let volume = sample::open(&journal, sample::new_volume("bench", Role::Draft, durability)?)?;

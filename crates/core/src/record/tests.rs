@@ -71,20 +71,20 @@ fn the_form_of_version_1() {
         Sha256::of(all.join("\n").as_bytes()).to_string()
     };
     assert_eq!(
-        form(0..18),
+        form(0..20),
         FORM_1,
         "records are written otherwise than version 1 is"
     );
     assert_eq!(
-        form(18..20),
+        form(20..22),
         FORM_1_APPROVALS,
         "approvals are written otherwise than version 1 is"
     );
-    assert_eq!(sample::KINDS, 20);
+    assert_eq!(sample::KINDS, 22);
 }
 
-const FORM_1_APPROVALS: &str = "609bea0debc5c0fa9eb31baf1bb421b95e13dbf4bfa4448e1c593980fcdad9e4";
-const FORM_1: &str = "cbf88a286bd4cd7f58ebaebd1d10a637aed338e3dbfd2e70accf27611df88845";
+const FORM_1_APPROVALS: &str = "d70d6839c7eef6343105208bdef0edffb701a8b08a7766546185bcde93bec98a";
+const FORM_1: &str = "f02746c9461423c71e30844b2ad39e6c1b2c39a873dc6f6e806d7eebcfae57b8";
 
 #[test]
 fn only_calls_of_a_process_volume_and_notes_wait() {
@@ -93,7 +93,8 @@ fn only_calls_of_a_process_volume_and_notes_wait() {
         let (weak, strong) = (record.sync(Durability::Process), record.sync(Durability::Power));
         let expected = match kind {
             5..=9 => (Sync::Later, Sync::Now),
-            10 | 17 => (Sync::Later, Sync::Later),
+            10 => (Sync::Whenever, Sync::Whenever),
+            19 => (Sync::Later, Sync::Later),
             _ => (Sync::Now, Sync::Now),
         };
         assert_eq!((weak, strong), expected, "{record:?}");

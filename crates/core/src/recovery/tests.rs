@@ -28,13 +28,16 @@ fn observations() -> Vec<Observation> {
             for target in places() {
                 for destination in places() {
                     for mode in [None, Some(OLD_MODE), Some(NEW_MODE), Some(0)] {
-                        all.push(Observation {
-                            staged: staged.clone(),
-                            trashed: trashed.clone(),
-                            target: target.clone(),
-                            destination: destination.clone(),
-                            mode,
-                        });
+                        for kept in [None, Some(Sha256::of(b"old")), Some(Sha256::of(b"other"))] {
+                            all.push(Observation {
+                                staged: staged.clone(),
+                                trashed: trashed.clone(),
+                                target: target.clone(),
+                                destination: destination.clone(),
+                                mode,
+                                kept,
+                            });
+                        }
                     }
                 }
             }
@@ -47,7 +50,15 @@ fn before() -> Before {
     Before {
         id: sample::file(BEFORE),
         sha256: None,
+        stated: None,
         other_names: None,
+    }
+}
+
+fn stated() -> Before {
+    Before {
+        stated: Some(Sha256::of(b"old")),
+        ..before()
     }
 }
 
@@ -63,14 +74,19 @@ fn install(before: Option<Before>) -> Effect {
     }
 }
 
-fn effects() -> [Effect; 7] {
+fn effects() -> [Effect; 9] {
     let at = sample::path(1);
     [
         install(None),
         install(Some(before())),
+        install(Some(stated())),
         Effect::Remove {
             at: at.clone(),
             before: before(),
+        },
+        Effect::Remove {
+            at: at.clone(),
+            before: stated(),
         },
         Effect::RemoveEmpty {
             at: at.clone(),
@@ -122,54 +138,84 @@ fn word(resolution: &Resolution) -> (&'static str, Tidy) {
 
 /// Says what an effect's own moves leave, in the words of the moves.
 fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
-    let (staged, pre_image) = (Some(sample::file(STAGED)), Some(sample::file(BEFORE)));
-    let lies = (&seen.staged, &seen.trashed);
+    let unknown = ("unknown", Tidy::Nothing);
     match effect {
-        Effect::Install { before, .. } => {
-            if lies == (&staged, &None) && before.is_none() && seen.target == staged {
-                ("happened", Tidy::DropStaged)
-            } else if lies == (&staged, &None) {
-                ("never", Tidy::DropStaged)
-            } else if before.is_some() && lies == (&staged, &pre_image) {
-                ("never", Tidy::DropBoth)
-            } else if before.is_some() && lies == (&pre_image, &None) {
-                ("happened", Tidy::KeepPreImage)
-            } else if before.is_some() && lies == (&None, &pre_image)
-                || before.is_none() && lies == (&None, &None)
-            {
+        Effect::Install { before, .. } => must_install(before.as_ref(), seen),
+        Effect::Move { .. } => must_move(seen),
+        Effect::Remove { before, .. } => match seen.trashed.as_ref() {
+            None => ("never", Tidy::Nothing),
+            Some(there) if *there == sample::file(BEFORE) && right(before, seen) => {
                 ("happened", Tidy::Nothing)
-            } else {
-                ("unknown", Tidy::Nothing)
             }
-        }
-        Effect::Remove { .. } if seen.trashed.is_none() => ("never", Tidy::Nothing),
-        Effect::Remove { .. } if seen.trashed == pre_image => ("happened", Tidy::Nothing),
-        Effect::Restore { .. } if seen.trashed.is_none() => ("happened", Tidy::Nothing),
-        Effect::Restore { .. } if seen.trashed == pre_image && seen.target == pre_image => {
-            ("happened", Tidy::Nothing)
-        }
-        Effect::Restore { .. } if seen.trashed == pre_image => ("never", Tidy::Nothing),
-        Effect::RemoveEmpty { .. } if seen.target.is_none() => ("happened", Tidy::Nothing),
-        Effect::RemoveEmpty { .. } if seen.target == pre_image => ("never", Tidy::Nothing),
-        Effect::Move { .. } if (seen.target == pre_image) != (seen.destination == pre_image) => (
-            if seen.target == pre_image {
-                "never"
-            } else {
-                "happened"
-            },
-            Tidy::Nothing,
-        ),
-        Effect::SetMode { .. } if seen.target == pre_image && seen.mode == Some(NEW_MODE) => {
-            ("happened", Tidy::Nothing)
-        }
-        Effect::SetMode { .. } if seen.target == pre_image && seen.mode == Some(OLD_MODE) => {
-            ("never", Tidy::Nothing)
-        }
-        Effect::Remove { .. }
-        | Effect::RemoveEmpty { .. }
-        | Effect::Move { .. }
-        | Effect::Restore { .. }
-        | Effect::SetMode { .. } => ("unknown", Tidy::Nothing),
+            Some(_) => ("roll back", Tidy::Nothing),
+        },
+        Effect::Restore { .. } => match (seen.trashed.as_ref(), seen.target.as_ref()) {
+            (None, _) => ("happened", Tidy::Nothing),
+            (Some(kept), Some(named)) if *kept == sample::file(BEFORE) && kept == named => {
+                ("happened", Tidy::DropNames)
+            }
+            (Some(kept), _) if *kept == sample::file(BEFORE) => ("never", Tidy::Nothing),
+            (Some(_), _) => unknown,
+        },
+        Effect::RemoveEmpty { .. } => match seen.target.as_ref() {
+            None => ("happened", Tidy::Nothing),
+            Some(there) if *there == sample::file(BEFORE) => ("never", Tidy::Nothing),
+            Some(_) => unknown,
+        },
+        Effect::SetMode { .. } => match (seen.target.as_ref(), seen.mode) {
+            (Some(there), Some(NEW_MODE)) if *there == sample::file(BEFORE) => ("happened", Tidy::Nothing),
+            (Some(there), Some(OLD_MODE)) if *there == sample::file(BEFORE) => ("never", Tidy::Nothing),
+            _ => unknown,
+        },
+    }
+}
+
+fn right(before: &Before, seen: &Observation) -> bool {
+    before.stated.is_none() || seen.kept == before.stated
+}
+
+/// One rename exchanges what is staged with what has the name, another puts that into `trash/`. Where there is no
+/// exchange, the old file gets a second name in `trash/` before the staged one is renamed over it; taken back, the
+/// staged one gets its name in `staging/` again before the old one is renamed over it.
+fn must_install(before: Option<&Before>, seen: &Observation) -> (&'static str, Tidy) {
+    const NONE: u8 = 0;
+    let which = |id: &Option<FileId>| {
+        let known = [STAGED, BEFORE]
+            .into_iter()
+            .find(|n| *id == Some(sample::file(*n)));
+        known.unwrap_or(if id.is_none() { NONE } else { OTHER })
+    };
+    let (staged, trashed, target) = (which(&seen.staged), which(&seen.trashed), which(&seen.target));
+    match (before, staged, trashed) {
+        (None, NONE, NONE) => ("happened", Tidy::Nothing),
+        (None, STAGED, NONE) if target == STAGED => ("happened", Tidy::DropStaged),
+        (_, STAGED, NONE) => ("never", Tidy::DropStaged),
+        (Some(_), STAGED, _) if target == STAGED => ("roll back", Tidy::Nothing),
+        (Some(_), STAGED, _) => ("never", Tidy::DropBoth),
+        (Some(before), BEFORE, NONE) if right(before, seen) => ("happened", Tidy::KeepPreImage),
+        (Some(before), NONE, BEFORE) if right(before, seen) => ("happened", Tidy::Nothing),
+        (Some(_), BEFORE | OTHER, NONE) | (Some(_), NONE, BEFORE) => ("roll back", Tidy::Nothing),
+        _ => ("unknown", Tidy::Nothing),
+    }
+}
+
+/// One rename gives the new name. Where it cannot be told to replace nothing, the file gets a second name in `trash/`,
+/// then the new name, and the old one goes to `staging/`, to be looked at before it is dropped.
+fn must_move(seen: &Observation) -> (&'static str, Tidy) {
+    let it = Some(sample::file(BEFORE));
+    if seen.staged.is_some() && seen.staged != it {
+        return ("roll back", Tidy::Nothing);
+    }
+    let tidy = if seen.staged == it || seen.trashed == it {
+        Tidy::DropNames
+    } else {
+        Tidy::Nothing
+    };
+    match (seen.target == it, seen.destination == it) {
+        (true, false) => ("never", tidy),
+        (false, true) => ("happened", tidy),
+        (true, true) if seen.trashed == it => ("roll back", Tidy::Nothing),
+        _ => ("unknown", Tidy::Nothing),
     }
 }
 
@@ -184,11 +230,12 @@ fn every_observation_has_its_outcome() {
             *counted.entry((n, got.0)).or_default() += 1;
         }
     }
-    assert_eq!(
-        counted.len(),
-        21,
-        "each of seven effects can end each of three ways: {counted:?}"
-    );
+    let ways: Vec<usize> = (0..effects().len())
+        .map(|n| counted.keys().filter(|(of, _)| *of == n).count())
+        .collect();
+    // Happened, never and unknown; a replacement and a move can be half done, too; a removal that took anything is
+    // right or taken back, never unknown.
+    assert_eq!(ways, [3, 4, 4, 3, 3, 3, 4, 3, 3], "{counted:?}");
 }
 
 /// Tidying is only ever asked of what was seen in `staging/`.
@@ -198,6 +245,14 @@ fn tidying_touches_only_what_was_staged() {
         for seen in observations() {
             match word(&alone(&effect, &seen, Boot::Same)).1 {
                 Tidy::Nothing => {}
+                Tidy::DropNames => {
+                    let it = Some(sample::file(BEFORE));
+                    assert!(seen.staged == it || seen.trashed == it);
+                    assert!(
+                        seen.target == it || seen.destination == it,
+                        "the last name is kept"
+                    );
+                }
                 Tidy::DropStaged | Tidy::DropBoth => assert_eq!(seen.staged, Some(sample::file(STAGED))),
                 Tidy::KeepPreImage => assert_eq!(seen.staged, Some(sample::file(BEFORE))),
             }
@@ -225,7 +280,7 @@ fn across_boots_both_sides_agree() {
             let agrees = match (word(&within).0, &sides) {
                 ("unknown", _) => false,
                 (_, None) => true,
-                ("happened", Some((_, new))) => seen.target == *new,
+                ("happened" | "roll back", Some((_, new))) => seen.target == *new,
                 (_, Some((old, _))) => seen.target == *old,
             };
             if agrees {
@@ -239,52 +294,64 @@ fn across_boots_both_sides_agree() {
     assert!(believed > 0);
 }
 
-/// Of a call with many effects, the first ones happened, or none, or all; whatever else is seen is unknown.
+/// Of a call with many effects, the first ones happened, one maybe by half, or none, or all; whatever else is seen is
+/// unknown. Of a call that is taken back, those that are known not to have begun are no matter.
 #[test]
 fn many_effects_are_all_or_nothing() {
-    let aborting = Aborting {
-        refusal: None,
-        why: "w".to_owned(),
-    };
-    let happened = Observation::default();
-    let never = Observation {
-        staged: Some(sample::file(STAGED)),
+    const HAPPENED: usize = 0;
+    const NEVER: usize = 1;
+    const HALFWAY: usize = 2;
+    let staged = |id: u8| Observation {
+        staged: Some(sample::file(id)),
         ..Observation::default()
     };
-    let odd = Observation {
-        staged: Some(sample::file(OTHER)),
+    let kept = Observation {
+        trashed: Some(sample::file(BEFORE)),
         ..Observation::default()
     };
+    // In this order; what is seen last is unknown.
+    let odd = Observation::default();
+    let ways = [kept, staged(STAGED), staged(OTHER), odd];
     for length in 0..5_usize {
-        let intent = intent(vec![install(None); length]);
-        for states in 0..3_usize.pow(u32::try_from(length).unwrap()) {
+        let intent = intent(vec![install(Some(before())); length]);
+        for states in 0..ways.len().pow(u32::try_from(length).unwrap()) {
             let fates: Vec<usize> = (0..length)
-                .map(|n| states / 3_usize.pow(u32::try_from(n).unwrap()) % 3)
+                .map(|n| states / ways.len().pow(u32::try_from(n).unwrap()) % ways.len())
                 .collect();
-            let seen: Vec<Observation> = fates
-                .iter()
-                .map(|fate| [&happened, &never, &odd][*fate].clone())
-                .collect();
-            let done = fates.iter().take_while(|fate| **fate == 0).count();
-            let prefix = fates[done..].iter().all(|fate| *fate == 1);
-            for aborts in [None, Some(&aborting)] {
-                let got = resolve(&intent, aborts, &seen, Boot::Same);
+            let seen: Vec<Observation> = fates.iter().map(|fate| ways[*fate].clone()).collect();
+            for begun in [None, Some(length), Some(length / 2)] {
+                let open = begun.unwrap_or(length);
+                let done = fates
+                    .iter()
+                    .take(open)
+                    .take_while(|fate| **fate == HAPPENED)
+                    .count();
+                let half = usize::from(done < open && fates[done] == HALFWAY);
+                let prefix = fates[done + half..open.max(done + half)]
+                    .iter()
+                    .all(|fate| *fate == NEVER);
+                let aborting = begun.map(|begun| Aborting {
+                    refusal: None,
+                    why: "w".to_owned(),
+                    begun,
+                });
+                let whole = done == length && aborting.is_none();
+                let got = resolve(&intent, aborting.as_ref(), &seen, Boot::Same);
                 let right = match &got {
                     Resolution::Unknown { .. } => !prefix,
                     Resolution::Happened { tidy, .. } => {
-                        done == length && aborts.is_none() && tidy.iter().all(|t| *t == Tidy::Nothing)
+                        prefix && whole && tidy.iter().all(|t| *t == Tidy::Nothing)
                     }
                     Resolution::NeverHappened { tidy, .. } => {
-                        prefix
-                            && done == 0
-                            && (length > 0 || aborts.is_some())
-                            && tidy.iter().all(|t| *t == Tidy::DropStaged)
+                        let staged =
+                            |(t, fate): (&Tidy, &usize)| (*t == Tidy::DropStaged) == (*fate == NEVER);
+                        prefix && !whole && done + half == 0 && tidy.iter().zip(&fates).all(staged)
                     }
-                    Resolution::RollBack { happened, .. } => {
-                        prefix && done > 0 && *happened == done && (done < length || aborts.is_some())
+                    Resolution::RollBack { begun, .. } => {
+                        prefix && !whole && done + half > 0 && *begun == done + half
                     }
                 };
-                assert!(right, "{fates:?} aborting {} gave {got:?}", aborts.is_some());
+                assert!(right, "{fates:?} begun {begun:?} gave {got:?}");
             }
         }
     }

@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use semel_core::effect::Effect;
 use semel_core::ids::FileId;
 use semel_core::{Code, Refusal, RelPath};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
 /// States a change of permissions.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ pub fn prepare_set_mode(volume: &Volume, wanted: SetMode<'_>, terms: Terms<'_>) 
     if wanted.expected != Expected::Any {
         seen.before(volume, &place, wanted.expected)?;
     }
-    let mut syncs = Syncs::default();
+    let mut syncs = Syncs::of(volume, terms.durability);
     if terms.durability != Durability::Process {
         syncs.after.push((openable(&seen.found, volume)?, "the file"));
     }
@@ -94,6 +94,27 @@ fn openable(file: &OwnedFd, volume: &Volume) -> Result<OwnedFd> {
     ) {
         Ok(open) => Ok(open),
         Err(_) => super::syncable(volume.staging()),
+    }
+}
+
+/// Makes the permissions of a file durable; does nothing where there is none.
+///
+/// # Errors
+/// [`Error::Unproven`] where the sync fails.
+pub(super) fn sync_permissions(volume: &Volume, path: &RelPath) -> Result<()> {
+    let Ok(place) = volume.tree().place(path, LastLink::Keep) else {
+        return Ok(());
+    };
+    let found = volume
+        .tree()
+        .step(place.parent.as_fd(), &place.name, OFlags::PATH);
+    let kind = |file: &OwnedFd| rustix::fs::fstat(file).map(|stat| FileKind::of(&stat));
+    match found {
+        // Never a device, which acts when it is opened.
+        Ok(file) if matches!(kind(&file), Ok(FileKind::File | FileKind::Directory)) => {
+            super::sync(openable(&file, volume)?, "the file")
+        }
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! `staging/` and `trash/` are ours alone: what goes in there replaces nothing. A name in the tree is taken only while
 //! it is free, or by an exchange, so that nothing of an outside process is ever displaced unseen. Where the filesystem
-//! lacks the flags of `renameat2`, hard links do the same, as far as they can.
+//! lacks the flags of `renameat2`, `links` does the same, as far as it can.
 
 use crate::error::{Error, Result};
-use crate::files::{DIGEST_CAP, Expected, digest_of, file_id_at};
+use crate::files::{DIGEST_CAP, Expected, digest_of, file_id_at, links};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -13,27 +13,74 @@ use semel_core::ids::FileId;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+/// Says what a move left that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Everything is where it was, as far as the system's answer goes.
+    Nothing(Errno),
+    /// It is open what is where.
+    Open(Errno),
+}
+
+impl Left {
+    pub(super) const fn errno(self) -> Errno {
+        match self {
+            Left::Nothing(errno) | Left::Open(errno) => errno,
+        }
+    }
+}
+
 /// Gives an entry of `staging/` or `trash/` a free name; `EXIST` where the name is taken.
 ///
-/// On a filesystem without `RENAME_NOREPLACE` a file gets a second name, then loses the first: between the two it has
-/// both, which recovery knows how to read. A directory is renamed, which replaces at most an empty directory.
+/// On a filesystem without `RENAME_NOREPLACE` a file gets a second name, then loses the first. A directory is renamed,
+/// which replaces at most an empty directory.
 pub(super) fn take_free_name(
     from: BorrowedFd<'_>,
     name: &[u8],
     to: BorrowedFd<'_>,
     free: &[u8],
-) -> rustix::io::Result<()> {
+) -> std::result::Result<(), Left> {
     match rustix::fs::renameat_with(from, name, to, free, RenameFlags::NOREPLACE) {
+        Ok(()) => return Ok(()),
         Err(errno) if lacks_flags(errno) => {}
-        answer => return answer,
+        Err(errno) => return Err(Left::Nothing(errno)),
     }
-    match rustix::fs::linkat(from, name, to, free, AtFlags::empty()) {
-        Ok(()) => rustix::fs::unlinkat(from, name, AtFlags::empty()),
-        Err(Errno::PERM) if is_directory(from, name)? => match file_id_at(to, free) {
-            Ok(None) => rustix::fs::renameat(from, name, to, free),
-            Ok(Some(_)) | Err(_) => Err(Errno::EXIST),
-        },
-        Err(errno) => Err(errno),
+    match is_directory(from, name) {
+        Ok(true) => rename_directory((from, name), (to, free)).map_err(Left::Nothing),
+        Ok(false) => links::take_free_name((from, name), (to, free)),
+        Err(errno) => Err(Left::Nothing(errno)),
+    }
+}
+
+/// Renames within the tree to a free name; `EXIST` where it is taken.
+///
+/// On a filesystem without `RENAME_NOREPLACE` a file is renamed by second names, a directory as in [`take_free_name`].
+pub(super) fn rename_in_tree(
+    volume: &Volume,
+    slot: &str,
+    (from, name): (BorrowedFd<'_>, &[u8]),
+    (to, free): (BorrowedFd<'_>, &[u8]),
+    what: &FileId,
+) -> std::result::Result<(), Left> {
+    match rustix::fs::renameat_with(from, name, to, free, RenameFlags::NOREPLACE) {
+        Ok(()) => return Ok(()),
+        Err(errno) if lacks_flags(errno) => {}
+        Err(errno) => return Err(Left::Nothing(errno)),
+    }
+    match is_directory(from, name) {
+        Ok(true) => rename_directory((from, name), (to, free)).map_err(Left::Nothing),
+        Ok(false) => links::rename_in_tree(volume, slot, (from, name), (to, free), what),
+        Err(errno) => Err(Left::Nothing(errno)),
+    }
+}
+
+fn rename_directory(
+    (from, name): (BorrowedFd<'_>, &[u8]),
+    (to, free): (BorrowedFd<'_>, &[u8]),
+) -> rustix::io::Result<()> {
+    match file_id_at(to, free) {
+        Ok(None) => rustix::fs::renameat(from, name, to, free),
+        Ok(Some(_)) | Err(_) => Err(Errno::EXIST),
     }
 }
 
@@ -61,51 +108,15 @@ fn is_directory(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<bool> {
     Ok(super::FileKind::of(&stat) == super::FileKind::Directory)
 }
 
-/// Says how a staged file took the place of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    /// By an exchange: the pre-image is in `staging/`.
-    Exchanged,
-    /// By a rename over it, where the filesystem has no exchange: the pre-image has a name in `trash/`, and was
-    /// looked at before.
-    Linked,
-}
-
-/// Puts a staged file in the place of another one.
-///
-/// # Errors
-/// The system's answer; `STALE` where the file in the place is not the one that is expected, with nothing changed.
-pub(super) fn take_place(
-    volume: &Volume,
-    slot: &str,
-    (parent, last): (&OwnedFd, &[u8]),
-    target: &FileId,
-) -> rustix::io::Result<Taken> {
-    match exchange(volume, slot, parent, last) {
-        Ok(()) => return Ok(Taken::Exchanged),
-        Err(errno) if lacks_flags(errno) => {}
-        Err(errno) => return Err(errno),
-    }
-    let trash = volume.trash();
-    match rustix::fs::linkat(parent, last, trash, slot, AtFlags::empty()) {
-        // It was linked before, by a life of the daemon that ended right there.
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(errno),
-    }
-    let linked = file_id_at(trash, slot.as_bytes()).ok().flatten();
-    if linked.as_ref() != Some(target) {
-        rustix::fs::unlinkat(trash, slot, AtFlags::empty())?;
-        return Err(Errno::STALE);
-    }
-    rustix::fs::renameat(volume.staging(), slot, parent, last)?;
-    Ok(Taken::Linked)
-}
-
-fn exchange(volume: &Volume, slot: &str, parent: &OwnedFd, last: &[u8]) -> rustix::io::Result<()> {
+/// Exchanges a staged file with the one in a place.
+pub(super) fn exchange(volume: &Volume, slot: &str, parent: &OwnedFd, last: &[u8]) -> rustix::io::Result<()> {
     rustix::fs::renameat_with(volume.staging(), slot, parent, last, RenameFlags::EXCHANGE)
 }
 
 /// Undoes an exchange, and verifies that our staged file came out.
+///
+/// # Errors
+/// `outcome_unknown` where another process changed the place meanwhile; [`Error::Unproven`].
 pub(super) fn undo_exchange(
     volume: &Volume,
     slot: &str,
@@ -114,11 +125,15 @@ pub(super) fn undo_exchange(
     staged: &FileId,
 ) -> Result<()> {
     let again = |volume: &Volume| match exchange(volume, slot, parent, last) {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(Exchanged::Yes),
+        Err(errno) if lacks_flags(errno) => Ok(Exchanged::Cannot),
         Err(errno) if out_of_reach(errno) => Err(changed_outside(volume, "staging", slot, path)),
         Err(errno) => Err(Error::unproven("undo the exchange of", path.to_string(), errno)),
     };
-    again(volume)?;
+    if again(volume)? == Exchanged::Cannot {
+        keep_pre_image(volume, slot)?;
+        return links::give_place_back(volume, slot, (parent, last), path, staged);
+    }
     let out = file_id_at(volume.staging(), slot.as_bytes())
         .map_err(|error| as_unproven("examine the exchange of", path, error))?;
     if out.as_ref() == Some(staged) {
@@ -127,6 +142,13 @@ pub(super) fn undo_exchange(
     // A third file was saved over ours meanwhile. The newest gets its place again; the older one stays staged.
     again(volume)?;
     Err(changed_outside(volume, "staging", slot, path))
+}
+
+/// Says whether the filesystem exchanges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exchanged {
+    Yes,
+    Cannot,
 }
 
 /// Moves a verified pre-image from `staging/` to `trash/`.
@@ -145,11 +167,11 @@ pub(super) fn give_back(
 ) -> Result<()> {
     match take_free_name(from, name, to, last) {
         Ok(()) => Ok(()),
-        Err(errno) if errno == Errno::EXIST || out_of_reach(errno) => {
+        Err(Left::Nothing(errno)) if errno == Errno::EXIST || out_of_reach(errno) => {
             let shown = semel_core::path::shown(name);
             Err(changed_outside(volume, kept_in, &shown, path))
         }
-        Err(errno) => Err(Error::unproven("put back", path.to_string(), errno)),
+        Err(left) => Err(Error::unproven("put back", path.to_string(), left.errno())),
     }
 }
 
@@ -214,10 +236,12 @@ pub(super) fn unmoved(
     (dir, name): (impl AsFd, &[u8]),
     id: &FileId,
     path: &RelPath,
-    errno: Errno,
+    left: Left,
 ) -> Error {
-    match file_id_at(dir, name) {
-        Ok(Some(found)) if found == *id => Error::io(operation, path.to_string(), errno),
-        _ => Error::unproven(operation, path.to_string(), errno),
+    match (left, file_id_at(dir, name)) {
+        (Left::Nothing(errno), Ok(Some(found))) if found == *id => {
+            Error::io(operation, path.to_string(), errno)
+        }
+        _ => Error::unproven(operation, path.to_string(), left.errno()),
     }
 }

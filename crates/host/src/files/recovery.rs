@@ -4,12 +4,15 @@
 //! is what the intent names, and each may be repeated.
 
 use crate::error::{Error, Result};
-use crate::files::directory::{discard_directory, holds_directories_alone};
-use crate::files::moves::{changed_outside, keep_pre_image, kept_digest, take_free_name, undo_exchange};
+use crate::files::directory::{discard_directory, staged_directories_alone};
+use crate::files::moves::{
+    changed_outside, give_back, into_ours, keep_pre_image, kept_digest, take_free_name, undo_exchange,
+};
 use crate::files::prepared::Syncs;
 use crate::files::read::FileKind;
-use crate::files::relocate::{BackTo, take_back};
-use crate::files::{Durability, Expected, file_id_at, mode, sync};
+use crate::files::relocate::{move_taken_back, restoration_taken_back};
+use crate::files::remove::unreadable;
+use crate::files::{Durability, Expected, file_id_at, links, mode};
 use crate::root::{LastLink, Place};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, OFlags};
@@ -54,24 +57,65 @@ pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observat
         | Effect::SetMode { .. } => None,
     };
     let there = |place: &Option<Place>| match place {
-        Some(place) => file_id_at(&place.parent, &place.name),
+        Some(place) => seen(file_id_at(&place.parent, &place.name)),
         None => Ok(None),
     };
+    let (staged, trashed) = (
+        file_id_at(volume.staging(), name)?,
+        file_id_at(volume.trash(), kept)?,
+    );
     Ok(Observation {
-        staged: file_id_at(volume.staging(), name)?,
-        trashed: file_id_at(volume.trash(), kept)?,
+        kept: stated_content(volume, slot, effect, (&staged, &trashed))?,
+        staged,
+        trashed,
         target: there(&target)?,
         destination: there(&destination)?,
         mode: target.as_ref().and_then(mode_at),
     })
 }
 
-/// Finds a place; `None` where the way is gone or leads elsewhere: then the thing is not in its place.
+/// Digests the pre-image where it lies, if its content was stated.
+fn stated_content(
+    volume: &Volume,
+    slot: &Slot,
+    effect: &Effect,
+    (staged, trashed): (&Option<FileId>, &Option<FileId>),
+) -> Result<Option<Sha256>> {
+    let before = match effect {
+        Effect::Install { before, .. } => before.as_ref(),
+        Effect::Remove { before, .. } => Some(before),
+        Effect::RemoveEmpty { .. }
+        | Effect::Move { .. }
+        | Effect::Restore { .. }
+        | Effect::SetMode { .. } => None,
+    };
+    let Some((before, stated)) = before.and_then(|before| Some((before, before.stated?))) else {
+        return Ok(None);
+    };
+    let is_old = |id: &Option<FileId>| id.as_ref() == Some(&before.id);
+    let dir = match (is_old(staged), is_old(trashed)) {
+        (true, _) => volume.staging(),
+        (false, true) => volume.trash(),
+        (false, false) => return Ok(None),
+    };
+    kept_digest(dir, slot.as_str(), Expected::Sha256(stated))
+}
+
+/// Finds a place; `None` where the way is gone, closed or leads elsewhere: then the thing is not in its place.
 fn place_of(volume: &Volume, path: &RelPath) -> Result<Option<Place>> {
     match volume.tree().place(path, LastLink::Keep) {
         Ok(place) => Ok(Some(place)),
         Err(Error::Refused(_)) => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => seen(Err(error)),
+    }
+}
+
+/// Takes what may not be looked at for something that is not there: an agent closes its directories as it likes, and
+/// must not keep the daemon from starting by that.
+fn seen<T>(found: Result<Option<T>>) -> Result<Option<T>> {
+    match found {
+        Err(Error::Io { source, .. }) if unreadable(&source) => Ok(None),
+        answer => answer,
     }
 }
 
@@ -115,6 +159,7 @@ pub fn tidy(volume: &Volume, slot: &Slot, effect: &Effect, tidy: Tidy) -> Result
             discard_staged(volume, slot, effect)?;
             drop_link(volume, slot, effect)?;
         }
+        Tidy::DropNames => drop_names(volume, slot, effect)?,
         Tidy::KeepPreImage => {
             let Some(pre_image) = pre_image(effect) else {
                 return Err(other_evidence(name));
@@ -153,6 +198,19 @@ fn pre_image(effect: &Effect) -> Option<&FileId> {
     }
 }
 
+/// Drops the second names in `staging/` and `trash/` of what keeps its name in the tree: done before a call that never
+/// happened is settled, since nothing would name them afterwards.
+///
+/// # Errors
+/// `io_failed`.
+pub fn drop_second_names(volume: &Volume, slot: &Slot, effect: &Effect, tidy: Tidy) -> Result<()> {
+    match tidy {
+        Tidy::DropBoth => drop_link(volume, slot, effect),
+        Tidy::DropNames => drop_names(volume, slot, effect),
+        Tidy::Nothing | Tidy::DropStaged | Tidy::KeepPreImage => Ok(()),
+    }
+}
+
 /// Drops the second name in `trash/` of a file that was not replaced in the end.
 fn drop_link(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
     let name = slot.as_str();
@@ -170,49 +228,64 @@ fn drop_link(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
     Ok(())
 }
 
-/// Takes one effect back that happened; what did not happen, or was taken back before, is left as it is.
+/// Drops the names outside of the tree of what was moved, where the filesystem renames by second names.
+fn drop_names(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
+    let (ours, what, paths) = match effect {
+        Effect::Move { from, to, what } => (slot, what, vec![from, to]),
+        Effect::Restore { at, kept, what } => (kept, what, vec![at]),
+        Effect::Install { .. }
+        | Effect::Remove { .. }
+        | Effect::RemoveEmpty { .. }
+        | Effect::SetMode { .. } => return Ok(()),
+    };
+    for path in paths {
+        if let Some(place) = place_of(volume, path)? {
+            let named = (place.parent.as_fd(), place.name.as_slice());
+            links::drop_names(volume, ours.as_str(), &what.id, named)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes one effect back that happened, or happened by half; what did not happen, or was taken back before, is left as it is.
 ///
 /// # Errors
 /// `outcome_unknown` where something outside changed the same path, with everything kept; [`Error::Unproven`].
 pub fn roll_back(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
-    let at = |path: &RelPath| volume.tree().place(path, LastLink::Keep);
+    // Where the way is gone, another process changed it.
+    let at = |path: &RelPath| {
+        place_of(volume, path)?.ok_or_else(|| changed_outside(volume, "tree", &path.to_string(), path))
+    };
     match effect {
         Effect::Install {
             at: path,
             staged,
             content,
             before,
-        } => {
-            let place = at(path)?;
-            match before {
-                Some(before) => put_pre_image_back(volume, slot, &place, (staged, &before.id)),
-                None => take_out(volume, slot, &place, staged, content),
-            }
-        }
-        Effect::Remove { at: path, before } => {
+        } => match before {
+            Some(before) => put_pre_image_back(volume, slot, &at(path)?, (staged, &before.id)),
+            None => take_out(volume, slot, &at(path)?, staged, content),
+        },
+        Effect::Remove { at: path, .. } => {
             let name = slot.as_str().as_bytes();
-            match file_id_at(volume.trash(), name)? {
-                None => Ok(()),
-                Some(found) if found == before.id => {
-                    let place = at(path)?;
-                    let to = (place.parent.as_fd(), place.name.as_slice());
-                    super::moves::give_back(volume, (volume.trash(), name), to, path, "trash")
-                }
-                Some(_) => Err(other_evidence(slot.as_str())),
-            }
-        }
-        Effect::Move { from, to, what } => {
-            let (source, destination) = (at(from)?, at(to)?);
-            if file_id_at(&source.parent, &source.name)?.as_ref() == Some(&what.id) {
+            // Whatever is kept there was taken from this name, the right thing or not.
+            if file_id_at(volume.trash(), name)?.is_none() {
                 return Ok(());
             }
-            take_back(volume, slot, (&destination, &what.id), BackTo::Name(&source))
+            let place = at(path)?;
+            let to = (place.parent.as_fd(), place.name.as_slice());
+            give_back(volume, (volume.trash(), name), to, path, "trash")
         }
+        Effect::Move { from, to, what } => move_taken_back(volume, slot, (&at(from)?, &at(to)?), &what.id),
         Effect::Restore { at: path, kept, what } => {
+            let place = at(path)?;
             if file_id_at(volume.trash(), kept.as_str().as_bytes())?.as_ref() == Some(&what.id) {
-                return Ok(());
+                // Where the filesystem renames by second names, it may have the new one, too.
+                let named = (place.parent.as_fd(), place.name.as_slice());
+                let by = (volume.staging(), slot.as_str().as_bytes());
+                return links::take_new_name(volume, (named, by), &what.id, path);
             }
-            take_back(volume, slot, (&at(path)?, &what.id), BackTo::Trash(kept))
+            restoration_taken_back(volume, &place, &what.id, kept)
         }
         Effect::SetMode {
             at: path, id, before, ..
@@ -221,7 +294,10 @@ pub fn roll_back(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
             let file = volume
                 .tree()
                 .step(place.parent.as_fd(), &place.name, OFlags::PATH)
-                .map_err(|errno| crate::root::failed(errno, path))?;
+                .map_err(|errno| match errno {
+                    Errno::NOENT => changed_outside(volume, "tree", &path.to_string(), path),
+                    errno => crate::root::failed(errno, path),
+                })?;
             if super::file_id(&file)? == *id {
                 mode::set(&file, *before, path)
             } else {
@@ -245,22 +321,36 @@ fn put_pre_image_back(
     (staged, pre_image): (&FileId, &FileId),
 ) -> Result<()> {
     let name = slot.as_str();
-    if file_id_at(volume.staging(), name.as_bytes())?.as_ref() == Some(staged) {
-        return Ok(());
-    }
-    if file_id_at(volume.trash(), name.as_bytes())?.as_ref() == Some(pre_image) {
-        rustix::fs::renameat(volume.trash(), name, volume.staging(), name)
-            .map_err(|e| Error::unproven("put back the pre-image of", name, e))?;
-    }
-    if file_id_at(volume.staging(), name.as_bytes())?.as_ref() != Some(pre_image) {
-        return Err(other_evidence(name));
-    }
     let to = (&place.parent, place.name.as_slice());
+    let (in_staging, in_trash) = (
+        file_id_at(volume.staging(), name.as_bytes())?,
+        file_id_at(volume.trash(), name.as_bytes())?,
+    );
+    if in_staging.as_ref() == Some(staged) {
+        // It was taken back before, unless the filesystem renames by second names, and it was by half.
+        let half = in_trash.is_some() && file_id_at(&place.parent, &place.name)?.as_ref() == Some(staged);
+        return if half {
+            links::give_place_back(volume, name, to, &place.resolved, staged)
+        } else {
+            Ok(())
+        };
+    }
+    match (&in_staging, &in_trash) {
+        (None, Some(kept)) if kept == pre_image => {
+            rustix::fs::renameat(volume.trash(), name, volume.staging(), name)
+                .map_err(|e| Error::unproven("put back the pre-image of", name, e))?;
+        }
+        // What an exchange took out of the place, the pre-image or not.
+        (Some(_), None) => {}
+        (None, _) | (Some(_), Some(_)) => return Err(other_evidence(name)),
+    }
     match undo_exchange(volume, name, to, &place.resolved, staged) {
         Ok(()) => Ok(()),
         Err(error) if error.code() == Code::OutcomeUnknown && !error.poisons() => {
             // Kept where a sweep does not look.
-            keep_pre_image(volume, name)?;
+            if file_id_at(volume.trash(), name.as_bytes())?.is_none() {
+                keep_pre_image(volume, name)?;
+            }
             Err(error)
         }
         Err(error) => Err(error),
@@ -270,14 +360,18 @@ fn put_pre_image_back(
 /// Takes what was installed under a free name back into `staging/`.
 fn take_out(volume: &Volume, slot: &Slot, place: &Place, staged: &FileId, content: &Content) -> Result<()> {
     let name = slot.as_str();
-    if file_id_at(volume.staging(), name.as_bytes())?.as_ref() == Some(staged) {
-        return Ok(());
-    }
     let path = &place.resolved;
-    if file_id_at(&place.parent, &place.name)?.as_ref() != Some(staged) {
+    let to = (place.parent.as_fd(), place.name.as_slice());
+    let has_name = file_id_at(to.0, to.1)?.as_ref() == Some(staged);
+    if file_id_at(volume.staging(), name.as_bytes())?.as_ref() == Some(staged) {
+        // Where the filesystem renames by second names, it may have the new one, too.
+        let by = (volume.trash(), name.as_bytes());
+        return links::take_new_name(volume, (to, by), staged, path);
+    }
+    if !has_name {
         return Err(changed_outside(volume, "tree", &path.to_string(), path));
     }
-    match super::moves::into_ours(place.parent.as_fd(), &place.name, volume.staging(), name) {
+    match into_ours(to.0, to.1, volume.staging(), name) {
         Ok(()) => {}
         Err(errno) if super::moves::out_of_reach(errno) => {
             return Err(changed_outside(volume, "tree", &path.to_string(), path));
@@ -287,14 +381,13 @@ fn take_out(volume: &Volume, slot: &Slot, place: &Place, staged: &FileId, conten
     let ours = file_id_at(volume.staging(), name.as_bytes())?.as_ref() == Some(staged);
     let alone = match content {
         Content::File { .. } => true,
-        Content::Directory { .. } => holds_directories_alone(volume, name)?,
+        Content::Directory { .. } => staged_directories_alone(volume, name)?,
     };
     if ours && alone {
         return Ok(());
     }
-    let to = (place.parent.as_fd(), place.name.as_slice());
     take_free_name(volume.staging(), name.as_bytes(), to.0, to.1)
-        .map_err(|e| Error::unproven("put back", path.to_string(), e))?;
+        .map_err(|left| Error::unproven("put back", path.to_string(), left.errno()))?;
     Err(changed_outside(volume, "tree", &path.to_string(), path))
 }
 
@@ -309,15 +402,18 @@ pub fn sync_settled(volume: &Volume, effects: &[Effect], durability: Durability)
     let mut places = Vec::new();
     for effect in effects {
         places.extend(place_of(volume, effect.at())?);
-        if let Effect::Move { to, .. } = effect {
-            places.extend(place_of(volume, to)?);
+        match effect {
+            Effect::Move { to, .. } => places.extend(place_of(volume, to)?),
+            // Permissions are the file's own.
+            Effect::SetMode { at, .. } => mode::sync_permissions(volume, at)?,
+            Effect::Install { .. }
+            | Effect::Remove { .. }
+            | Effect::RemoveEmpty { .. }
+            | Effect::Restore { .. } => {}
         }
     }
     let places: Vec<&Place> = places.iter().collect();
-    for (handle, shown) in Syncs::open(volume, &places, durability)?.after {
-        sync(handle, shown)?;
-    }
-    Ok(())
+    Syncs::open(volume, &places, durability)?.sync_after()
 }
 
 /// Discards what was staged by executions that no intent names: nothing outside of `staging/` ever showed it.

@@ -5,16 +5,17 @@
 
 use crate::error::{Error, Result};
 use crate::files::moves::{
-    as_unproven, changed, changed_outside, give_back, lacks_flags, out_of_reach, take_free_name, unmoved,
+    Left, as_unproven, changed, changed_outside, give_back, out_of_reach, rename_in_tree, take_free_name,
+    unmoved,
 };
 use crate::files::prepared::{Act, Prepared, Syncs, Terms};
 use crate::files::read::FileKind;
 use crate::files::remove::{as_not_found, cross_layer, look};
 use crate::files::write::target_place;
-use crate::files::{Expected, Step, Steps, file_id_at};
+use crate::files::{Expected, Step, Steps, file_id_at, links};
 use crate::root::{GitInternals, LastLink, Place, failed};
 use crate::volume::Volume;
-use rustix::fs::{AtFlags, RenameFlags};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use semel_core::effect::{Before, Effect, Slot};
 use semel_core::ids::FileId;
@@ -157,125 +158,125 @@ impl Relocation {
         let moved = match &self.from {
             From::Tree(..) => rename_in_tree(
                 volume,
-                &prepared.slot,
+                prepared.slot.as_str(),
                 (from, name),
                 (self.to.as_fd(), &self.free),
+                &self.what,
             ),
             From::Trash(_) => take_free_name(from, name, self.to.as_fd(), &self.free),
         };
         match moved {
             Ok(()) => steps.reached(Step::Moved),
-            Err(Errno::NOENT) => return Err(failed(Errno::NOENT, prepared.effect.at())),
-            Err(Errno::EXIST | Errno::NOTEMPTY) => {
-                let why = "there is something at the destination";
-                return Err(Refusal::new(Code::PreconditionFailed, why)
-                    .reason("exists")
-                    .name(self.path.to_string())
-                    .into());
-            }
-            Err(Errno::XDEV) if self.kind == FileKind::Directory => return Err(cross_layer(&self.path)),
-            Err(errno) => {
-                return Err(unmoved(
-                    "move",
-                    (from, name),
-                    &self.what,
-                    prepared.effect.at(),
-                    errno,
-                ));
-            }
+            Err(left) => return Err(self.not_moved((from, name), prepared.effect.at(), left)),
         }
         let out = file_id_at(&self.to, &self.free)
             .map_err(|error| as_unproven("examine what was moved to", &self.path, error))?;
         if out.as_ref() == Some(&self.what) {
             return Ok(());
         }
+        let Some(other) = out else {
+            return Err(changed_outside(
+                volume,
+                "tree",
+                &self.path.to_string(),
+                &self.path,
+            ));
+        };
         move_back(
             volume,
             &prepared.slot,
             (self.to.as_fd(), &self.free),
             (from, name),
-            &self.path,
+            (&other, &self.path),
         )?;
         steps.reached(Step::PutBack);
-        Err(changed(
-            "another process replaced what was to be moved",
-            prepared.effect.at(),
-        ))
+        Err(replaced(prepared.effect.at()))
+    }
+
+    fn not_moved(&self, from: (BorrowedFd<'_>, &[u8]), path: &RelPath, left: Left) -> Error {
+        match left {
+            Left::Nothing(Errno::NOENT) => failed(Errno::NOENT, path),
+            Left::Nothing(Errno::STALE) => replaced(path),
+            Left::Nothing(Errno::EXIST | Errno::NOTEMPTY) => {
+                Refusal::new(Code::PreconditionFailed, "there is something at the destination")
+                    .reason("exists")
+                    .name(self.path.to_string())
+                    .into()
+            }
+            Left::Nothing(Errno::XDEV) if self.kind == FileKind::Directory => cross_layer(&self.path),
+            left => unmoved("move", from, &self.what, path, left),
+        }
     }
 }
 
-/// Renames within the tree to a free name.
-///
-/// On a filesystem without `RENAME_NOREPLACE` a file gets its new name as a second one; the old name then goes to
-/// `trash/`, since what it names by now may be another process's.
-pub(super) fn rename_in_tree(
-    volume: &Volume,
-    slot: &Slot,
-    (from, name): (BorrowedFd<'_>, &[u8]),
-    (to, free): (BorrowedFd<'_>, &[u8]),
-) -> rustix::io::Result<()> {
-    match rustix::fs::renameat_with(from, name, to, free, RenameFlags::NOREPLACE) {
-        Err(errno) if lacks_flags(errno) => {}
-        answer => return answer,
-    }
-    match rustix::fs::linkat(from, name, to, free, AtFlags::empty()) {
-        Ok(()) => rustix::fs::renameat(from, name, volume.trash(), slot.as_str()),
-        // A directory has no second name: the rename replaces at most an empty directory.
-        Err(Errno::PERM) => match file_id_at(to, free) {
-            Ok(None) => rustix::fs::renameat(from, name, to, free),
-            Ok(Some(_)) | Err(_) => Err(Errno::EXIST),
-        },
-        Err(errno) => Err(errno),
-    }
+fn replaced(path: &RelPath) -> Error {
+    changed("another process replaced what was to be moved", path)
 }
 
 fn move_back(
     volume: &Volume,
     slot: &Slot,
-    (from, name): (BorrowedFd<'_>, &[u8]),
-    (to, last): (BorrowedFd<'_>, &[u8]),
-    path: &RelPath,
+    from: (BorrowedFd<'_>, &[u8]),
+    to: (BorrowedFd<'_>, &[u8]),
+    (what, path): (&FileId, &RelPath),
 ) -> Result<()> {
-    match rename_in_tree(volume, slot, (from, name), (to, last)) {
+    match rename_in_tree(volume, slot.as_str(), from, to, what) {
         Ok(()) => Ok(()),
-        Err(errno) if errno == Errno::EXIST || out_of_reach(errno) => {
+        Err(Left::Nothing(errno))
+            if errno == Errno::EXIST || errno == Errno::STALE || out_of_reach(errno) =>
+        {
             Err(changed_outside(volume, "tree", &path.to_string(), path))
         }
-        Err(errno) => Err(Error::unproven("move back", path.to_string(), errno)),
+        Err(left) => Err(Error::unproven("move back", path.to_string(), left.errno())),
     }
 }
 
-/// Takes a move back that happened: to its source, or to `trash/`.
+/// Takes a move back that happened, or happened by half; what was taken back before is left as it is.
 ///
 /// # Errors
 /// `outcome_unknown` where another process changed either name; [`Error::Unproven`].
-pub(super) fn take_back(
+pub(super) fn move_taken_back(
     volume: &Volume,
     slot: &Slot,
-    (now, name): (&Place, &FileId),
-    to: BackTo<'_>,
+    (source, destination): (&Place, &Place),
+    what: &FileId,
 ) -> Result<()> {
-    let path = &now.resolved;
-    if file_id_at(&now.parent, &now.name)?.as_ref() != Some(name) {
-        return Err(changed_outside(volume, "tree", &path.to_string(), path));
+    let name = slot.as_str();
+    let path = &destination.resolved;
+    let from = (source.parent.as_fd(), source.name.as_slice());
+    let to = (destination.parent.as_fd(), destination.name.as_slice());
+    let staging = (volume.staging(), name.as_bytes());
+    let displaced = matches!(file_id_at(staging.0, staging.1)?, Some(other) if other != *what);
+    if displaced {
+        // Another process saved it at the source, from where it was taken by second names; what was to be moved is
+        // an older version by that.
+        give_back(volume, staging, from, &source.resolved, "staging")?;
     }
-    let from = (now.parent.as_fd(), now.name.as_slice());
-    match to {
-        BackTo::Name(place) => move_back(volume, slot, from, (place.parent.as_fd(), &place.name), path),
-        BackTo::Trash(kept) => give_back(
-            volume,
-            from,
-            (volume.trash(), kept.as_str().as_bytes()),
-            path,
-            "tree",
-        ),
+    let here = file_id_at(from.0, from.1)?.as_ref() == Some(what);
+    let there = file_id_at(to.0, to.1)?.as_ref() == Some(what);
+    let second = file_id_at(volume.trash(), name.as_bytes())?.as_ref() == Some(what);
+    match (here, there) {
+        (true, true) if second => links::take_new_name(volume, (to, staging), what, path)?,
+        (false, true) if second && displaced => links::take_new_name(volume, (to, staging), what, path)?,
+        (true, false) => {}
+        (false, true) => move_back(volume, slot, to, from, (what, path))?,
+        (false, false) if displaced => {}
+        (true, true) | (false, false) => {
+            return Err(changed_outside(volume, "tree", &path.to_string(), path));
+        }
     }
+    links::drop_names(volume, name, what, from)
 }
 
-/// Says where a move is taken back to.
-pub(super) enum BackTo<'a> {
-    /// To the name that it had.
-    Name(&'a Place),
-    /// To its slot in `trash/`.
-    Trash(&'a Slot),
+/// Takes a restoration back, to its slot in `trash/`.
+///
+/// # Errors
+/// As of a move.
+pub(super) fn restoration_taken_back(volume: &Volume, now: &Place, what: &FileId, kept: &Slot) -> Result<()> {
+    let path = &now.resolved;
+    if file_id_at(&now.parent, &now.name)?.as_ref() != Some(what) {
+        return Err(changed_outside(volume, "tree", &path.to_string(), path));
+    }
+    let trash = (volume.trash(), kept.as_str().as_bytes());
+    give_back(volume, (now.parent.as_fd(), &now.name), trash, path, "tree")
 }

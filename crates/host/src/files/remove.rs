@@ -149,6 +149,7 @@ impl Seen {
         Ok(Before {
             id: self.id.clone(),
             sha256,
+            stated: expected.stated(),
             other_names: counts.then_some(others),
         })
     }

@@ -3,12 +3,12 @@
 use crate::error::{Error, Result};
 use crate::files::attributes;
 use crate::files::moves::{
-    Taken, as_unproven, changed, keep_pre_image, kept_digest, take_free_name, take_place, undo_exchange,
-    unmoved,
+    Left, as_unproven, changed, exchange, keep_pre_image, kept_digest, lacks_flags, take_free_name,
+    undo_exchange, unmoved,
 };
 use crate::files::prepared::{Act, Prepared, Syncs, Terms};
 use crate::files::read::open_regular;
-use crate::files::{DIGEST_CAP, Expected, Step, Steps, digest_of, file_id, file_id_at};
+use crate::files::{DIGEST_CAP, Expected, Step, Steps, digest_of, file_id, file_id_at, links};
 use crate::root::{GitInternals, LastLink, Place, check_target};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use semel_core::effect::{Before, Content, Effect, Slot};
 use semel_core::ids::FileId;
 use semel_core::{Code, Refusal, RelPath, Sha256};
-use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 
 /// States a write.
 #[derive(Debug)]
@@ -143,13 +143,13 @@ impl StagedFile {
                 steps.reached(Step::Installed);
                 Ok(())
             }
-            Err(Errno::EXIST) => Err(changed("something appeared in the place", path)),
-            Err(errno) => Err(unmoved(
+            Err(Left::Nothing(Errno::EXIST)) => Err(changed("something appeared in the place", path)),
+            Err(left) => Err(unmoved(
                 "install",
                 (volume.staging(), from),
                 &self.staged,
                 path,
-                errno,
+                left,
             )),
         }
     }
@@ -162,26 +162,19 @@ impl StagedFile {
         path: &RelPath,
         steps: &dyn Steps,
     ) -> Result<Option<Sha256>> {
-        let name = slot.as_str();
-        let taken = match take_place(volume, name, (&self.parent, &self.name), target) {
-            Ok(taken) => taken,
-            Err(Errno::NOENT) => return Err(changed("the file went away", path)),
-            Err(Errno::STALE) => return Err(changed("another process changed the file", path)),
-            Err(errno) => {
-                let from = (volume.staging(), name.as_bytes());
-                return Err(unmoved("install", from, &self.staged, path, errno));
+        let (name, place) = (slot.as_str(), (&self.parent, self.name.as_slice()));
+        match exchange(volume, name, place.0, place.1) {
+            Ok(()) => steps.reached(Step::Installed),
+            Err(errno) if lacks_flags(errno) => {
+                return self.replace_by_link(volume, name, target, path, steps);
             }
-        };
-        steps.reached(Step::Installed);
-        if taken == Taken::Linked {
-            return kept_digest(volume.trash(), name, self.expected)
-                .map_err(|error| as_unproven("examine the pre-image of", path, error));
+            Err(errno) => return Err(self.not_replaced(volume, name, path, Left::Nothing(errno))),
         }
         let out = self
             .taken_out(volume, name, target)
             .map_err(|error| as_unproven("examine the pre-image of", path, error))?;
         let Some(before) = out else {
-            undo_exchange(volume, name, (&self.parent, &self.name), path, &self.staged)?;
+            undo_exchange(volume, name, place, path, &self.staged)?;
             steps.reached(Step::ExchangedBack);
             return Err(changed("another process changed the file", path));
         };
@@ -189,6 +182,46 @@ impl StagedFile {
         keep_pre_image(volume, name)?;
         steps.reached(Step::PreImageKept);
         Ok(before)
+    }
+
+    fn not_replaced(&self, volume: &Volume, name: &str, path: &RelPath, left: Left) -> Error {
+        match left {
+            Left::Nothing(Errno::NOENT) => changed("the file went away", path),
+            Left::Nothing(Errno::STALE) => changed("another process changed the file", path),
+            left => {
+                let from = (volume.staging(), name.as_bytes());
+                unmoved("install", from, &self.staged, path, left)
+            }
+        }
+    }
+
+    /// Replaces where the filesystem has no exchange. The content is looked at again afterwards: what another process
+    /// wrote into the file until then has to be seen.
+    fn replace_by_link(
+        &self,
+        volume: &Volume,
+        name: &str,
+        target: &FileId,
+        path: &RelPath,
+        steps: &dyn Steps,
+    ) -> Result<Option<Sha256>> {
+        let place = (&self.parent, self.name.as_slice());
+        let before = links::take_place(volume, name, place, (target, self.expected))
+            .map_err(|left| self.not_replaced(volume, name, path, left))?;
+        steps.reached(Step::Installed);
+        let after = kept_digest(volume.trash(), name, self.expected)
+            .map_err(|error| as_unproven("examine the pre-image of", path, error))?;
+        if before == after {
+            steps.reached(Step::PreImageVerified);
+            steps.reached(Step::PreImageKept);
+            return Ok(before);
+        }
+        if matches!(self.expected, Expected::Sha256(_)) {
+            links::give_place_back(volume, name, place, path, &self.staged)?;
+            steps.reached(Step::ExchangedBack);
+            return Err(changed("another process changed the file", path));
+        }
+        Ok(after)
     }
 
     /// Looks at what the exchange took out: `None` if it is not what was read, else its digest.
@@ -262,6 +295,7 @@ fn pre_image(volume: &Volume, place: &Place, expected: Expected) -> Result<Optio
         before: Before {
             id,
             sha256,
+            stated: expected.stated(),
             other_names: (others > 0).then_some(others),
         },
         stat,
@@ -321,11 +355,12 @@ fn fill(
     bytes: &[u8],
     path: &RelPath,
     like: Option<(&std::fs::File, &Stat)>,
-    mut staged: &std::fs::File,
+    staged: &std::fs::File,
 ) -> Result<()> {
     let shown = path.to_string();
+    // By place, as the journal does: a test that makes writes fail aims at what goes to a file, and at nothing else.
     staged
-        .write_all(bytes)
+        .write_all_at(bytes, 0)
         .map_err(|e| Error::io("write", &shown, e))?;
     if let Some((file, stat)) = like {
         return attributes::keep(file.as_fd(), stat, staged.as_fd(), &shown);

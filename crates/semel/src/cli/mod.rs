@@ -10,6 +10,7 @@ mod call;
 mod cancel;
 mod certify;
 mod check;
+mod conformance;
 mod contract;
 mod doctor;
 mod drill;
@@ -18,11 +19,15 @@ mod gc;
 mod generate;
 mod key;
 mod log;
+mod receipt;
+mod resolve;
 mod restore;
 mod run;
 mod seal;
 mod serve;
 mod status;
+mod token;
+mod undo;
 mod unseal;
 mod volume;
 
@@ -64,6 +69,7 @@ enum Command {
     Run(run::Args),
     Serve(serve::Args),
     Call(call::Args),
+    Token(token::Args),
     Seal(seal::Args),
     Unseal(unseal::Args),
     Volume(volume::Args),
@@ -75,6 +81,9 @@ enum Command {
     Approvals(approvals::Args),
     Approve(approve::Args),
     Log(log::Args),
+    Receipt(receipt::Args),
+    Undo(undo::Args),
+    Resolve(resolve::Args),
     Status(status::Args),
     Cancel(cancel::Args),
     Gc(gc::Args),
@@ -82,6 +91,7 @@ enum Command {
     Check(check::Args),
     Doctor(doctor::Args),
     Drill(drill::Args),
+    Conformance(conformance::Args),
     Generate(generate::Args),
     #[command(name = "__probe", hide = true)]
     Probe(serve::ProbeArgs),
@@ -176,6 +186,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Run(args) => run::run(args, context),
         Command::Serve(args) => serve::run(args, context),
         Command::Call(args) => call::run(args, context),
+        Command::Token(args) => token::run(args, context),
         Command::Seal(args) => seal::run(args, context),
         Command::Unseal(args) => unseal::run(args, context),
         Command::Volume(args) => volume::run(args, context),
@@ -187,6 +198,9 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Approvals(args) => approvals::run(args, context),
         Command::Approve(args) => approve::run(args, context),
         Command::Log(args) => log::run(args, context),
+        Command::Receipt(args) => receipt::run(args, context),
+        Command::Undo(args) => undo::run(args, context),
+        Command::Resolve(args) => resolve::run(args, context),
         Command::Status(args) => status::run(args, context),
         Command::Cancel(args) => cancel::run(args, context),
         Command::Gc(args) => gc::run(args, context),
@@ -194,6 +208,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Check(args) => check::run(args, context),
         Command::Doctor(args) => doctor::run(args, context),
         Command::Drill(args) => drill::run(args, context),
+        Command::Conformance(args) => conformance::run(args, context),
         Command::Generate(args) => generate::run(args, context),
         Command::Probe(args) => serve::run_probe(args),
     }

@@ -99,24 +99,7 @@ fn text(seen: &Seen) -> String {
             seen.quarantined.len()
         ));
     }
-    match &seen.daemon {
-        Some(status) => {
-            let word = |pointer: &str| {
-                status
-                    .pointer(pointer)
-                    .and_then(Value::as_str)
-                    .unwrap_or_default()
-                    .to_owned()
-            };
-            lines.push(format!(
-                "daemon   {} at {}, probe at {}",
-                word("/phase"),
-                word("/daemon/url"),
-                word("/daemon/probe_url")
-            ));
-        }
-        None => lines.push("daemon   not running".to_owned()),
-    }
+    lines.push(daemon(seen.daemon.as_ref()));
     match &seen.journal {
         Some(journal) => lines.push(format!(
             "journal  {} entries, {} calls running, {} unknown",
@@ -125,4 +108,24 @@ fn text(seen: &Seen) -> String {
         None => lines.push("journal  none yet".to_owned()),
     }
     lines.join("\n")
+}
+
+fn daemon(status: Option<&Value>) -> String {
+    let Some(status) = status else {
+        return "daemon   not running".to_owned();
+    };
+    let word = |pointer: &str| {
+        status
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let places = [word("/daemon/socket"), word("/daemon/url")];
+    format!(
+        "daemon   {} at {}, probe at {}",
+        word("/phase"),
+        places.map(|place| place.trim().to_owned()).join(" ").trim(),
+        word("/daemon/probe_url")
+    )
 }

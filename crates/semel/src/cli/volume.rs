@@ -153,12 +153,17 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
             },
         )?,
     };
-    let url = link.url()?;
+    let reached = link.reached()?;
     let text = format!(
-        "generation {}\nattempt    {}\ntoken      {}\n\nexport SEMEL_URL={}\nexport SEMEL_TOKEN={}",
-        opened.volume.generation, opened.volume.attempt, opened.token, url, opened.token,
+        "generation {}\nattempt    {}\ntoken      {}\nsocket     {}\n\nexport SEMEL_URL={}\nexport SEMEL_TOKEN={}",
+        opened.volume.generation,
+        opened.volume.attempt,
+        opened.token,
+        reached.socket.display(),
+        reached.url,
+        opened.token,
     );
-    Ok(Answer::new(text, opened_json(&opened, Some(&url))))
+    Ok(Answer::new(text, opened_json(&opened, Some(&reached))))
 }
 
 fn end(args: &End, context: &Context) -> Result<Answer, Refusal> {

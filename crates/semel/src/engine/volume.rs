@@ -207,7 +207,7 @@ pub(crate) fn end(engine: &Engine, generation: &Generation, end: End) -> Result<
 }
 
 /// Makes the disk say what the journal says of an ended volume; a volume without a directory needs no mark.
-pub(super) fn mark(engine: &Engine, ended: &Volume, end: &End) -> Result<(), Refusal> {
+pub(in crate::engine) fn mark(engine: &Engine, ended: &Volume, end: &End) -> Result<(), Refusal> {
     let disk = match engine.volumes.look(&ended.job, &ended.generation) {
         Ok(disk) => disk,
         Err(error) if error.code() == Code::UnknownState => return Ok(()),

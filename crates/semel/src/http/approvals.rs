@@ -21,6 +21,7 @@ pub(super) async fn decide(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
-    let body = body(request.into_body(), BODY).await?;
+    let (head, incoming) = request.into_parts();
+    let body = body(&app, &head.headers, incoming, BODY).await?;
     Ok(json(app.gateway.decide(&id, &body).await?))
 }

@@ -1,5 +1,7 @@
 //! The OpenAPI document of the app listener, made from the tables of tools, routes and refusals.
 
+mod reads;
+
 use crate::engine::gateway::tool::{Kind, Tool};
 use semel_core::Code;
 use serde_json::{Map, Value, json};
@@ -7,16 +9,17 @@ use serde_json::{Map, Value, json};
 /// Gives the whole document, OpenAPI 3.1.
 pub(crate) fn document() -> Value {
     let mut paths = Map::new();
-    for tool in Tool::ALL {
+    for tool in Tool::callable() {
         paths.insert(
             format!("/v1/tools/{}", tool.name()),
-            json!({"post": tool_operation(*tool)}),
+            json!({"post": tool_operation(tool)}),
         );
     }
     paths.insert(
         "/v1/receipts/{key}".to_owned(),
         json!({"get": receipt_operation()}),
     );
+    paths.insert("/v1/tokens".to_owned(), json!({"post": token_operation()}));
     paths.insert(
         "/v1/openapi.json".to_owned(),
         json!({"get": {
@@ -97,6 +100,13 @@ const ADMIN: &[Admin] = &[
     ),
     (
         "post",
+        "/v1/admin/listen",
+        "admin_listen",
+        "Makes sure that plain HTTP clients on this machine reach the app listener, and says where.",
+        &[Code::BadInput, Code::Unauthorized, Code::IoFailed],
+    ),
+    (
+        "post",
         "/v1/admin/shutdown",
         "admin_shutdown",
         "Ends the daemon once what is under way is done.",
@@ -127,6 +137,32 @@ const ADMIN: &[Admin] = &[
         "admin_approvals",
         "Lists the calls that wait for a person: what each would do, by digests and sizes, never contents.",
         &[Code::Unauthorized],
+    ),
+    (
+        "post",
+        "/v1/admin/executions/{id}/undo",
+        "admin_undo",
+        "Puts back what an execution removed or replaced, as a new execution.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::PreconditionFailed,
+            Code::UndoExpired,
+            Code::ReplayConflict,
+        ],
+    ),
+    (
+        "post",
+        "/v1/admin/executions/{id}/resolve",
+        "admin_resolve",
+        "Settles a call whose outcome is unknown, by a person's word.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::PreconditionFailed,
+        ],
     ),
     (
         "post",
@@ -183,7 +219,7 @@ fn tool_operation(tool: Tool) -> Value {
         false,
     )];
     let answer = match tool.kind() {
-        Kind::Mutation => {
+        Kind::Mutation | Kind::Person => {
             codes.extend_from_slice(MUTATIONS);
             parameters.push(header(
                 "Idempotency-Key",
@@ -197,7 +233,7 @@ fn tool_operation(tool: Tool) -> Value {
             ));
             json!({"$ref": "#/components/schemas/Effect"})
         }
-        Kind::Read => json!({"type": "object"}),
+        Kind::Read => reads::answer(tool),
         Kind::Journal => json!({"$ref": "#/components/schemas/Receipt"}),
     };
     let mut schema = tool.schema();
@@ -210,6 +246,7 @@ fn tool_operation(tool: Tool) -> Value {
         "description": "What the call did, or did before.",
         "headers": {
             "Idempotency-Replayed": {"description": "true where the answer comes from a receipt.", "schema": {"const": "true"}},
+            "Preference-Applied": {"description": "wait=N, where Prefer asked for it: what was taken.", "schema": {"type": "string"}},
             "X-Request-Id": {"schema": {"type": "string"}},
         },
         "content": {"application/json": {"schema": answer}},
@@ -227,7 +264,12 @@ fn tool_operation(tool: Tool) -> Value {
 fn receipt_operation() -> Value {
     let mut responses = responses(
         &[],
-        &[Code::Unauthorized, Code::NotFound, Code::InvalidIdempotencyKey],
+        &[
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::InvalidIdempotencyKey,
+            Code::TooMany,
+        ],
     );
     responses["200"] = json!({
         "description": "What is known of the key.",
@@ -238,6 +280,54 @@ fn receipt_operation() -> Value {
         "summary": "Says what came of a key; an ended token may still ask.",
         "tags": ["tools"],
         "parameters": [{"name": "key", "in": "path", "required": true, "schema": {"type": "string"}}],
+        "responses": responses,
+    })
+}
+
+fn token_operation() -> Value {
+    let mut responses = responses(
+        &[],
+        &[
+            Code::BadInput,
+            Code::EmptyBodyNotReplayable,
+            Code::Unauthorized,
+            Code::Denied,
+            Code::NotFound,
+            Code::ReplayConflict,
+            Code::TooMany,
+            Code::TooLarge,
+            Code::Draining,
+            Code::IoFailed,
+        ],
+    );
+    responses["200"] = json!({
+        "description": "The token; nobody keeps it but the caller.",
+        "content": {"application/json": {"schema": {
+            "type": "object",
+            "required": ["token", "principal", "tools", "generation"],
+            "properties": {
+                "token": {"type": "string"},
+                "principal": {"type": "string"},
+                "tools": {"type": ["array", "null"], "items": {"type": "string"}, "description": "null: every tool"},
+                "job": {"type": "string"},
+                "generation": {"type": "string"},
+            },
+        }}},
+    });
+    let names: Vec<&str> = Tool::callable().map(Tool::name).collect();
+    json!({
+        "operationId": "issue_token",
+        "summary": "Gives out a token for no more than the caller's own, retired with the generation.",
+        "tags": ["tools"],
+        "requestBody": {"required": true, "content": {"application/json": {"schema": {
+            "type": "object",
+            "additionalProperties": false,
+            "minProperties": 1,
+            "properties": {
+                "tools": {"type": "array", "items": {"enum": names}},
+                "name": {"type": "string", "pattern": "^[A-Za-z0-9._:@-]+$", "description": "Makes a principal of its own: its keys are apart from its parent's"},
+            },
+        }}}},
         "responses": responses,
     })
 }

@@ -34,7 +34,7 @@ fn another_boot_ends_the_generation_dirty() {
             .arg(env!("CARGO_BIN_EXE_semel"))
             .arg("--state")
             .arg(home.state())
-            .args(["serve", "--json"]);
+            .args(["serve", "--json", "--listen", "127.0.0.1:0"]);
         let Some(daemon) = crate::harness::Daemon::started(command.stderr(Stdio::null())) else {
             eprintln!("SKIPPED: another boot cannot be simulated here (mount namespace)");
             return;
@@ -121,4 +121,39 @@ fn a_failed_sync_ends_the_daemon_and_the_call_is_still_once() {
         assert_eq!(volume.tree.join("a").exists(), tool == "write_file");
         assert_eq!(volume.staged(), 0, "{place}");
     }
+}
+
+/// A journal that fails in the background, while nobody asks for anything, ends the daemon all the same.
+#[test]
+fn a_sync_that_fails_behind_everybodys_back_ends_the_daemon() {
+    let home = Home::new();
+    let mut daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    let Some(mut strace) = inject(daemon.child.id(), &home.state().join("journal.db-wal")) else {
+        eprintln!("SKIPPED: strace cannot inject faults here");
+        return;
+    };
+    let arguments = json!({"path": "a", "content": "1"});
+    let first = daemon.conn().call(&volume, "write_file", "k", &arguments);
+    assert_eq!(
+        first.status, 200,
+        "it survives a kill, and no more was asked: {}",
+        first.body
+    );
+    let status = daemon
+        .ended(Duration::from_secs(30))
+        .expect("nobody has to ask for it to end");
+    assert_eq!(status.code(), Some(75));
+    drop(strace.kill());
+    drop(strace.wait());
+    let again = home
+        .serve(&[])
+        .conn()
+        .call(&volume, "write_file", "k", &arguments);
+    assert_eq!(
+        (again.status, &again.body["replayed"]),
+        (200, &json!(true)),
+        "{}",
+        again.body
+    );
 }

@@ -59,6 +59,27 @@ impl Home {
         serde_json::from_slice(&out.stdout).unwrap()
     }
 
+    /// Runs a command that must succeed, and gives its JSON, one object a line.
+    pub(crate) fn lines(&self, args: &[&str]) -> Vec<Value> {
+        let out = self.run(&[args, &["--json"]].concat());
+        assert!(out.status.success(), "{args:?}: {}", said(&out));
+        let text = String::from_utf8(out.stdout).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// Starts the daemon as it is by default: no TCP port.
+    pub(crate) fn serve_unix(&self, args: &[&str]) -> Daemon {
+        let mut command = self.command(&[&["serve", "--json", "--quiet"], args].concat());
+        Daemon::started(command.stderr(Stdio::piped())).expect("the daemon starts")
+    }
+
+    /// Connects to the socket for jobs.
+    pub(crate) fn app(&self) -> Conn<UnixStream> {
+        Conn::over(UnixStream::connect(self.state().join("run/app/app.sock")).unwrap())
+    }
+
     pub(crate) fn serve(&self, args: &[&str]) -> Daemon {
         Daemon::start(self, args).expect("the daemon starts")
     }
@@ -136,34 +157,40 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it; `None` where it ended before it listened.
+    /// Starts it, listening on TCP, too; `None` where it ended before it listened.
     pub(crate) fn start(home: &Home, args: &[&str]) -> Option<Self> {
-        let mut command = home.command(&[&["serve", "--json", "--quiet"], args].concat());
+        let serve = ["serve", "--json", "--quiet", "--listen", "127.0.0.1:0"];
+        let mut command = home.command(&[&serve[..], args].concat());
         Self::started(command.stderr(Stdio::piped()))
     }
 
-    /// Starts a command that becomes a daemon; `None` where it ended before it listened.
+    /// Starts a command that becomes a daemon; `None` where it ended before it listened. Without a TCP port its URL is
+    /// empty.
     pub(crate) fn started(command: &mut Command) -> Option<Self> {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().ok()?;
+        Self::begun(command).ok()
+    }
+
+    /// Starts a command that becomes a daemon; gives how it ended where it did before it listened.
+    pub(crate) fn begun(command: &mut Command) -> Result<Self, std::process::ExitStatus> {
+        let Ok(mut child) = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn() else {
+            // As a shell says of a program that is not there.
+            return Err(std::os::unix::process::ExitStatusExt::from_raw(127 << 8));
+        };
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap())
             .read_line(&mut line)
             .unwrap();
         let Ok(about) = serde_json::from_str::<Value>(&line) else {
-            child.wait().unwrap();
-            return None;
+            return Err(child.wait().unwrap());
         };
         let url = |name: &str| about[name].as_str().map(str::to_owned);
-        match (url("url"), url("probe_url")) {
-            (Some(url), Some(probe_url)) => Some(Self {
+        match url("probe_url") {
+            Some(probe_url) => Ok(Self {
                 child,
-                url,
+                url: url("url").unwrap_or_default(),
                 probe_url,
             }),
-            _ => {
-                child.wait().unwrap();
-                None
-            }
+            None => Err(child.wait().unwrap()),
         }
     }
 
@@ -281,7 +308,25 @@ impl<S: Read + Write> Conn<S> {
         self.receive("GET")
     }
 
-    fn receive(&mut self, method: &str) -> Option<Reply> {
+    /// Sends bytes, and waits for nothing; `None` where the other end is gone.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<()> {
+        self.stream.get_mut().write_all(bytes).ok()
+    }
+
+    /// Says whether the other end has closed, with nothing more to say.
+    pub(crate) fn ended(&mut self) -> bool {
+        use std::io::ErrorKind::{TimedOut, WouldBlock};
+        match self.stream.fill_buf() {
+            Ok(rest) => rest.is_empty(),
+            Err(error) => !matches!(error.kind(), TimedOut | WouldBlock),
+        }
+    }
+
+    pub(crate) fn inner(&self) -> &S {
+        self.stream.get_ref()
+    }
+
+    pub(crate) fn receive(&mut self, method: &str) -> Option<Reply> {
         let mut head = String::new();
         loop {
             let mut line = String::new();

@@ -5,6 +5,7 @@
 
 mod approvals;
 mod calls;
+mod log;
 pub mod sample;
 mod volumes;
 mod work;
@@ -41,6 +42,7 @@ laws! {
     calls::what_is_taken_back_is_said_first,
     calls::an_unknown_outcome_stays,
     calls::a_person_settles_what_is_unknown,
+    calls::the_last_unknown_outcome_lifts_its_mark,
     calls::a_freed_key_begins_again,
     calls::an_execution_id_is_used_once,
     calls::an_intent_belongs_to_its_volume,
@@ -50,11 +52,16 @@ laws! {
     calls::commits_outside_of_a_generation_are_counted,
     calls::the_log_finds_a_call_and_what_it_met,
     calls::the_log_gives_the_newest_in_order,
+    log::each_call_is_shown_once,
+    log::the_log_is_read_in_windows,
+    log::a_head_is_what_is_verified,
     volumes::attempts_count_from_one_and_fences_grow,
     volumes::a_job_has_one_open_volume_of_a_role,
     volumes::a_generation_is_never_used_twice,
     volumes::a_token_is_given_out_once,
     volumes::a_token_stays_as_a_tombstone,
+    volumes::a_token_gives_out_only_narrower_ones,
+    volumes::keys_of_two_tokens_are_apart_and_end_together,
     volumes::an_older_fence_is_refused,
     volumes::an_ended_generation_begins_nothing,
     volumes::a_clean_end_needs_every_outcome,

@@ -145,7 +145,7 @@ pub fn intent(volume: &Volume, under: &str, path: &str) -> Result<Intent, String
         source: Source {
             door: "http".to_owned(),
             user_agent: Some("conformance".to_owned()),
-            traceparent: None,
+            ..Source::default()
         },
         at: NOW,
     })
@@ -160,6 +160,8 @@ pub fn receipt(intent: &Intent) -> Receipt {
         recovered: None,
         resolved: None,
         possible_duplicate_of: None,
+        took_us: Some(23),
+        waited_us: Some(5),
     }
 }
 
@@ -194,6 +196,7 @@ pub fn conflict(with: &Intent) -> Note {
         execution_id: Some(with.execution_id.clone()),
         source: with.source.clone(),
         took_us: 17,
+        waited_us: None,
         at: NOW,
     }
 }

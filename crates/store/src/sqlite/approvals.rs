@@ -270,12 +270,14 @@ pub(super) fn rows(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Ap
         let approval = match found {
             Ok(Some(row)) => row.approval,
             Ok(None) => {
-                faults.add(format!("the approval of entry {asked_seq}: its entry is missing"));
+                let why = format!("the approval of entry {asked_seq}: its entry is missing");
+                faults.state(why);
                 continue;
             }
             Err(Error::Poisoned { why }) => return Err(Error::Poisoned { why }),
             Err(e) => {
-                faults.add(format!("the approval of entry {asked_seq}: {e}"));
+                let why = format!("the approval of entry {asked_seq}: {e}");
+                faults.state(why);
                 continue;
             }
         };

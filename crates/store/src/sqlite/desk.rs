@@ -9,10 +9,11 @@ use crate::error::Result;
 use rusqlite::{Connection, OptionalExtension as _};
 use semel_core::Sha256;
 use semel_core::call::{self, Intent};
+use semel_core::checkpoint::Checkpoint;
 use semel_core::ids::{ExecutionId, Generation, RunId};
 use semel_core::pipeline::{self, Run};
 use semel_core::record::{IllegalRecord, RECORD_VERSION, Record, Sync, chain};
-use semel_core::volume::{self, Durability, Volume};
+use semel_core::volume::{self, Durability, NewToken, Volume};
 use std::collections::HashMap;
 
 /// Is the end of the chain.
@@ -48,7 +49,9 @@ impl Desk {
             Record::VolumeOpened { new, .. } => self.volume(record, &new.generation),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
+            | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
+            Record::TokenIssued(new) => self.issued(record, new),
             Record::CallIntended(intent) => self.intent(record, intent),
             Record::CallReceipted { execution_id, .. }
             | Record::CallAborting { execution_id, .. }
@@ -101,6 +104,21 @@ impl Desk {
                 )
             }
         }
+    }
+
+    fn issued(&mut self, record: &Record, new: &NewToken) -> Result<()> {
+        let volume = self
+            .find_volume(&new.generation)?
+            .ok_or_else(|| lost("a volume"))?;
+        self.append(record, Subject::Job(&volume.job))?;
+        self.execute(
+            "INSERT INTO tokens (token_sha256, generation, json) VALUES (?1, ?2, ?3)",
+            (
+                new.token_sha256.as_bytes(),
+                new.generation.as_str(),
+                row::encode(new)?,
+            ),
+        )
     }
 
     fn volume(&mut self, record: &Record, generation: &Generation) -> Result<()> {
@@ -227,6 +245,20 @@ impl Desk {
         self.head = Head { seq, hash };
         self.need = self.need.max(record.sync(survives));
         Ok(place)
+    }
+
+    /// Says what the log is now.
+    pub(super) fn checkpoint(&self) -> Result<Checkpoint> {
+        let first = self
+            .conn
+            .prepare_cached("SELECT hash FROM records WHERE seq = 1")
+            .and_then(|mut s| s.query_row([], |row| row.get(0)))
+            .map_err(fault("read the first entry"))?;
+        Ok(Checkpoint {
+            first: Sha256::from_bytes(first),
+            size: self.head.seq,
+            head: self.head.hash,
+        })
     }
 
     /// Finds a volume.

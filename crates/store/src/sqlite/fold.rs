@@ -9,10 +9,25 @@ use semel_core::call::{self, CallState, Outcome};
 use semel_core::ids::{ApprovalId, ExecutionId, Generation, JobId, RunId};
 use semel_core::pipeline::{self, Run};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record};
-use semel_core::volume::{self, Volume};
+use semel_core::volume::{self, NewToken, Volume};
 use std::collections::{BTreeMap, BTreeSet};
 
-type Folded = Result<(), IllegalRecord>;
+/// Is why an entry cannot follow the ones before.
+#[derive(Debug, PartialEq)]
+pub(super) enum Wrong {
+    /// It is illegal.
+    Illegal(String),
+    /// It gives a key its second effect.
+    SecondEffect(String),
+}
+
+impl From<IllegalRecord> for Wrong {
+    fn from(illegal: IllegalRecord) -> Self {
+        Self::Illegal(illegal.to_string())
+    }
+}
+
+type Folded = Result<(), Wrong>;
 
 /// Is where a call lies: its scope and key.
 pub(super) type Place = (String, String);
@@ -45,12 +60,15 @@ pub(super) struct Fold {
     pub(super) fence: u64,
     pub(super) attempts: BTreeMap<JobId, u32>,
     pub(super) tokens: BTreeMap<Sha256, Generation>,
+    /// Tokens that others gave out.
+    pub(super) issued: BTreeMap<Sha256, NewToken>,
     pub(super) volumes: BTreeMap<Generation, Volume>,
     pub(super) calls: BTreeMap<Place, Call>,
     pub(super) intents: BTreeMap<ExecutionId, Place>,
     /// The newest intent of an execution that was freed, so that its last entry is found too.
     pub(super) freed: Option<CallState>,
-    pub(super) done: BTreeSet<Place>,
+    /// The execution whose effect a key has.
+    pub(super) done: BTreeMap<Place, ExecutionId>,
     pub(super) runs: BTreeMap<RunId, (u64, Run)>,
     pub(super) judgements: BTreeMap<Generation, (u64, Judgement)>,
     pub(super) consumptions: BTreeMap<Generation, Consumption>,
@@ -60,7 +78,7 @@ pub(super) struct Fold {
 }
 
 fn illegal(what: impl Into<String>) -> Folded {
-    Err(IllegalRecord(what.into()))
+    Err(IllegalRecord(what.into()).into())
 }
 
 impl Fold {
@@ -87,7 +105,9 @@ impl Fold {
             Record::VolumeOpened { new, .. } => self.opened(record).and(self.volume(record, &new.generation)),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
+            | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
+            Record::TokenIssued(new) => self.issued(new),
             Record::CallIntended(intent) => {
                 let place = (row::scope(&intent.scope), intent.key.as_str().to_owned());
                 let used = self.intents.insert(intent.execution_id.clone(), place.clone());
@@ -101,7 +121,7 @@ impl Fold {
             | Record::CallFreed { execution_id, .. }
             | Record::CallUnknown { execution_id, .. } => match self.intents.get(execution_id).cloned() {
                 None => illegal("the end of a call that is not known"),
-                Some(place) => self.call(seq, record, place),
+                Some(place) => self.once(record, &place).and(self.call(seq, record, place)),
             },
             Record::RunStarted(new) => self.run(seq, record, &new.run),
             Record::RunStaged { run, .. } | Record::RunEnded { run, .. } => self.run(seq, record, run),
@@ -155,6 +175,20 @@ impl Fold {
         }
     }
 
+    fn issued(&mut self, new: &NewToken) -> Folded {
+        let known = self.tokens.contains_key(&new.token_sha256);
+        if known || self.issued.insert(new.token_sha256, new.clone()).is_some() {
+            return illegal("a bearer token is given out twice");
+        }
+        let parent = self.issued.get(&new.parent_sha256);
+        let root = self.tokens.get(&new.parent_sha256);
+        let of = parent.map(|parent| &parent.generation).or(root);
+        if of != Some(&new.generation) {
+            return illegal("a token is given out by one of another generation");
+        }
+        Ok(())
+    }
+
     fn volume(&mut self, record: &Record, generation: &Generation) -> Folded {
         let prior = self.volumes.get(generation).cloned();
         if let Some(next) = volume::apply(prior, record)? {
@@ -181,14 +215,30 @@ impl Fold {
             outcome_seq: (seq != intent_seq && !aborts).then_some(seq),
             at_ms: record.at().0,
         };
-        self.calls.insert(place.clone(), row);
-        match record {
-            Record::CallReceipted { receipt, .. }
-                if matches!(receipt.outcome, Outcome::Done(_)) && !self.done.insert(place.clone()) =>
-            {
-                illegal(format!("the key {} has two effects", place.1))
-            }
-            _ => Ok(()),
+        self.calls.insert(place, row);
+        Ok(())
+    }
+
+    /// Holds a receipt against the effect that its key has already; looked for before the rules of calls, which
+    /// would only call it illegal.
+    fn once(&mut self, record: &Record, place: &Place) -> Folded {
+        let Record::CallReceipted {
+            execution_id,
+            receipt,
+        } = record
+        else {
+            return Ok(());
+        };
+        if !matches!(receipt.outcome, Outcome::Done(_)) {
+            return Ok(());
+        }
+        match self.done.insert(place.clone(), execution_id.clone()) {
+            None => Ok(()),
+            Some(first) if first == *execution_id => Ok(()),
+            Some(first) => Err(Wrong::SecondEffect(format!(
+                "the key {} of {} had its effect in execution {first}, and has another in {execution_id}",
+                place.1, place.0
+            ))),
         }
     }
 
@@ -242,7 +292,9 @@ impl Fold {
             Record::VolumeOpened { new, .. } => Subject::Job(&new.job),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
+            | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => volume(generation),
+            Record::TokenIssued(new) => volume(&new.generation),
             Record::CallIntended(intent) => Subject::Call(intent),
             Record::CallReceipted { execution_id, .. }
             | Record::CallAborting { execution_id, .. }

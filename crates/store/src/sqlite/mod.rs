@@ -16,7 +16,7 @@ mod verify;
 mod writer;
 
 use crate::error::{Damage, Error, Result};
-use crate::journal::{Began, ChainReport, Consumed, Journal, JournalStatus, LogFilter, LogLine};
+use crate::journal::{Began, ChainReport, Consumed, Depth, Journal, JournalStatus, LogFilter, LogLine};
 use crate::owner::OwnerLock;
 use crate::reserve::Reserve;
 use desk::Desk;
@@ -25,18 +25,20 @@ use read::Pool;
 pub use schema::FILE;
 use semel_core::approval::{Approval, Question, Ruling, Subject};
 use semel_core::call::{Aborting, CallState, Intent, Note, OpenCall, Receipt, Resolved, Scope, Settled};
+use semel_core::checkpoint::Checkpoint;
 use semel_core::ids::{
     ApprovalId, ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs,
     VolumeIdentity,
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, Judgement, Restoration, Sealing, Sync};
-use semel_core::volume::{Durability, End, NewVolume, Volume};
+use semel_core::volume::{Durability, End, Lease, NewToken, NewVolume, Volume};
 use semel_core::{Code, Refusal, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+pub use verify::audit_file;
 
 /// Holds what the journal records of the process that opens it.
 #[derive(Clone, Debug)]
@@ -49,6 +51,19 @@ pub struct Options {
     pub policy_sha256: Option<Sha256>,
     /// When it opens the journal.
     pub now: UnixMs,
+    /// What is told of every commit.
+    pub on_commit: Option<OnCommit>,
+}
+
+/// Is told by the writer's own thread that a commit passed, and holds the writer up while it listens: for a watchdog,
+/// which nothing but the writer may feed.
+#[derive(Clone)]
+pub struct OnCommit(pub Arc<dyn Fn() + Send + std::marker::Sync>);
+
+impl std::fmt::Debug for OnCommit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnCommit")
+    }
 }
 
 /// Is the journal of one state directory.
@@ -98,17 +113,18 @@ impl SqliteJournal {
         let desk = Desk {
             conn,
             head,
-            need: Sync::Later,
+            need: Sync::Whenever,
             running,
         };
         let shared = Arc::new(Shared::default());
-        let writer = Writer::start(desk, reserve, Arc::clone(&shared))?;
         let Options {
             version,
             boot_id,
             policy_sha256,
             now,
+            on_commit,
         } = options.clone();
+        let writer = Writer::start(desk, reserve, Arc::clone(&shared), on_commit)?;
         let incarnation = writer.ask(Class::Settles, Hint::Known(Sync::Now), move |desk| {
             desk.start(&boot_id, &version, policy_sha256, now)
         })?;
@@ -231,6 +247,12 @@ impl Journal for SqliteJournal {
         self.settle(move |desk| desk.volume_destroyed(&generation, at))
     }
 
+    fn issue_token(&self, new: NewToken) -> Result<()> {
+        self.ask(Class::Begins, Hint::Known(Sync::Now), move |desk| {
+            desk.issue_token(&new)
+        })
+    }
+
     fn volume(&self, generation: Generation) -> Result<Option<Volume>> {
         self.read(|conn| read::volume(conn, &generation))
     }
@@ -239,7 +261,7 @@ impl Journal for SqliteJournal {
         self.read(|conn| read::volumes(conn, job.as_ref()))
     }
 
-    fn lease(&self, token_sha256: Sha256) -> Result<Option<Volume>> {
+    fn lease(&self, token_sha256: Sha256) -> Result<Option<Lease>> {
         self.read(|conn| read::lease(conn, &token_sha256))
     }
 
@@ -294,7 +316,7 @@ impl Journal for SqliteJournal {
     }
 
     fn note(&self, note: Note) -> Result<()> {
-        self.ask(Class::Begins, Hint::Known(Sync::Later), move |desk| {
+        self.ask(Class::Begins, Hint::Known(Sync::Whenever), move |desk| {
             desk.note(&note)
         })
     }
@@ -387,12 +409,24 @@ impl Journal for SqliteJournal {
 
     fn verify(&self) -> Result<ChainReport> {
         self.shared.sound()?;
-        verify::verify(&self.pool.apart()?, verify::Depth::Chain)
+        verify::verify(&self.pool.apart()?, &[], Depth::Chain)
     }
 
     fn check(&self) -> Result<ChainReport> {
         self.shared.sound()?;
-        verify::verify(&self.pool.apart()?, verify::Depth::Structures)
+        verify::verify(&self.pool.apart()?, &[], Depth::Structures)
+    }
+
+    fn audit(&self, held: Vec<Checkpoint>, depth: Depth) -> Result<ChainReport> {
+        self.shared.sound()?;
+        verify::verify(&self.pool.apart()?, &held, depth)
+    }
+
+    fn head(&self) -> Result<Checkpoint> {
+        self.ask(Class::Beats, Hint::Known(Sync::Now), |desk| {
+            desk.beat()?;
+            desk.checkpoint()
+        })
     }
 
     fn backup(&self, path: String) -> Result<()> {
@@ -407,6 +441,8 @@ impl Journal for SqliteJournal {
             commits: self.shared.commits.load(Ordering::Relaxed),
             rows: self.shared.rows.load(Ordering::Relaxed),
             synced_commits: self.shared.synced.load(Ordering::Relaxed),
+            queued: self.shared.queued.load(Ordering::Relaxed),
+            busy_ms: u64::try_from(self.shared.busy().as_millis()).unwrap_or(u64::MAX),
             ..status
         })
     }

@@ -108,7 +108,7 @@ impl<'a> Found<'a> {
                 key: note.key.as_ref().map(|key| key.as_str()),
                 conflict: match &note.event {
                     Event::Refused { code, .. } => i64::from(*code == Code::ReplayConflict),
-                    Event::Replayed | Event::Read => 0,
+                    Event::Replayed | Event::Read | Event::Suppressed { .. } => 0,
                 },
                 ..job(note.job.as_ref())
             },
@@ -121,6 +121,8 @@ impl<'a> Found<'a> {
                 | Record::VolumeOpened { .. }
                 | Record::VolumeReady { .. }
                 | Record::VolumeEnded { .. }
+                | Record::VolumeLifted { .. }
+                | Record::TokenIssued(_)
                 | Record::VolumeDestroyed { .. }
                 | Record::CallIntended(_)
                 | Record::CallReceipted { .. }

@@ -11,8 +11,11 @@ use semel_core::ids::{
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record, Restoration, Sealing};
-use semel_core::volume::{End, NewVolume, Volume, VolumeState};
+use semel_core::volume::{End, NewToken, NewVolume, OUTCOME_UNKNOWN, Volume, VolumeState};
 use semel_core::{Code, Refusal, Sha256};
+
+/// How many tokens a generation gives out at most, beside its own.
+const MOST_TOKENS: u64 = 1000;
 
 impl Desk {
     /// Records that a process began to write.
@@ -85,6 +88,23 @@ impl Desk {
             fencing_token: FencingToken(fence + 1),
         })?;
         self.must_find(&new.generation)
+    }
+
+    /// See [`Journal::issue_token`](crate::Journal::issue_token).
+    pub(super) fn issue_token(&mut self, new: &NewToken) -> Result<()> {
+        let parent = super::read::lease(&self.conn, &new.parent_sha256)?
+            .filter(|parent| parent.volume.generation == new.generation)
+            .ok_or_else(|| Refusal::new(Code::Unauthorized, "the token that gives it out is not known"))?;
+        parent.may_give(new)?;
+        if super::read::lease(&self.conn, &new.token_sha256)?.is_some() {
+            return Err(IllegalRecord("a bearer token is given out twice".to_owned()).into());
+        }
+        let given = "SELECT count(*) FROM tokens WHERE generation = ?1";
+        if self.number(given, [new.generation.as_str()])? >= MOST_TOKENS {
+            let why = format!("a generation gives out at most {MOST_TOKENS} tokens");
+            return Err(Refusal::new(Code::TooMany, why).reason("tokens").into());
+        }
+        self.record(&Record::TokenIssued(Box::new(new.clone())))
     }
 
     /// See [`Journal::volume_ready`](crate::Journal::volume_ready).
@@ -200,7 +220,7 @@ impl Desk {
         belongs(intent, &volume)?;
         let scope = row::scope(&intent.scope);
         if let Some(prior) = row::call_by_key(&self.conn, &scope, intent.key.as_str())? {
-            return Ok(Began::Prior(prior.state));
+            return Ok(Began::Prior(Box::new(prior.state)));
         }
         // Looked for among the records: a freed call has no row of its own, and its id is used up all the same.
         let used = "SELECT 1 FROM records WHERE execution_id = ?1 LIMIT 1";
@@ -290,6 +310,8 @@ impl Desk {
                     recovered: None,
                     resolved: Some(resolved.clone()),
                     possible_duplicate_of: None,
+                    took_us: None,
+                    waited_us: None,
                 },
             },
             Settled::NeverHappened => Record::CallFreed {
@@ -300,7 +322,22 @@ impl Desk {
             },
         };
         self.call(&record, execution, known)?;
+        self.lift(&intent.generation, at)?;
         Ok(row::call_by_execution(&self.conn, execution.as_str())?.map(|row| row.state))
+    }
+
+    /// Lifts the mark of a volume that only unknown outcomes made dirty, once the last of them is settled.
+    fn lift(&mut self, generation: &Generation, at: UnixMs) -> Result<()> {
+        let volume = self.must_find(generation)?;
+        let only =
+            volume.state == VolumeState::Quarantined && volume.dirty.as_deref() == Some(OUTCOME_UNKNOWN);
+        if only && self.settled(generation).is_ok() {
+            self.record(&Record::VolumeLifted {
+                generation: generation.clone(),
+                at,
+            })?;
+        }
+        Ok(())
     }
 
     /// See [`Journal::unknown`](crate::Journal::unknown).
@@ -484,7 +521,7 @@ pub(super) fn fenced(volume: &Volume, fence: FencingToken) -> Result<()> {
 /// Refuses an intent that says of its volume what the volume does not say of itself.
 fn belongs(intent: &Intent, volume: &Volume) -> Result<()> {
     let scope = &intent.scope;
-    let foreign = if scope.principal != volume.principal {
+    let foreign = if !scope.principal.is_part_of(&volume.principal) {
         "principal"
     } else if scope.job != volume.job {
         "job"

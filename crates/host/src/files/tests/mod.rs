@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+mod reading;
+
 pub(crate) struct World {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) volume: Volume,
@@ -637,7 +639,7 @@ fn info_tells_what_is_there() {
     let world = World::new();
     world.put("f", b"content", Expected::Absent).unwrap();
     symlink("f", world.tree("l")).unwrap();
-    let info = |at: &str| file_info(world.volume.tree(), &path(at)).unwrap();
+    let info = |at: &str| file_info(world.volume.tree(), &path(at), DIGEST_CAP).unwrap();
     let file = info("f");
     assert_eq!(
         (file.kind, file.size, file.sha256),
@@ -658,7 +660,7 @@ fn info_tells_what_is_there() {
         read_file(world.volume.tree(), &path("f"), 6).unwrap_err().code(),
         Code::TooLarge
     );
-    let missing = file_info(world.volume.tree(), &path("none")).unwrap_err();
+    let missing = file_info(world.volume.tree(), &path("none"), 0).unwrap_err();
     assert_eq!(missing.code(), Code::NotFound);
 }
 

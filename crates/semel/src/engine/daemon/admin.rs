@@ -6,9 +6,12 @@ use crate::engine::job::draft;
 use crate::engine::proposal::Base;
 use crate::engine::volume::{self, Source, Wanted};
 use crate::engine::{host, store};
-use semel_core::ids::{Generation, JobId};
-use semel_core::volume::{Durability, End, Owner, Role};
+use crate::wire::Reached;
+use semel_core::call::{Resolved, Settled};
+use semel_core::ids::{ExecutionId, Generation, JobId};
+use semel_core::volume::{Durability, End, Owner, Role, VolumeState};
 use semel_core::{Code, Refusal};
+use semel_host::clock;
 use semel_host::process::Cancel;
 use semel_store::Verb;
 use serde::Deserialize;
@@ -41,6 +44,18 @@ pub(crate) struct OpenVolume {
 #[serde(deny_unknown_fields)]
 pub(crate) struct EndVolume {
     end: How,
+}
+
+/// Settles a call whose outcome is unknown.
+///
+/// # Shape
+/// `{"settled":"happened"|"never_happened","by":"…","note":"…"}`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Resolve {
+    settled: Settled,
+    by: String,
+    note: String,
 }
 
 /// Says how a person ends a volume.
@@ -82,7 +97,7 @@ pub(crate) fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Refus
 }
 
 /// Gives the face of a volume that was opened.
-pub(crate) fn opened_json(opened: &volume::Opened, url: Option<&str>) -> Value {
+pub(crate) fn opened_json(opened: &volume::Opened, reached: Option<&Reached>) -> Value {
     json!({
         "schema": "semel.volume.opened/v1",
         "job": opened.volume.job,
@@ -92,7 +107,8 @@ pub(crate) fn opened_json(opened: &volume::Opened, url: Option<&str>) -> Value {
         "fencing_token": opened.volume.fencing_token,
         "durability": opened.volume.durability,
         "token": opened.token,
-        "url": url,
+        "url": reached.map(|reached| &reached.url),
+        "socket": reached.map(|reached| &reached.socket),
         "tree": opened.disk.tree_path().display().to_string(),
     })
 }
@@ -171,6 +187,54 @@ impl Gateway {
         .await
     }
 
+    /// Settles a call whose outcome is unknown, by a person's word; where it was the last one that made its volume
+    /// dirty, the mark is lifted.
+    ///
+    /// # Errors
+    /// `bad_input` for an empty note; `not_found`; `precondition_failed`, reason `not_unknown`.
+    pub(crate) async fn resolve(
+        self: &Arc<Self>,
+        execution: ExecutionId,
+        body: &[u8],
+    ) -> Result<Value, Refusal> {
+        let asked: Resolve = read(body)?;
+        if asked.note.trim().is_empty() || asked.by.trim().is_empty() {
+            let why = "what a person settles needs a name and a note";
+            return Err(Refusal::new(Code::BadInput, why).names(["by", "note"]));
+        }
+        self.blocking(move |gateway| {
+            let engine = &gateway.engine;
+            let known = engine.journal.execution(execution.clone()).map_err(store)?;
+            let generation = known.map(|state| state.intent().generation.clone());
+            let resolved = Resolved {
+                by: asked.by,
+                note: asked.note,
+            };
+            let settled = engine
+                .journal
+                .resolve(execution.clone(), asked.settled, resolved, clock::now())
+                .map_err(store)?;
+            let volume = match generation {
+                Some(generation) => Some(volume::find(engine, &generation)?),
+                None => None,
+            };
+            if let Some(lifted) = volume
+                .as_ref()
+                .filter(|volume| volume.state == VolumeState::Clean)
+            {
+                volume::mark(engine, lifted, &End::Clean)?;
+            }
+            Ok(json!({
+                "schema": "semel.resolve/v1",
+                "execution_id": execution,
+                "settled": asked.settled,
+                "call": settled,
+                "volume_state": volume.map(|volume| volume.state),
+            }))
+        })
+        .await?
+    }
+
     async fn closing(
         self: &Arc<Self>,
         ends: Option<Generation>,
@@ -209,9 +273,11 @@ impl Gateway {
                 "phase": phase,
                 "poisoned": gateway.poisoned(),
                 "in_flight": gateway.in_flight(),
+                "answering": gateway.answering(),
                 "counted": gateway.counters.read(),
                 "journal": journal,
                 "approvals_pending": gateway.approvals_pending(),
+                "checkpoints": gateway.keeper.json(),
                 "orphans_ended": ended.into_iter().map(|(generation, _)| generation).collect::<Vec<_>>(),
             }))
         })
@@ -222,13 +288,13 @@ impl Gateway {
     pub(crate) fn held_open(&self) -> bool {
         self.engine.journal.volumes(None).is_ok_and(|volumes| {
             volumes.iter().any(|volume| match (volume.state, volume.owner) {
-                (semel_core::volume::VolumeState::Open, Owner::Operator) => true,
-                (semel_core::volume::VolumeState::Open, Owner::Process) => self
+                (VolumeState::Open, Owner::Operator) => true,
+                (VolumeState::Open, Owner::Process) => self
                     .engine
                     .volumes
                     .look(&volume.job, &volume.generation)
                     .is_ok_and(|disk| semel_host::volume::owner_alive(&disk).unwrap_or(true)),
-                (semel_core::volume::VolumeState::Opening, _) => true,
+                (VolumeState::Opening, _) => true,
                 _ => false,
             })
         })

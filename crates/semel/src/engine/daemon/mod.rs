@@ -2,6 +2,9 @@
 
 pub(crate) mod admin;
 pub(crate) mod approvals;
+pub(crate) mod face;
 pub(crate) mod health;
+pub(crate) mod keeper;
 pub(crate) mod mark;
 pub(crate) mod serve;
+pub(crate) mod supervise;

@@ -17,7 +17,7 @@ use semel_core::{Code, Refusal};
 use semel_host::clock;
 use serde_json::Value;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Is a call as it came through a door, with its token looked up.
@@ -48,13 +48,50 @@ pub(super) struct Asked {
     pub(super) source: Source,
     pub(super) wait: Duration,
     pub(super) since: Instant,
+    waited_us: AtomicU64,
     gone: Arc<AtomicBool>,
 }
 
 impl Asked {
+    /// Makes a call that a person asks for; it is not ended when the person goes away.
+    pub(super) fn by_the_operator(
+        tool: Tool,
+        lease: Volume,
+        key: IdempotencyKey,
+        understood: Understood,
+        source: Source,
+        wait: Duration,
+    ) -> Self {
+        Self {
+            tool,
+            lease,
+            key: Some(key),
+            understood,
+            source,
+            wait,
+            since: Instant::now(),
+            waited_us: AtomicU64::new(0),
+            gone: Arc::new(AtomicBool::new(false)),
+        }
+    }
+
     /// Says whether the caller went away; counts only before an intent.
     pub(super) fn gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
+    }
+
+    /// Waits for something, and counts how long.
+    pub(super) async fn waiting<T>(&self, what: impl Future<Output = T>) -> T {
+        let since = Instant::now();
+        let answer = what.await;
+        self.waited_us
+            .fetch_add(micros(since.elapsed()), Ordering::Relaxed);
+        answer
+    }
+
+    /// Says how long it waited so far.
+    pub(super) fn waited_us(&self) -> u64 {
+        self.waited_us.load(Ordering::Relaxed)
     }
 }
 
@@ -74,7 +111,7 @@ impl Drop for Waiting {
 pub(crate) fn generation_lives(tool: Tool, lease: &Volume) -> Result<(), Refusal> {
     match tool.kind() {
         Kind::Journal => Ok(()),
-        Kind::Mutation | Kind::Read => lease.live(),
+        Kind::Mutation | Kind::Read | Kind::Person => lease.live(),
     }
 }
 
@@ -96,10 +133,11 @@ impl Gateway {
             source: call.source,
             wait: call.wait,
             since,
+            waited_us: AtomicU64::new(0),
             gone,
         });
         match asked.tool.kind() {
-            Kind::Mutation => self.mutate(asked).await,
+            Kind::Mutation | Kind::Person => self.mutate(asked).await,
             Kind::Read | Kind::Journal => self.read(asked).await,
         }
     }
@@ -138,6 +176,21 @@ impl Gateway {
         refusal.into()
     }
 
+    /// Notes that a call was refused before its arguments were known, such as for a body that did not come whole.
+    pub(crate) async fn refused_at_the_door(
+        self: &Arc<Self>,
+        tool: Tool,
+        lease: &Volume,
+        source: &Source,
+        refusal: Refusal,
+        since: Instant,
+    ) -> Failure {
+        self.counters.refused.add();
+        self.note_later(note_of(tool, lease, source, refused(&refusal), since))
+            .await;
+        refusal.into()
+    }
+
     async fn note_later(self: &Arc<Self>, note: Note) {
         let gateway = self.clone();
         drop(tokio::task::spawn_blocking(move || gateway.note(note)).await);
@@ -168,12 +221,14 @@ impl Gateway {
                 ..
             } => self.counters.asked.add(),
             Event::Refused { .. } => self.counters.refused.add(),
+            Event::Suppressed { .. } => {}
         }
         let mut note = note_of(asked.tool, &asked.lease, &asked.source, event, asked.since);
         note.path = asked.understood.path.clone().ok();
         note.key = asked.key.clone();
         note.fingerprint = Some(asked.understood.fingerprint);
         note.execution_id = execution_id;
+        note.waited_us = Some(asked.waited_us());
         self.note(note);
     }
 
@@ -224,9 +279,15 @@ fn note_of(tool: Tool, lease: &Volume, source: &Source, event: Event, since: Ins
         fingerprint: None,
         execution_id: None,
         source: source.clone(),
-        took_us: u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX),
+        took_us: micros(since.elapsed()),
+        waited_us: None,
         at: clock::now(),
     }
+}
+
+/// Gives a duration as it is recorded.
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn empty() -> Refusal {

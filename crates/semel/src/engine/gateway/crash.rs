@@ -4,7 +4,8 @@
 
 use semel_core::{Code, Refusal};
 use semel_host::files::{Step, Steps};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Names a point of a mutating use case, right after what it is named for was done.
@@ -99,6 +100,45 @@ pub(crate) struct Hooks {
     pub(crate) pause: Option<(CrashPoint, Duration)>,
     /// How much later than now approvals are held against.
     pub(crate) ahead: Duration,
+    /// Where a call is held until a test lets it go.
+    pub(crate) hold: Option<Hold>,
+    /// Where the name of each point is written that is reached.
+    pub(crate) tell: Option<PathBuf>,
+}
+
+/// Says where a call is held, the first time that the point is reached.
+///
+/// # Shape
+/// `POINT:PATH`: the file is there while the call is held, and whoever takes it away lets the call go.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    point: CrashPoint,
+    file: PathBuf,
+    passed: AtomicBool,
+}
+
+impl Hold {
+    /// Reads where a call is held.
+    ///
+    /// # Errors
+    /// `usage`.
+    pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
+        let (point, file) = text
+            .split_once(':')
+            .ok_or_else(|| Refusal::new(Code::Usage, "a call is held at POINT:PATH").name(text))?;
+        Ok(Self {
+            point: CrashPoint::parse(point)?,
+            file: PathBuf::from(file),
+            passed: AtomicBool::new(false),
+        })
+    }
+
+    fn reached(&self, point: CrashPoint) {
+        if self.point == point && !self.passed.swap(true, Ordering::Relaxed) {
+            // Where it cannot be put down, the test that waits for it fails.
+            drop(semel_host::daemon::hold(&self.file));
+        }
+    }
 }
 
 /// Says where the process kills itself.
@@ -143,8 +183,15 @@ impl Crash {
 impl Hooks {
     /// Hears that a point was reached.
     pub(crate) fn reached(&self, point: CrashPoint) {
+        if let Some(file) = &self.tell {
+            // Where it cannot be written, the test that reads it fails.
+            drop(semel_host::daemon::tell(file, point.name()));
+        }
         if let Some((_, long)) = self.pause.filter(|(at, _)| *at == point) {
             std::thread::sleep(long);
+        }
+        if let Some(hold) = &self.hold {
+            hold.reached(point);
         }
         if self.crash.as_ref().is_some_and(|crash| crash.is_now(point)) {
             semel_host::daemon::crash();

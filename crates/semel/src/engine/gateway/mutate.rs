@@ -45,7 +45,7 @@ impl Gateway {
                 Ok(permit) => permit,
                 Err(refusal) => return Err(refusal.into()),
             };
-            let pass = self.pass(&asked.lease.generation).await;
+            let pass = asked.waiting(self.pass(&asked.lease.generation)).await;
             let (mine, lock) = (asked.clone(), held.take());
             let step = self
                 .blocking(move |gateway| {
@@ -62,10 +62,11 @@ impl Gateway {
                 }
                 Ok(Step::Answer(answer)) => return answer,
                 Ok(Step::Wait(execution)) => {
-                    self.wait_for(&asked, execution).await?;
+                    asked.waiting(self.wait_for(&asked, execution)).await?;
                 }
                 Ok(Step::Locked(needs)) => {
-                    match tokio::time::timeout(limits::IN_FLIGHT_WAIT_MOST, self.locks.take(*needs)).await {
+                    let taken = tokio::time::timeout(limits::IN_FLIGHT_WAIT_MOST, self.locks.take(*needs));
+                    match asked.waiting(taken).await {
                         Ok(taken) => held = Some(taken),
                         Err(_) => return Err(in_flight("another call holds the path").into()),
                     }

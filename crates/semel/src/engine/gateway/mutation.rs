@@ -52,13 +52,15 @@ impl Mutation<'_> {
             Args::CreateDirectory => {
                 names.extend(self.name_of_new(path)?);
             }
-            Args::DeleteDirectory { .. } => return Ok(self.alone()),
+            Args::DeleteDirectory { .. } | Args::Undo { .. } => return Ok(self.alone()),
             Args::Move { destination, .. } => {
                 let destination = destination.as_ref().map_err(Refusal::clone)?;
+                // Looked up first: what is moved has to be there.
+                let source = self.name_of(path, LastLink::Keep)?;
                 if self.kind_at(path)? == Some(FileKind::Directory) {
                     return Ok(self.alone());
                 }
-                names.insert(self.name_of(path, LastLink::Keep)?);
+                names.insert(source);
                 names.insert(
                     self.name_of(destination, LastLink::Keep)
                         .map_err(|e| self.parent_missing(e))?,
@@ -69,7 +71,7 @@ impl Mutation<'_> {
                     self.names_of(operation, &mut names)?;
                 }
             }
-            Args::Path | Args::Receipt { .. } => {}
+            Args::Look(_) | Args::Receipt { .. } => {}
         }
         Ok(Needs {
             volume: self.asked.lease.generation.clone(),
@@ -104,7 +106,7 @@ impl Mutation<'_> {
                 Ok(key) => add(path, key),
                 // A directory that is missing is made; many files may go into it.
                 Err(refusal) if is_missing(&refusal) => self.hold_parent(path, names),
-                Err(refusal) => Err(refusal),
+                Err(refusal) => Err(self.parent_missing(refusal)),
             },
             Operation::Delete { path, .. } => add(path, self.name_of(path, LastLink::Keep)?),
             Operation::Update { path, move_to, .. } => {
@@ -119,7 +121,7 @@ impl Mutation<'_> {
                     Some(to) => match self.name_of(to, LastLink::Keep) {
                         Ok(key) => add(to, key),
                         Err(refusal) if is_missing(&refusal) => self.hold_parent(to, names),
-                        Err(refusal) => Err(refusal),
+                        Err(refusal) => Err(self.parent_missing(refusal)),
                     },
                 }
             }

@@ -82,7 +82,8 @@ fn read(place: &Path, state: &Path) -> Result<Vec<u8>, Refusal> {
 /// Says what kind a tool is for a policy; `None` for one that touches no path.
 const fn group(tool: Tool) -> Option<Group> {
     match tool.kind() {
-        Kind::Mutation => Some(Group::Mutate),
+        // What a person undoes changes files as any call does: a rule holds for it, too.
+        Kind::Mutation | Kind::Person => Some(Group::Mutate),
         Kind::Read => Some(Group::Read),
         Kind::Journal => None,
     }
@@ -239,6 +240,15 @@ impl Gateway {
     }
 }
 
+impl Gateway {
+    /// Says whether a search or a list may show an entry: only what the policy allows. What a person decides about is
+    /// asked for by its own path.
+    pub(super) fn shows(&self, asked: &Asked, path: &RelPath) -> bool {
+        self.judge(asked.tool, &asked.lease)
+            .is_none_or(|(in_force, caller)| in_force.policy.at(caller, path) == Verdict::Allow)
+    }
+}
+
 impl Mutation<'_> {
     /// Lists the paths that the call names, each as it leads; what is missing is taken as it is spelt.
     fn named(&self) -> Vec<RelPath> {
@@ -276,7 +286,16 @@ impl Mutation<'_> {
                     }
                 }
             }
-            Args::Path | Args::Receipt { .. } => {}
+            // The places that they were resolved to, not spellings that may lead elsewhere by now.
+            Args::Undo { undone } => {
+                for effect in &undone.effects {
+                    add(effect.at(), Keep);
+                    if let Effect::Move { to, .. } = effect {
+                        add(to, Keep);
+                    }
+                }
+            }
+            Args::Look(_) | Args::Receipt { .. } => {}
         }
         all
     }

@@ -31,11 +31,11 @@ impl Ready {
 }
 
 /// Prepares the effects of one execution, each under the next slot.
-struct Bench<'a> {
-    mutation: &'a Mutation<'a>,
+pub(super) struct Bench<'a> {
+    pub(super) mutation: &'a Mutation<'a>,
     gateway: &'a Gateway,
     execution: &'a ExecutionId,
-    ready: Ready,
+    pub(super) ready: Ready,
 }
 
 impl Mutation<'_> {
@@ -89,14 +89,15 @@ impl Bench<'_> {
                 };
                 self.add(|disk, terms, _| files::prepare_set_mode(disk, wanted, terms))
             }
-            Args::Path | Args::Receipt { .. } => {
+            Args::Undo { undone } => self.undo(undone),
+            Args::Look(_) | Args::Receipt { .. } => {
                 Err(Refusal::new(Code::Internal, "a call without an effect reached its execution").into())
             }
         }
     }
 
     /// Prepares one more effect under the next slot.
-    fn add(
+    pub(super) fn add(
         &mut self,
         prepare: impl FnOnce(&semel_host::volume::Volume, Terms<'_>, &Gateway) -> Result<Prepared, Error>,
     ) -> Result<(), Error> {
@@ -156,7 +157,12 @@ impl Bench<'_> {
         Ok(None)
     }
 
-    fn remove(&mut self, path: &RelPath, expected: files::Expected, takes: Removable) -> Result<(), Error> {
+    pub(super) fn remove(
+        &mut self,
+        path: &RelPath,
+        expected: files::Expected,
+        takes: Removable,
+    ) -> Result<(), Error> {
         let wanted = Remove {
             path,
             expected,
@@ -166,7 +172,7 @@ impl Bench<'_> {
     }
 
     /// Makes directories, where they are missing.
-    fn directories(&mut self, wanted: &[RelPath]) -> Result<(), Error> {
+    pub(super) fn directories(&mut self, wanted: &[RelPath]) -> Result<(), Error> {
         let missing = files::missing_directories(&self.mutation.disk, wanted, self.mutation.git)?;
         for one in missing {
             self.add(|disk, terms, gateway| files::prepare_directory(disk, one, terms, &gateway.hooks))?;
@@ -338,7 +344,7 @@ impl Bench<'_> {
         let Some(mode) = mode else {
             return Ok(None);
         };
-        let now = files::file_info(self.mutation.disk.tree(), path)?.mode & 0o777;
+        let now = files::file_info(self.mutation.disk.tree(), path, 0)?.mode & 0o777;
         Ok(Some(match mode {
             Mode::Regular => now & !0o111,
             Mode::Executable => now | (now & 0o444) >> 2,

@@ -187,18 +187,16 @@ impl Settling<'_> {
             Resolution::Unknown { evidence } => {
                 unknown(self.engine, &self.intent.execution_id, evidence, done)
             }
-            Resolution::RollBack { evidence, happened } => {
+            Resolution::RollBack { evidence, begun } => {
                 if aborting.is_none() {
-                    aborting = Some(self.abort(&evidence)?);
+                    aborting = Some(self.abort(&evidence, begun)?);
                 }
-                let effects = self.intent.effects.get(..happened).unwrap_or_default();
+                let effects = self.intent.effects.get(..begun).unwrap_or_default();
                 let told = || self.hooks.reached(CrashPoint::RolledBack);
                 match roll_back(self.disk, self.intent, effects, told) {
                     Ok(()) => {}
-                    Err(semel_host::Error::Refused(refusal)) if refusal.code == Code::OutcomeUnknown => {
-                        let why = refusal.to_string();
-                        return unknown(self.engine, &self.intent.execution_id, why, done);
-                    }
+                    // No refusal keeps the daemon from starting: it would, for ever.
+                    Err(semel_host::Error::Refused(refusal)) => return self.unknown(refusal, done),
                     Err(error) => return Err(host(error)),
                 }
                 // What was taken back lies where it lay before: looked at once more, it never happened.
@@ -229,10 +227,11 @@ impl Settling<'_> {
     }
 
     /// Records that a half-done call is taken back. It frees its key: nobody was told anything.
-    fn abort(&self, evidence: &str) -> Result<Aborting, Refusal> {
+    fn abort(&self, evidence: &str, begun: usize) -> Result<Aborting, Refusal> {
         let aborting = Aborting {
             refusal: None,
             why: evidence.to_owned(),
+            begun,
         };
         let execution = self.intent.execution_id.clone();
         self.engine
@@ -251,6 +250,9 @@ impl Settling<'_> {
         tidy: &[Tidy],
         done: &mut Recovery,
     ) -> Result<(), Refusal> {
+        for ((slot, effect), tidy) in self.slots().zip(tidy) {
+            files::drop_second_names(self.disk, &slot, effect, *tidy).map_err(host)?;
+        }
         // The key first: as long as the intent is open, the staged content is the evidence.
         match aborting.and_then(|aborting| aborting.refusal) {
             None => {
@@ -282,7 +284,11 @@ impl Settling<'_> {
     fn happened(&self, evidence: String, tidy: &[Tidy], done: &mut Recovery) -> Result<(), Refusal> {
         let mut before = Vec::with_capacity(tidy.len());
         for ((slot, effect), tidy) in self.slots().zip(tidy) {
-            before.push(files::tidy(self.disk, &slot, effect, *tidy).map_err(host)?);
+            match files::tidy(self.disk, &slot, effect, *tidy) {
+                Ok(digest) => before.push(digest),
+                Err(semel_host::Error::Refused(refusal)) => return self.unknown(refusal, done),
+                Err(error) => return Err(host(error)),
+            }
         }
         files::sync_settled(self.disk, &self.intent.effects, self.intent.durability).map_err(host)?;
         self.hooks.reached(CrashPoint::RecoveryTidied);
@@ -292,6 +298,11 @@ impl Settling<'_> {
         Ok(())
     }
 
+    fn unknown(&self, refusal: Refusal, done: &mut Recovery) -> Result<(), Refusal> {
+        let why = refusal.to_string();
+        unknown(self.engine, &self.intent.execution_id, why, done)
+    }
+
     fn finish(&self, outcome: Outcome, evidence: String) -> Result<(), Refusal> {
         let receipt = Receipt {
             at: clock::now(),
@@ -299,6 +310,8 @@ impl Settling<'_> {
             recovered: Some(Recovered { evidence }),
             resolved: None,
             possible_duplicate_of: None,
+            took_us: None,
+            waited_us: None,
         };
         let execution = self.intent.execution_id.clone();
         self.engine.journal.finish(execution, receipt).map_err(store)

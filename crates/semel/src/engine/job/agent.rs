@@ -5,6 +5,7 @@
 use super::draft::Draft;
 use super::say::Say;
 use crate::engine::{Engine, host};
+use crate::wire::Reached;
 use crate::{config, limits};
 use semel_core::ids::Generation;
 use semel_core::job::{Agent, Confine, Job, Span};
@@ -21,6 +22,9 @@ use std::sync::mpsc;
 /// Where the programs of the system lie.
 const SYSTEM: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 
+/// How long the path of a Unix socket may be, its end included.
+const SOCKET_PATH: usize = 108;
+
 /// Is the agent's surroundings: its private places, and the programs that it finds.
 struct Surroundings {
     home: PathBuf,
@@ -28,6 +32,7 @@ struct Surroundings {
     program: PathBuf,
     read_only: Vec<PathBuf>,
     path: OsString,
+    gateway: Reached,
 }
 
 /// Runs the agent of a job in its draft.
@@ -162,12 +167,16 @@ fn surroundings(
             .collect::<Vec<_>>(),
     );
     let path = std::env::join_paths(path).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
+    let gateway = engine.gateway()?;
+    // The directory, not the socket: the next life of the daemon makes a new one in it.
+    read_only.extend(gateway.socket.parent().map(Path::to_owned));
     Ok(Surroundings {
         home,
         tmp,
         program,
         read_only: read_only.into_iter().collect(),
         path,
+        gateway,
     })
 }
 
@@ -191,13 +200,18 @@ fn command(engine: &Engine, job: &Job, draft: &Draft, around: &Surroundings) -> 
             .iter()
             .map(|(name, value)| (name.into(), value.into())),
     );
+    // A client can name no longer path than this to the system.
+    let socket = &around.gateway.socket;
+    if socket.as_os_str().len() < SOCKET_PATH {
+        command.env.insert("SEMEL_SOCKET".into(), socket.into());
+    }
     let ours: [(&str, OsString); 10] = [
         ("PATH", around.path.clone()),
         ("HOME", around.home.clone().into()),
         ("TMPDIR", around.tmp.clone().into()),
         ("LANG", "C.UTF-8".into()),
         ("GIT_OPTIONAL_LOCKS", "0".into()),
-        ("SEMEL_URL", engine.gateway_url()?.into()),
+        ("SEMEL_URL", around.gateway.url.clone().into()),
         ("SEMEL_TOKEN", draft.opened.token.clone().into()),
         ("SEMEL_JOB", volume.job.as_str().into()),
         ("SEMEL_ATTEMPT", volume.attempt.to_string().into()),

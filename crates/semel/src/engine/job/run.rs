@@ -13,7 +13,7 @@ use semel_core::confinement::Confinement;
 use semel_core::ids::{Generation, JobId, RunId};
 use semel_core::job::{Confine, Job};
 use semel_core::pipeline::{self, NewRun, Run, RunEnd, Stage, Step};
-use semel_core::volume::{End, Owner, Role, Volume, VolumeState};
+use semel_core::volume::{End, OUTCOME_UNKNOWN, Owner, Role, Volume, VolumeState};
 use semel_core::{Code, Refusal, Sha256};
 use semel_host::clock;
 use semel_host::hold::Hold;
@@ -335,7 +335,7 @@ impl Working<'_> {
         ) {
             Ok(()) => {
                 self.say.reached(Point::AgentEnded);
-                volume::end(self.engine, &generation, End::Clean)?;
+                self.end_clean(&generation)?;
                 self.say.reached(Point::DraftEnded);
             }
             Err(refusal) => {
@@ -351,6 +351,21 @@ impl Working<'_> {
             }
         }
         self.stage(&run, Stage::AgentEnded { generation })
+    }
+
+    /// Ends the draft of an agent that ended clean; a call whose outcome is unknown makes it dirty all the same, until
+    /// a person settles it.
+    fn end_clean(&self, generation: &Generation) -> Result<(), Refusal> {
+        let Err(refusal) = volume::end(self.engine, generation, End::Clean) else {
+            return Ok(());
+        };
+        if refusal.code == Code::OutcomeUnknown {
+            let end = End::Dirty {
+                reason: OUTCOME_UNKNOWN.to_owned(),
+            };
+            volume::end(self.engine, generation, end)?;
+        }
+        Err(refusal)
     }
 
     /// Settles a draft whose run was killed: only the journal's word that it ended clean lets it go on.

@@ -34,7 +34,7 @@ fn a_policy_does_not_vanish_while_volumes_are_open() {
     journal
         .end_volume(volume.generation, volume.fencing_token, End::Clean, sample::NOW)
         .unwrap();
-    assert_eq!(journal.check().unwrap().faults, Vec::<String>::new());
+    assert_eq!(journal.check().unwrap().faults, vec![]);
     drop(journal);
     drop(with(dir.path(), None).unwrap());
 }
@@ -54,5 +54,5 @@ fn a_journal_of_the_first_schema_is_taken_on() {
     drop(conn);
     let journal = open(dir.path()).unwrap();
     assert_eq!(journal.volumes(None).unwrap().len(), 1);
-    assert_eq!(journal.check().unwrap().faults, Vec::<String>::new());
+    assert_eq!(journal.check().unwrap().faults, vec![]);
 }

@@ -189,6 +189,6 @@ fn full(dir: &Path) {
         .begin(sample::intent(&volume, "new", "a").unwrap())
         .unwrap();
     let reserve = std::fs::metadata(dir.join("reserve")).unwrap().len();
-    assert_eq!(journal.check().unwrap().faults, Vec::<String>::new());
+    assert_eq!(journal.check().unwrap().faults, vec![]);
     say(&format!("begun again, reserve {reserve}"));
 }

@@ -81,10 +81,7 @@ fn a_failed_sync_poisons_the_process() {
     let journal = super::open(dir.path()).unwrap();
     let kept = crate::Journal::open_calls(&journal).unwrap().len();
     assert!(kept >= acked, "{acked} answered, {kept} kept");
-    assert_eq!(
-        crate::Journal::check(&journal).unwrap().faults,
-        Vec::<String>::new()
-    );
+    assert_eq!(crate::Journal::check(&journal).unwrap().faults, vec![]);
 }
 
 #[test]

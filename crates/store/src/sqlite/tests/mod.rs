@@ -1,6 +1,7 @@
 //! What only a journal in a file can be asked.
 
 mod approvals;
+mod audit;
 mod child;
 mod crash;
 mod disk;
@@ -21,6 +22,7 @@ fn options() -> Options {
         boot_id: "boot".to_owned(),
         policy_sha256: None,
         now: UnixMs(1),
+        on_commit: None,
     }
 }
 

@@ -51,16 +51,13 @@ fn verb(journal: &dyn Journal, made: &mut Made, what: u8, pick: usize) -> crate:
             let aborting = Aborting {
                 refusal: None,
                 why: "w".to_owned(),
+                begun: 1,
             };
             journal.abort(i.execution_id, aborting, at)?;
         }
         (20 | 21, _, Some(i)) => {
             let settled = [Settled::Happened, Settled::NeverHappened][usize::from(what - 20)];
-            let person = Resolved {
-                by: "operator".to_owned(),
-                note: "seen".to_owned(),
-            };
-            journal.resolve(i.execution_id, settled, person, at)?;
+            journal.resolve(i.execution_id, settled, operator(), at)?;
         }
         (13, _, Some(i)) => journal.note(sample::conflict(&i))?,
         (14, ..) => drop(journal.start_run(sample::run(job).unwrap())?),
@@ -83,6 +80,13 @@ fn verb(journal: &dyn Journal, made: &mut Made, what: u8, pick: usize) -> crate:
         _ => {}
     }
     Ok(())
+}
+
+fn operator() -> Resolved {
+    Resolved {
+        by: "operator".to_owned(),
+        note: "seen".to_owned(),
+    }
 }
 
 /// Asks a person about a call in a volume, or has one decide.
@@ -124,7 +128,7 @@ proptest! {
             let entries = journal.status().unwrap().entries - before;
             prop_assert!(entries <= u64::from(answered), "a refused verb left {entries} entries");
         }
-        prop_assert_eq!(journal.check().unwrap().faults, Vec::<String>::new());
+        prop_assert_eq!(journal.check().unwrap().faults, vec![]);
         let read = |journal: &dyn Journal| {
             let calls: Vec<_> = made.intents.iter()
                 .map(|i| journal.prior(i.scope.clone(), i.key.clone()).unwrap())

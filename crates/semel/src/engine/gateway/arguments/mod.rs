@@ -2,11 +2,13 @@
 //!
 //! It does *not* look at tokens, journals or files.
 
+mod looks;
 mod values;
 
 use super::tool::Tool;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use semel_core::call::{FingerprintVersion, Request};
+pub(crate) use looks::{Encoding, Look, Page};
+use semel_core::call::{FingerprintVersion, Intent, Request};
 use semel_core::canonical::to_canonical;
 use semel_core::ids::IdempotencyKey;
 use semel_core::patch::{Edit, Occurrences, Patch};
@@ -37,10 +39,10 @@ pub(crate) enum Expected {
 }
 
 /// Is what a caller sent beside its path.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Args {
-    /// Of the tools that take a path alone.
-    Path,
+    /// Of the tools that read.
+    Look(Box<Look>),
     /// Of `write_file`.
     Write {
         /// The whole new content.
@@ -90,6 +92,11 @@ pub(crate) enum Args {
         /// What must hold.
         expected: Expected,
     },
+    /// Of an undoing.
+    Undo {
+        /// What was done.
+        undone: Box<Intent>,
+    },
     /// Of `get_receipt`.
     Receipt {
         /// Which key.
@@ -114,6 +121,13 @@ pub(crate) struct Understood {
 }
 
 impl Understood {
+    /// Makes the call that undoes another one.
+    pub(super) fn of_undo(undone: Box<Intent>) -> Self {
+        Said::new("execution_id", json!(undone.execution_id))
+            .of(Args::Undo { undone }, Place::none())
+            .understood(Tool::Undo)
+    }
+
     /// Gives the request, where its paths mean something.
     pub(crate) fn request(&self, tool: Tool) -> Result<Request, Refusal> {
         let path = self.path.clone()?;
@@ -181,10 +195,15 @@ pub(crate) fn understand(tool: Tool, arguments: Map<String, Value>) -> Result<Un
                 .map_err(|refusal| Refusal::new(Code::BadInput, refusal.why).name("key"))?;
             Said::new("key", json!(key)).of(Args::Receipt { key }, Place::none())
         }
+        Tool::Undo => return Err(Refusal::new(Code::NotFound, "there is no such tool").name(tool.name())),
         Tool::ApplyPatch => patch_said(&mut values)?,
         Tool::MoveFile => {
             let source = Place::read(values.bytes("source", "source_b64")?)?;
             move_said(&mut values)?.at(source)
+        }
+        Tool::SearchFiles | Tool::Grep => {
+            let path = Place::read(values.bytes_or_root("path", "path_b64")?)?;
+            path_said(tool, &mut values)?.at(path)
         }
         Tool::ReadFile
         | Tool::ListDirectory
@@ -248,7 +267,7 @@ impl Said {
 
     fn nothing() -> Self {
         Self {
-            args: Args::Path,
+            args: Args::Look(Box::new(Look::Info { digest: Flag::Unset })),
             place: Place::none(),
             canonical: Map::new(),
         }
@@ -339,12 +358,12 @@ fn path_said(tool: Tool, values: &mut Values) -> Result<Said, Refusal> {
                 .expecting(expected)
                 .with(Args::SetMode { mode, expected })
         }
-        Tool::ReadFile
-        | Tool::ListDirectory
-        | Tool::GetFileInfo
-        | Tool::ApplyPatch
-        | Tool::MoveFile
-        | Tool::GetReceipt => Said::nothing(),
+        Tool::ReadFile => looks::file(values)?,
+        Tool::ListDirectory => looks::directory(values)?,
+        Tool::GetFileInfo => looks::info(values),
+        Tool::SearchFiles => looks::search(values)?,
+        Tool::Grep => looks::grep(values)?,
+        Tool::ApplyPatch | Tool::MoveFile | Tool::GetReceipt | Tool::Undo => Said::nothing(),
     })
 }
 

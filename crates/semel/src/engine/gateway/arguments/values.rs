@@ -2,6 +2,7 @@
 
 use super::super::tool::{Field, Form, NEW, OLD, REPLACE_ALL, Tool};
 use super::{Expected, missing};
+use crate::limits;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use semel_core::patch::{Edit, Occurrences};
 use semel_core::{Code, Refusal, RelPath, Sha256};
@@ -18,11 +19,22 @@ impl Values {
     /// `bad_input` naming every unknown, doubled or ill-formed argument.
     pub(super) fn fold(tool: Tool, mut arguments: Map<String, Value>) -> Result<Self, Refusal> {
         let values = fold_fields(tool.fields(), &mut arguments)?;
-        if arguments.is_empty() {
-            return Ok(Self(values));
+        if !arguments.is_empty() {
+            let why = format!("{} takes no such argument", tool.name());
+            return Err(unknown(why, &arguments));
         }
-        let why = format!("{} takes no such argument", tool.name());
-        Err(unknown(why, &arguments))
+        for group in tool.rivals() {
+            let came = |name: &&str| values.iter().any(|(known, _)| known == name);
+            let both: Vec<&str> = group.iter().copied().filter(|name| came(name)).collect();
+            if both.len() > 1 {
+                return Err(
+                    Refusal::new(Code::BadInput, "at most one of these arguments may come")
+                        .reason("given_twice")
+                        .names(both),
+                );
+            }
+        }
+        Ok(Self(values))
     }
 
     fn take(&mut self, name: &str) -> Option<Value> {
@@ -44,6 +56,70 @@ impl Values {
             Some(Value::Bool(true)) => Flag::Set,
             _ => Flag::Unset,
         }
+    }
+
+    /// Takes a number; its bounds were looked at when it was folded.
+    pub(super) fn count(&mut self, name: &str) -> Option<u64> {
+        let value = self.take(name)?;
+        u64::try_from(whole(&value)?).ok()
+    }
+
+    /// Takes a list of texts, which may come as one text.
+    ///
+    /// # Errors
+    /// `bad_input` past the bound of a list.
+    pub(super) fn texts(&mut self, name: &str) -> Result<Vec<String>, Refusal> {
+        let texts: Vec<String> = match self.take(name) {
+            Some(Value::String(text)) => vec![text],
+            Some(Value::Array(list)) => list
+                .into_iter()
+                .filter_map(|text| text.as_str().map(str::to_owned))
+                .collect(),
+            _ => Vec::new(),
+        };
+        if texts.len() > limits::PATTERNS {
+            let why = format!("a list has at most {} patterns", limits::PATTERNS);
+            return Err(Refusal::new(Code::BadInput, why).name(name));
+        }
+        Ok(texts)
+    }
+
+    /// Takes a first and a last line; `None` in the last place is the end of the file.
+    ///
+    /// # Errors
+    /// `bad_input` where they are no such lines.
+    pub(super) fn lines(&mut self, name: &str) -> Result<Option<(u64, Option<u64>)>, Refusal> {
+        let Some(Value::Array(pair)) = self.take(name) else {
+            return Ok(None);
+        };
+        let pair: Vec<Option<i128>> = pair.iter().map(whole).collect();
+        let lines = match pair[..] {
+            [Some(first), Some(-1)] => u64::try_from(first).ok().map(|first| (first, None)),
+            [Some(first), Some(last)] if last >= first => {
+                let last = u64::try_from(last).ok();
+                u64::try_from(first).ok().map(|first| (first, last))
+            }
+            _ => None,
+        };
+        match lines.filter(|(first, _)| *first > 0) {
+            Some(lines) => Ok(Some(lines)),
+            None => {
+                let why = "a first and a last line, counted from 1, -1 for the last one of the file";
+                Err(Refusal::new(Code::BadInput, why).name(name))
+            }
+        }
+    }
+
+    /// Takes the bytes of a path that may be left out: then it is the root.
+    ///
+    /// # Errors
+    /// `bad_input`.
+    pub(super) fn bytes_or_root(&mut self, name: &str, name_b64: &str) -> Result<Vec<u8>, Refusal> {
+        let came = |known: &str| known == name || known == name_b64;
+        if self.0.iter().any(|(known, _)| came(known)) {
+            return self.bytes(name, name_b64);
+        }
+        Ok(b".".to_vec())
     }
 
     /// Takes the bytes of an argument that comes plain or as base64, but not as both.
@@ -198,6 +274,7 @@ fn fold_fields(
             if !fits(field.form, &value) {
                 return Err(wrong_type(name));
             }
+            within(field.form, &value).map_err(|why| Refusal::new(Code::BadInput, why).name(name))?;
             values.push((field.name, value));
         }
     }
@@ -208,10 +285,43 @@ fn fits(form: Form, value: &Value) -> bool {
     match form {
         Form::Text | Form::Base64 | Form::Digest | Form::Mode => value.is_string(),
         Form::Flag => value.is_boolean(),
-        Form::Edits => value.is_array(),
+        Form::Edits | Form::Lines => value.is_array(),
+        Form::Count { .. } => whole(value).is_some(),
+        Form::Choice(_) => value.is_string(),
+        Form::Patterns => {
+            let list = value.as_array();
+            value.is_string() || list.is_some_and(|list| list.iter().all(Value::is_string))
+        }
         Form::Digests => value
             .as_object()
             .is_some_and(|each| each.values().all(Value::is_string)),
+    }
+}
+
+/// Gives a number that is whole, however it is spelt.
+fn whole(value: &Value) -> Option<i128> {
+    if let Some(n) = value.as_i64() {
+        return Some(n.into());
+    }
+    if let Some(n) = value.as_u64() {
+        return Some(n.into());
+    }
+    let n = value.as_f64().filter(|n| n.fract() == 0.0 && n.abs() < 9e15)?;
+    #[expect(clippy::cast_possible_truncation, reason = "it is whole, and small enough")]
+    Some(n as i128)
+}
+
+/// Says why a value is not one of those that its form allows.
+fn within(form: Form, value: &Value) -> Result<(), String> {
+    match form {
+        Form::Count { least, most } => match whole(value) {
+            Some(n) if n >= i128::from(least) && n <= i128::from(most) => Ok(()),
+            _ => Err(format!("it is a whole number from {least} to {most}")),
+        },
+        Form::Choice(words) if !words.contains(&value.as_str().unwrap_or_default()) => {
+            Err(format!("it is one of {}", words.join(", ")))
+        }
+        _ => Ok(()),
     }
 }
 
