@@ -22,6 +22,22 @@ pub struct Observation {
     pub destination: Option<FileId>,
     /// The permissions of what the path names now.
     pub mode: Option<u32>,
+    /// Of a command: what its directory says, after a claim that it never begins.
+    pub run: Option<RunSeen>,
+}
+
+/// Says what was seen of a command, once it was claimed that it never begins: it began before, or never does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunSeen {
+    /// The claim holds: it never began, and never will.
+    NeverBegan,
+    /// It runs; a lock says so.
+    Running,
+    /// It ended, with a status on the disk.
+    Ended,
+    /// It began; nobody runs it any more, and there is no status.
+    Lost,
 }
 
 /// Says in which boot the intent was recorded.
@@ -71,6 +87,8 @@ pub enum Resolution {
         /// How many happened.
         happened: usize,
     },
+    /// Its command still runs: the call stays open, and gets its receipt when the command has ended.
+    StillRuns,
     /// It cannot be told; nothing is touched.
     Unknown {
         /// The evidence, in words.
@@ -83,6 +101,7 @@ pub enum Resolution {
 enum Fate {
     Happened(&'static str, Tidy),
     Never(&'static str, Tidy),
+    Runs,
     Unknown(&'static str),
 }
 
@@ -92,10 +111,15 @@ pub fn resolve(intent: &Intent, aborting: Option<&Aborting>, seen: &[Observation
     if seen.len() != intent.effects.len() {
         return unknown("not every effect was looked at");
     }
+    let runs = |effect: &Effect| matches!(effect, Effect::Run { .. });
+    if intent.effects.iter().any(runs) && (seen.len() > 1 || aborting.is_some()) {
+        return unknown("a command is alone in its call, and is never taken back");
+    }
     let mut fates = Vec::with_capacity(seen.len());
     for (effect, seen) in intent.effects.iter().zip(seen) {
         match fate(effect, seen, boot) {
             Fate::Unknown(evidence) => return unknown(evidence),
+            Fate::Runs => return Resolution::StillRuns,
             known => fates.push(known),
         }
     }
@@ -114,7 +138,7 @@ pub fn resolve(intent: &Intent, aborting: Option<&Aborting>, seen: &[Observation
         .iter()
         .map(|fate| match fate {
             Fate::Happened(_, tidy) | Fate::Never(_, tidy) => *tidy,
-            Fate::Unknown(_) => Tidy::Nothing,
+            Fate::Runs | Fate::Unknown(_) => Tidy::Nothing,
         })
         .collect();
     let evidence = match &fates[..] {
@@ -190,6 +214,21 @@ fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
             }
             _ => Fate::Unknown("another process changed the permissions, or the file"),
         },
+        Effect::Run { .. } => match (seen.run, boot) {
+            (Some(RunSeen::Ended), _) => Fate::Happened("the command left its status", Tidy::Nothing),
+            // The claim is on the disk before a command begins: none is proof across a power cut, too.
+            (Some(RunSeen::NeverBegan), _) => {
+                Fate::Never("the command never began, and never will", Tidy::Nothing)
+            }
+            (Some(RunSeen::Running), Boot::Same) => Fate::Runs,
+            (Some(RunSeen::Running), Boot::Other) => {
+                Fate::Unknown("a command of an earlier boot cannot run any more")
+            }
+            (Some(RunSeen::Lost), _) => {
+                Fate::Unknown("the command began, and whoever ran it is gone without a status")
+            }
+            (None, _) => Fate::Unknown("the directory of the execution cannot be understood"),
+        },
     }
 }
 
@@ -237,7 +276,7 @@ fn agreed(
     boot: Boot,
 ) -> Fate {
     let named = match (&fate, boot) {
-        (_, Boot::Same) | (Fate::Unknown(_), Boot::Other) => return fate,
+        (_, Boot::Same) | (Fate::Unknown(_) | Fate::Runs, Boot::Other) => return fate,
         (Fate::Happened(..), Boot::Other) => after,
         (Fate::Never(..), Boot::Other) => before,
     };

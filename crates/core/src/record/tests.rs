@@ -70,7 +70,7 @@ fn the_form_of_version_1() {
     assert_eq!(form, FORM_1, "records are written otherwise than version 1 is");
 }
 
-const FORM_1: &str = "7b50973d2d4de5d3c4b5b54ee0a962084a867c3beaed93fdef308d8262d985e0";
+const FORM_1: &str = "34c7bcc4df9639e7e722a20702e343d49f0b1b4ce5eb7e474c57ab8190de97ac";
 
 #[test]
 fn only_calls_of_a_process_volume_and_notes_wait() {

@@ -34,6 +34,7 @@ fn observations() -> Vec<Observation> {
                             target: target.clone(),
                             destination: destination.clone(),
                             mode,
+                            run: None,
                         });
                     }
                 }
@@ -116,6 +117,7 @@ fn word(resolution: &Resolution) -> (&'static str, Tidy) {
         Resolution::Happened { tidy, .. } => ("happened", tidy[0]),
         Resolution::NeverHappened { tidy, .. } => ("never", tidy[0]),
         Resolution::RollBack { .. } => ("roll back", Tidy::Nothing),
+        Resolution::StillRuns => ("runs", Tidy::Nothing),
         Resolution::Unknown { .. } => ("unknown", Tidy::Nothing),
     }
 }
@@ -169,7 +171,8 @@ fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => ("unknown", Tidy::Nothing),
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => ("unknown", Tidy::Nothing),
     }
 }
 
@@ -217,7 +220,10 @@ fn across_boots_both_sides_agree() {
             Effect::Remove { before, .. } => Some((Some(before.id.clone()), None)),
             Effect::Restore { what, .. } => Some((None, Some(what.id.clone()))),
             // What they leave is seen at the names themselves.
-            Effect::RemoveEmpty { .. } | Effect::Move { .. } | Effect::SetMode { .. } => None,
+            Effect::RemoveEmpty { .. }
+            | Effect::Move { .. }
+            | Effect::SetMode { .. }
+            | Effect::Run { .. } => None,
         };
         for seen in observations() {
             let within = alone(&effect, &seen, Boot::Same);
@@ -237,6 +243,63 @@ fn across_boots_both_sides_agree() {
         }
     }
     assert!(believed > 0);
+}
+
+fn run() -> Effect {
+    Effect::Run { cwd: sample::path(1) }
+}
+
+/// A command is known by its own directory alone, whatever an outside process did to the paths.
+#[test]
+fn a_command_is_known_by_its_directory_alone() {
+    let seen = [
+        None,
+        Some(RunSeen::NeverBegan),
+        Some(RunSeen::Running),
+        Some(RunSeen::Ended),
+        Some(RunSeen::Lost),
+    ];
+    for run_seen in seen {
+        for paths in observations() {
+            let looked = Observation {
+                run: run_seen,
+                ..paths
+            };
+            let got = [Boot::Same, Boot::Other].map(|boot| word(&alone(&run(), &looked, boot)).0);
+            let must = match run_seen {
+                Some(RunSeen::Ended) => ["happened", "happened"],
+                Some(RunSeen::NeverBegan) => ["never", "never"],
+                Some(RunSeen::Running) => ["runs", "unknown"],
+                Some(RunSeen::Lost) | None => ["unknown", "unknown"],
+            };
+            assert_eq!(got, must, "{looked:?}");
+        }
+    }
+}
+
+/// No other effect stands beside a command, and nothing takes one back: whatever says otherwise is not understood.
+#[test]
+fn a_command_is_alone_and_is_never_taken_back() {
+    let aborting = Aborting {
+        refusal: None,
+        why: "w".to_owned(),
+    };
+    for seen in [
+        RunSeen::NeverBegan,
+        RunSeen::Running,
+        RunSeen::Ended,
+        RunSeen::Lost,
+    ] {
+        let seen = Observation {
+            run: Some(seen),
+            ..Observation::default()
+        };
+        let two = intent(vec![run(), install(None)]);
+        let got = resolve(&two, None, &[seen.clone(), seen.clone()], Boot::Same);
+        assert!(matches!(got, Resolution::Unknown { .. }), "{got:?}");
+        let got = resolve(&intent(vec![run()]), Some(&aborting), &[seen], Boot::Same);
+        assert!(matches!(got, Resolution::Unknown { .. }), "{got:?}");
+    }
 }
 
 /// Of a call with many effects, the first ones happened, or none, or all; whatever else is seen is unknown.
@@ -280,6 +343,7 @@ fn many_effects_are_all_or_nothing() {
                             && (length > 0 || aborts.is_some())
                             && tidy.iter().all(|t| *t == Tidy::DropStaged)
                     }
+                    Resolution::StillRuns => false,
                     Resolution::RollBack { happened, .. } => {
                         prefix && done > 0 && *happened == done && (done < length || aborts.is_some())
                     }

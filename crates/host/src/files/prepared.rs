@@ -101,6 +101,7 @@ impl Prepared {
             Effect::Remove { before, .. } => Some(&before.id),
             Effect::Move { what, .. } | Effect::Restore { what, .. } => Some(&what.id),
             Effect::RemoveEmpty { id, .. } | Effect::SetMode { id, .. } => Some(id),
+            Effect::Run { .. } => None,
         }
     }
 

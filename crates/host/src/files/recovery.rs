@@ -42,7 +42,8 @@ pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observat
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
-        | Effect::SetMode { .. } => name,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => name,
     };
     let target = place_of(volume, effect.at())?;
     let destination = match effect {
@@ -51,7 +52,8 @@ pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observat
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => None,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => None,
     };
     let there = |place: &Option<Place>| match place {
         Some(place) => file_id_at(&place.parent, &place.name),
@@ -63,6 +65,8 @@ pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observat
         target: there(&target)?,
         destination: there(&destination)?,
         mode: target.as_ref().and_then(mode_at),
+        // It is looked for where commands are: `exec`.
+        run: None,
     })
 }
 
@@ -138,7 +142,8 @@ pub fn tidy(volume: &Volume, slot: &Slot, effect: &Effect, tidy: Tidy) -> Result
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => Ok(None),
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => Ok(None),
     }
 }
 
@@ -149,7 +154,8 @@ fn pre_image(effect: &Effect) -> Option<&FileId> {
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => None,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => None,
     }
 }
 
@@ -227,6 +233,12 @@ pub fn roll_back(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
             } else {
                 Err(changed_outside(volume, "tree", &path.to_string(), path))
             }
+        }
+        Effect::Run { cwd } => {
+            let why = "what a command did cannot be taken back";
+            Err(Refusal::new(Code::OutcomeUnknown, why)
+                .name(cwd.to_string())
+                .into())
         }
         // It is gone for good: no call does anything after it.
         Effect::RemoveEmpty { at: path, .. } => {
