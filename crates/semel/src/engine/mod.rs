@@ -21,6 +21,7 @@ pub(crate) mod look;
 pub(crate) mod proposal;
 pub(crate) mod restore;
 pub(crate) mod signing;
+mod surroundings;
 pub(crate) mod volume;
 
 use crate::config::Config;

@@ -147,6 +147,18 @@ pub(super) async fn resolve(
     Ok(json(app.gateway.resolve(ExecutionId::parse(id)?, &body).await?))
 }
 
+/// Asks that a command be ended.
+pub(super) async fn end_execution(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Response<Body>, Problem> {
+    let (head, incoming) = request.into_parts();
+    let body = body(&app, &head.headers, incoming, BODY).await?;
+    let execution = ExecutionId::parse(id)?;
+    Ok(json(app.gateway.end_execution(execution, &body).await?))
+}
+
 /// Refuses to decide what nobody asked to be decided: no call of this build waits for a person.
 pub(super) async fn approve(Path(id): Path<String>) -> Problem {
     let shown: String = id.chars().take(80).flat_map(char::escape_debug).collect();

@@ -5,6 +5,7 @@
 
 mod accept;
 mod admin;
+mod executions;
 mod framing;
 mod openapi;
 mod problem;
@@ -130,6 +131,7 @@ fn router(app: App) -> Router {
         .route("/volumes/{generation}/end", post(admin::end_volume))
         .route("/executions/{id}/undo", post(admin::undo))
         .route("/executions/{id}/resolve", post(admin::resolve))
+        .route("/executions/{id}/end", post(admin::end_execution))
         .route("/approvals/{id}", post(admin::approve))
         .method_not_allowed_fallback(no_method)
         .fallback(no_route)
@@ -140,6 +142,10 @@ fn router(app: App) -> Router {
     Router::new()
         .route("/v1/tools/{tool}", post(tools::call))
         .route("/v1/receipts/{key}", get(receipts::get))
+        .route(
+            "/v1/executions/{execution_id}/output/{stream}",
+            get(executions::output),
+        )
         .route("/v1/openapi.json", get(async || axum::Json(openapi())))
         .nest("/v1/admin", admin)
         .method_not_allowed_fallback(no_method)
@@ -151,6 +157,7 @@ fn router(app: App) -> Router {
 pub(crate) const ROUTES: &[(&str, &str)] = &[
     ("POST", "/v1/tools/{tool}"),
     ("GET", "/v1/receipts/{key}"),
+    ("GET", "/v1/executions/{execution_id}/output/{stream}"),
     ("GET", "/v1/openapi.json"),
     ("POST", "/v1/admin/journal"),
     ("GET", "/v1/admin/status"),
@@ -160,6 +167,7 @@ pub(crate) const ROUTES: &[(&str, &str)] = &[
     ("POST", "/v1/admin/volumes/{generation}/end"),
     ("POST", "/v1/admin/executions/{id}/undo"),
     ("POST", "/v1/admin/executions/{id}/resolve"),
+    ("POST", "/v1/admin/executions/{id}/end"),
     ("POST", "/v1/admin/approvals/{id}"),
 ];
 

@@ -7,8 +7,15 @@ use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
-/// Points that only an outside writer can bring about; they have a test of their own.
-const OUTSIDE: &[&str] = &["exchanged_back", "put_back"];
+/// Points that only an outside writer, or a command, can bring about; they have tests of their own.
+const OUTSIDE: &[&str] = &[
+    "exchanged_back",
+    "put_back",
+    "exec_made",
+    "exec_spawned",
+    "exec_begun",
+    "exec_ended",
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {

@@ -13,6 +13,7 @@
 mod agents;
 mod broken;
 mod cases;
+mod commands;
 mod contract;
 mod crash;
 mod crowds;

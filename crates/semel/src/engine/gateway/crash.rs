@@ -3,6 +3,7 @@
 //! In ordinary life nobody asks for one, and `reached` compares with `None`.
 
 use semel_core::{Code, Refusal};
+use semel_host::exec::{self, Points};
 use semel_host::files::{Step, Steps};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -16,6 +17,10 @@ pub(crate) enum CrashPoint {
     Host(Step),
     /// The intent is recorded.
     Begun,
+    /// A step of starting a command was done.
+    Exec(exec::Point),
+    /// A command ended; it has no receipt yet.
+    ExecEnded,
     /// The effect happened; it has no receipt yet.
     Acted,
     /// The receipt is recorded; nobody was told.
@@ -43,7 +48,9 @@ impl CrashPoint {
             .chain(before.into_iter().map(CrashPoint::Host))
             .chain([CrashPoint::Begun])
             .chain(after.into_iter().map(CrashPoint::Host))
+            .chain(exec::Point::ALL.iter().copied().map(CrashPoint::Exec))
             .chain([
+                CrashPoint::ExecEnded,
                 CrashPoint::Acted,
                 CrashPoint::Aborting,
                 CrashPoint::RolledBack,
@@ -61,6 +68,10 @@ impl CrashPoint {
             CrashPoint::Checked => "checked",
             CrashPoint::Host(step) => step.name(),
             CrashPoint::Begun => "begun",
+            CrashPoint::Exec(exec::Point::Made) => "exec_made",
+            CrashPoint::Exec(exec::Point::Spawned) => "exec_spawned",
+            CrashPoint::Exec(exec::Point::Begun) => "exec_begun",
+            CrashPoint::ExecEnded => "exec_ended",
             CrashPoint::Acted => "acted",
             CrashPoint::Receipted => "receipted",
             CrashPoint::Aborting => "aborting",
@@ -140,6 +151,12 @@ impl Hooks {
         if self.crash.as_ref().is_some_and(|crash| crash.is_now(point)) {
             semel_host::daemon::crash();
         }
+    }
+}
+
+impl Points for Hooks {
+    fn reached(&self, point: exec::Point) {
+        Hooks::reached(self, CrashPoint::Exec(point));
     }
 }
 

@@ -4,22 +4,26 @@ mod act;
 pub(crate) mod answer;
 mod arguments;
 pub(crate) mod call;
+mod command;
 pub(crate) mod crash;
 mod key;
 mod locks;
 mod mutate;
 mod mutation;
 mod noise;
+pub(crate) mod output;
 mod prepare;
 pub(super) mod read;
 mod recent;
 pub(crate) mod recover;
 mod room;
+mod running;
 mod share;
 pub(crate) mod tool;
 mod undo;
 
 use super::daemon::keeper::Keeper;
+use super::surroundings::Surroundings;
 use super::{Engine, checkpoint, host, store};
 use crate::limits;
 use crate::telemetry::{Counters, Phase};
@@ -58,6 +62,10 @@ pub(crate) struct Gateway {
     gates: Mutex<HashMap<Generation, Arc<tokio::sync::RwLock<()>>>>,
     permits: Arc<Semaphore>,
     shares: share::Shares,
+    /// Commands that run.
+    commands: Arc<running::Commands>,
+    /// What commands find around them where their volume says nothing.
+    around: OnceLock<Surroundings>,
     /// The space where the volumes lie.
     pub(crate) room: room::Room,
     poisoned: OnceLock<String>,
@@ -109,6 +117,8 @@ impl Gateway {
             gates: Mutex::default(),
             permits: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
             shares: share::Shares::default(),
+            commands: Arc::default(),
+            around: OnceLock::new(),
             poisoned: OnceLock::new(),
             phase: watch::Sender::new(Phase::Starting),
         })

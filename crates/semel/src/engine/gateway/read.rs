@@ -3,12 +3,12 @@
 use super::Gateway;
 use super::answer::{Answer, put_path, result};
 use super::arguments::Args;
-use super::call::{Asked, read_answer};
+use super::call::{Asked, read_answer, scope_of};
 use super::tool::Tool;
 use crate::engine::{host, store};
 use crate::limits;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use semel_core::call::{CallState, Event, Outcome, Scope};
+use semel_core::call::{CallState, Event, Outcome};
 use semel_core::ids::IdempotencyKey;
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal, RelPath};
@@ -54,6 +54,7 @@ impl Gateway {
             | Tool::MoveFile
             | Tool::CreateDirectory
             | Tool::SetMode
+            | Tool::RunCommand
             | Tool::GetReceipt
             | Tool::Undo => Err(Refusal::new(
                 Code::Internal,
@@ -73,16 +74,13 @@ impl Gateway {
         lease: &Volume,
         key: &IdempotencyKey,
     ) -> Result<Map<String, Value>, Refusal> {
-        let scope = Scope {
-            principal: lease.principal.clone(),
-            job: lease.job.clone(),
-            generation: Some(lease.generation.clone()),
+        let in_generation = scope_of(lease, Some(lease.generation.clone()));
+        let prior = |scope| self.engine.journal.prior(scope, key.clone()).map_err(store);
+        let state = match prior(in_generation)? {
+            Some(state) => Some(state),
+            None => prior(scope_of(lease, None))?,
         };
-        let state = self
-            .engine
-            .journal
-            .prior(scope, key.clone())
-            .map_err(store)?
+        let state = state
             .ok_or_else(|| Refusal::new(Code::NotFound, "no call with this key began").name(key.as_str()))?;
         Ok(receipt_body(&state))
     }

@@ -31,6 +31,8 @@ pub(crate) enum Tool {
     CreateDirectory,
     /// Sets permissions.
     SetMode,
+    /// Runs a command.
+    RunCommand,
     /// Asks what came of a key.
     GetReceipt,
     /// Puts back what an execution removed or replaced; asked for by a person, over the admin API.
@@ -67,6 +69,14 @@ pub(crate) enum Form {
     Mode,
     /// A list of replacements.
     Edits,
+    /// A list of texts.
+    Texts,
+    /// Texts by name.
+    Variables,
+    /// A whole number above zero.
+    Count,
+    /// Within what a key means one effect.
+    Scope,
 }
 
 impl Form {
@@ -79,6 +89,10 @@ impl Form {
             Form::Digests => json!({"type": "object", "additionalProperties": digest}),
             Form::Flag => json!({"type": "boolean", "default": false}),
             Form::Mode => json!({"type": "string", "pattern": "^0?[0-7]{3}$"}),
+            Form::Texts => json!({"type": "array", "minItems": 1, "items": {"type": "string"}}),
+            Form::Variables => json!({"type": "object", "additionalProperties": {"type": "string"}}),
+            Form::Count => json!({"type": "integer", "minimum": 1}),
+            Form::Scope => json!({"enum": ["generation", "job"], "default": "generation"}),
             Form::Edits => json!({
                 "type": "array",
                 "minItems": 1,
@@ -240,6 +254,55 @@ const MODE: Field = Field {
     form: Form::Mode,
     meaning: "The permissions in octal digits, such as \"755\"; absolute",
 };
+const COMMAND: Field = Field {
+    name: "command",
+    aliases: &["cmd", "script"],
+    form: Form::Text,
+    meaning: "A line for /bin/sh; in place of argv",
+};
+const ARGV: Field = Field {
+    name: "argv",
+    aliases: &[],
+    form: Form::Texts,
+    meaning: "A program, looked up in PATH or from the working directory, and its arguments; no shell reads them",
+};
+const CWD: Field = Field {
+    name: "cwd",
+    aliases: &[
+        "workdir",
+        "working_directory",
+        "workingDirectory",
+        "working_dir",
+        "workingDir",
+    ],
+    form: Form::Text,
+    meaning: "The directory beneath the root of the volume where it runs; the root where it is left out",
+};
+const CWD_B64: Field = Field {
+    name: "cwd_b64",
+    aliases: &["cwdB64"],
+    form: Form::Base64,
+    meaning: "The same as base64 of its bytes, where it is not UTF-8; in place of cwd",
+};
+const ENV: Field = Field {
+    name: "env",
+    aliases: &["environment"],
+    form: Form::Variables,
+    meaning: "Further variables of its environment; HOME and TMPDIR are those of the volume",
+};
+// No bare `timeout`: some who send it mean seconds.
+const TIMEOUT_MS: Field = Field {
+    name: "timeout_ms",
+    aliases: &["timeoutMs"],
+    form: Form::Count,
+    meaning: "After how many milliseconds it is ended; 10 minutes where it is left out",
+};
+const SCOPE: Field = Field {
+    name: "scope",
+    aliases: &[],
+    form: Form::Scope,
+    meaning: "Where the effect lies: in this generation, or, such as a deployment, outside: then no later generation of the job runs it again under the same key",
+};
 const KEY: Field = Field {
     name: "key",
     aliases: &["idempotency_key", "idempotencyKey"],
@@ -358,6 +421,14 @@ const ROWS: &[Row] = &[
         one_of: &[&["path", "path_b64"], &["mode"]],
     },
     Row {
+        tool: Tool::RunCommand,
+        name: "run_command",
+        kind: Kind::Mutation,
+        summary: "Runs a command in the sandbox of the volume, at most once; an exit status other than 0 is an answer, not a refusal.",
+        fields: &[COMMAND, ARGV, CWD, CWD_B64, ENV, TIMEOUT_MS, SCOPE],
+        one_of: &[&["command", "argv"]],
+    },
+    Row {
         tool: Tool::GetReceipt,
         name: "get_receipt",
         kind: Kind::Journal,
@@ -473,7 +544,7 @@ mod tests {
             assert_eq!(found, (tool.kind() != Kind::Person).then_some(*tool));
         }
         assert_eq!(
-            Tool::GetReceipt as usize + 1,
+            Tool::Undo as usize + 1,
             ROWS.len(),
             "the last tool is the last row"
         );

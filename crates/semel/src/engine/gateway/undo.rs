@@ -10,7 +10,6 @@ use super::call::Asked;
 use super::prepare::Bench;
 use super::tool::Tool;
 use crate::engine::store;
-use crate::limits;
 use semel_core::call::{CallState, Intent, Outcome, Source};
 use semel_core::effect::{Content, Effect, Slot};
 use semel_core::ids::{ExecutionId, FileId, IdempotencyKey};
@@ -42,7 +41,6 @@ impl Gateway {
             key,
             understood,
             source,
-            limits::IN_FLIGHT_WAIT,
         )))
         .await
     }
@@ -139,6 +137,13 @@ impl Bench<'_> {
                 self.add(|disk, terms, _| files::prepare_move(disk, wanted, terms))
                     .map_err(|error| since(to, error))?;
                 self.is_still(to, &what.id)
+            }
+            Effect::Run { cwd } => {
+                let why = "what a command did is not known to Semel, and cannot be put back";
+                Err(Refusal::new(Code::PreconditionFailed, why)
+                    .reason("not_undoable")
+                    .name(cwd.to_string())
+                    .into())
             }
             Effect::SetMode {
                 at,

@@ -2,6 +2,7 @@
 //!
 //! It does *not* look at tokens, journals or files.
 
+mod run;
 mod values;
 
 use super::tool::Tool;
@@ -13,6 +14,8 @@ use semel_core::patch::{Edit, Occurrences, Patch};
 use semel_core::{Code, Fingerprint, Refusal, RelPath, Sha256, patch};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use run::run_said;
+pub(crate) use run::{Domain, Run};
 pub(crate) use values::Flag;
 use values::Values;
 
@@ -90,6 +93,8 @@ pub(crate) enum Args {
         /// What must hold.
         expected: Expected,
     },
+    /// Of `run_command`.
+    Run(Run),
     /// Of an undoing.
     Undo {
         /// What was done.
@@ -195,6 +200,7 @@ pub(crate) fn understand(tool: Tool, arguments: Map<String, Value>) -> Result<Un
         }
         Tool::Undo => return Err(Refusal::new(Code::NotFound, "there is no such tool").name(tool.name())),
         Tool::ApplyPatch => patch_said(&mut values)?,
+        Tool::RunCommand => run_said(&mut values)?,
         Tool::MoveFile => {
             let source = Place::read(values.bytes("source", "source_b64")?)?;
             move_said(&mut values)?.at(source)
@@ -357,6 +363,7 @@ fn path_said(tool: Tool, values: &mut Values) -> Result<Said, Refusal> {
         | Tool::GetFileInfo
         | Tool::ApplyPatch
         | Tool::MoveFile
+        | Tool::RunCommand
         | Tool::GetReceipt
         | Tool::Undo => Said::nothing(),
     })
