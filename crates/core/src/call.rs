@@ -139,7 +139,7 @@ pub struct Done {
     pub changed: Vec<Changed>,
     /// What came of the command, of a call that ran one; `None` where that was not seen, but settled by a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command: Option<Ran>,
+    pub command: Option<Box<Ran>>,
 }
 
 /// Says that a person settled an outcome that could not be told.

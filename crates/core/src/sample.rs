@@ -148,7 +148,7 @@ pub(crate) fn receipt(n: u8) -> Receipt {
         } else {
             Outcome::Done(Done {
                 changed: vec![effect(n).changed()],
-                command: n.is_multiple_of(4).then(|| ran(n)),
+                command: n.is_multiple_of(4).then(|| Box::new(ran(n))),
             })
         },
         recovered: n.is_multiple_of(2).then(|| Recovered {

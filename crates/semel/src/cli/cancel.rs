@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ID")]
     execution: Option<ExecutionId>,
     /// Send the command SIGKILL at once
-    #[arg(long, requires = "execution")]
+    #[arg(long, requires = "execution", conflicts_with = "job")]
     kill: bool,
 }
 
@@ -60,7 +60,11 @@ fn of_job(job: &JobId, context: &Context) -> Result<Answer, Refusal> {
 fn of_execution(execution: &ExecutionId, urgency: &str, context: &Context) -> Result<Answer, Refusal> {
     let link = Link::new(Arc::new(context.config()?), Absent::Start);
     let path = format!("/v1/admin/executions/{execution}/end");
-    let answer = link.admin("POST", &path, json!({"urgency": urgency}).to_string().into_bytes())?;
+    let answer = link.admin(
+        "POST",
+        &path,
+        json!({"urgency": urgency}).to_string().into_bytes(),
+    )?;
     let text = match answer["state"].as_str() {
         Some("asked") => "the command was asked to end",
         Some("ended") => "the command has just ended by itself",

@@ -438,9 +438,9 @@ fn command() -> Value {
         "replayed": {"type": "boolean"},
     });
     for name in ["stdout", "stderr"] {
-        properties[name] = json!({"type": ["string", "null"], "description": "All that was kept, or its beginning"});
-        properties[format!("{name}_b64")] =
-            json!({"type": "string", "contentEncoding": "base64", "description": "In its place, where it is not UTF-8"});
+        properties[name] =
+            json!({"type": ["string", "null"], "description": "All that was kept, or its beginning"});
+        properties[format!("{name}_b64")] = json!({"type": "string", "contentEncoding": "base64", "description": "In its place, where it is not UTF-8"});
         properties[format!("{name}_omitted_bytes")] =
             json!({"type": "integer", "description": "How much is left out before the tail"});
         properties[format!("{name}_tail")] = text.clone();

@@ -113,9 +113,7 @@ impl Lab {
     /// The directory of an execution.
     fn exec(&self, execution: &Value) -> PathBuf {
         let generation = self.volume.tree.parent().unwrap().parent().unwrap();
-        generation
-            .join("meta/exec")
-            .join(execution.as_str().unwrap())
+        generation.join("meta/exec").join(execution.as_str().unwrap())
     }
 
     /// The process of the shim of an execution: the one that has its directory open.
@@ -168,7 +166,10 @@ fn a_command_runs_once_and_its_answer_is_given_again() {
         (200, &json!("exited"), &json!(3), &json!(false)),
         "{body}"
     );
-    assert_eq!((&body["stdout"], &body["stderr"]), (&json!("out\n"), &json!("err\n")));
+    assert_eq!(
+        (&body["stdout"], &body["stderr"]),
+        (&json!("out\n"), &json!("err\n"))
+    );
     assert_eq!((&body["cwd"], &body["replayed"]), (&json!("."), &json!(false)));
     assert_eq!(body["tree_ended"], "proved");
     let again = lab.call("k", &arguments);
@@ -183,17 +184,28 @@ fn a_command_runs_once_and_its_answer_is_given_again() {
         json!({"command": "echo x >> effects; echo out; echo err >&2; exit 3", "scope": "job"}),
     ] {
         let reply = lab.call("k", &other);
-        assert_eq!((reply.status, reply.code()), (409, "replay_conflict"), "{}", reply.body);
+        assert_eq!(
+            (reply.status, reply.code()),
+            (409, "replay_conflict"),
+            "{}",
+            reply.body
+        );
         assert_eq!(reply.reason(), "body_mismatch");
     }
     let elsewhere = lab.call("k", &json!({"command": "true", "cwd": "a"}));
     assert_eq!(elsewhere.reason(), "path_mismatch");
-    let written = lab
-        .conn()
-        .call(&lab.volume, "write_file", "k", &json!({"path": "f", "content": ""}));
+    let written = lab.conn().call(
+        &lab.volume,
+        "write_file",
+        "k",
+        &json!({"path": "f", "content": ""}),
+    );
     assert_eq!(written.reason(), "tool_mismatch");
     let receipt = lab.receipt("k");
-    assert_eq!((&receipt["state"], &receipt["result"]["exit_code"]), (&json!("done"), &json!(3)));
+    assert_eq!(
+        (&receipt["state"], &receipt["result"]["exit_code"]),
+        (&json!("done"), &json!(3))
+    );
     assert_eq!(lab.effects(), 1);
 }
 
@@ -216,12 +228,24 @@ fn what_it_is_given_is_what_it_has() {
     assert_eq!((reply.status, &reply.body["exit_code"]), (200, &json!(127)));
     let reply = lab.sh("signal", "kill -9 $$");
     assert_eq!(
-        (&reply.body["end"], &reply.body["signal"], &reply.body["exit_code"]),
+        (
+            &reply.body["end"],
+            &reply.body["signal"],
+            &reply.body["exit_code"]
+        ),
         (&json!("signalled"), &json!(9), &Value::Null)
     );
-    let reply = lab.call("slow", &json!({"command": "echo a; sleep 600", "timeout_ms": 300}));
+    let reply = lab.call(
+        "slow",
+        &json!({"command": "echo a; sleep 600", "timeout_ms": 300}),
+    );
     assert_eq!(
-        (reply.status, &reply.body["end"], &reply.body["timed_out"], &reply.body["stdout"]),
+        (
+            reply.status,
+            &reply.body["end"],
+            &reply.body["timed_out"],
+            &reply.body["stdout"]
+        ),
         (200, &json!("timed_out"), &json!(true), &json!("a\n"))
     );
 }
@@ -240,7 +264,10 @@ fn what_leads_out_of_the_root_is_refused_before_anything_is_recorded() {
         let reply = lab.call("k", &json!({"command": EFFECT, "cwd": cwd}));
         assert_eq!(reply.code(), code, "{cwd}: {}", reply.body);
     }
-    assert_ne!(lab.call("k", &json!({"command": EFFECT, "cwd": "file"})).status, 200);
+    assert_ne!(
+        lab.call("k", &json!({"command": EFFECT, "cwd": "file"})).status,
+        200
+    );
     for env in [json!({"HOME": "/"}), json!({"A=B": "c"})] {
         let reply = lab.call("k", &json!({"command": EFFECT, "env": env}));
         assert_eq!(reply.code(), "bad_input", "{}", reply.body);
@@ -300,7 +327,11 @@ fn who_does_not_wait_is_told_where_to_look_and_who_leaves_ends_nothing() {
         waits.join().unwrap()
     });
     assert_eq!(
-        (&last.body["execution_id"], &last.body["replayed"], &last.body["stdout"]),
+        (
+            &last.body["execution_id"],
+            &last.body["replayed"],
+            &last.body["stdout"]
+        ),
         (&execution, &json!(true), &json!("begun\ndone\n")),
         "{}",
         last.body
@@ -312,7 +343,10 @@ fn who_does_not_wait_is_told_where_to_look_and_who_leaves_ends_nothing() {
 fn commands_at_once_are_bounded_in_a_volume() {
     let lab = Lab::new();
     for n in 0..8 {
-        lab.begin(&format!("k{n}"), &json!({"command": "while [ ! -e go ]; do sleep 0.05; done"}));
+        lab.begin(
+            &format!("k{n}"),
+            &json!({"command": "while [ ! -e go ]; do sleep 0.05; done"}),
+        );
     }
     let refused = lab.sh("k8", EFFECT);
     assert_eq!(
@@ -322,8 +356,18 @@ fn commands_at_once_are_bounded_in_a_volume() {
     assert_eq!(refused.header("retry-after"), Some("1"));
     // The others go on meanwhile, and files are written.
     let write = json!({"path": "f", "content": "1"});
-    assert_eq!(lab.conn().call(&lab.volume, "write_file", "w", &write).status, 200);
-    assert_eq!(lab.begin("k3", &json!({"command": "while [ ! -e go ]; do sleep 0.05; done"})).status, 409);
+    assert_eq!(
+        lab.conn().call(&lab.volume, "write_file", "w", &write).status,
+        200
+    );
+    assert_eq!(
+        lab.begin(
+            "k3",
+            &json!({"command": "while [ ! -e go ]; do sleep 0.05; done"})
+        )
+        .status,
+        409
+    );
     lab.go();
     for n in 0..8 {
         assert_eq!(lab.settles(&format!("k{n}"))["state"], "done");
@@ -338,7 +382,12 @@ fn a_job_scoped_command_is_not_run_again_by_a_later_generation() {
     let outside = tempfile::tempdir().unwrap();
     let arguments = json!({"command": "echo x >> effects; echo deployed", "scope": "job"});
     let first = lab.call("deploy", &arguments);
-    assert_eq!((first.status, &first.body["replayed"]), (200, &json!(false)), "{}", first.body);
+    assert_eq!(
+        (first.status, &first.body["replayed"]),
+        (200, &json!(false)),
+        "{}",
+        first.body
+    );
     assert_eq!(lab.sh("own", EFFECT).status, 200);
     assert_eq!(lab.effects(), 2);
     let (gone, generation) = (lab.volume.clone(), lab.volume.generation.clone());
@@ -346,7 +395,11 @@ fn a_job_scoped_command_is_not_run_again_by_a_later_generation() {
     lab.volume = lab.home.open("job", "process");
     let again = lab.call("deploy", &arguments);
     assert_eq!(
-        (&again.body["replayed"], &again.body["execution_id"], &again.body["stdout"]),
+        (
+            &again.body["replayed"],
+            &again.body["execution_id"],
+            &again.body["stdout"]
+        ),
         (&json!(true), &first.body["execution_id"], &json!("deployed\n")),
         "{}",
         again.body
@@ -359,14 +412,25 @@ fn a_job_scoped_command_is_not_run_again_by_a_later_generation() {
     assert_eq!(theirs.body["replayed"], false);
     assert_eq!(lab.sh("own", EFFECT).body["replayed"], false);
     // An ended token may ask, and do no more.
-    let asks = lab.conn().call(&gone, "get_receipt", "", &json!({"key": "deploy"}));
+    let asks = lab
+        .conn()
+        .call(&gone, "get_receipt", "", &json!({"key": "deploy"}));
     assert_eq!(asks.body["state"], "done");
-    assert_eq!(lab.conn().call(&gone, "run_command", "deploy", &arguments).reason(), "stale_generation");
+    assert_eq!(
+        lab.conn()
+            .call(&gone, "run_command", "deploy", &arguments)
+            .reason(),
+        "stale_generation"
+    );
     // With its volume goes what it wrote; what is known of it stays.
     lab.home.json(&["volume", "destroy", &generation]);
     let digests = lab.call("deploy", &arguments);
     assert_eq!(
-        (&digests.body["replayed"], &digests.body["stdout"], &digests.body["stdout_gone"]),
+        (
+            &digests.body["replayed"],
+            &digests.body["stdout"],
+            &digests.body["stdout_gone"]
+        ),
         (&json!(true), &Value::Null, &json!(true))
     );
     assert_eq!(digests.body["stdout_sha256"], first.body["stdout_sha256"]);

@@ -254,7 +254,8 @@ impl Gateway {
         let (recovered, took_us, waited_us) = match watched.wanted {
             Wanted::Call { since, waited_us } => (None, Some(micros(since.elapsed())), Some(waited_us)),
             Wanted::Recovery => {
-                let evidence = "the command outlived the daemon that began it, and left its status".to_owned();
+                let evidence =
+                    "the command outlived the daemon that began it, and left its status".to_owned();
                 (Some(Recovered { evidence }), None, None)
             }
         };
@@ -299,9 +300,9 @@ impl Gateway {
         };
         match self.engine.journal.execution(execution.clone()) {
             Err(error) => failure(store(error)),
-            Ok(None) => failure(
-                Refusal::new(Code::IoFailed, "the command never began").name(execution.as_str()),
-            ),
+            Ok(None) => {
+                failure(Refusal::new(Code::IoFailed, "the command never began").name(execution.as_str()))
+            }
             Ok(Some(CallState::Unknown { why, .. })) => {
                 failure(Refusal::new(Code::OutcomeUnknown, why).name(execution.as_str()))
             }
@@ -377,21 +378,24 @@ pub(super) fn came_of(intent: &Intent, status: Status) -> Came {
         exec::Outcome::NotBegun { refusal } => return Came::Answer(Outcome::Refused { refusal }),
     };
     Came::Answer(Outcome::Done(Done {
-        command: Some(Ran {
+        command: Some(Box::new(Ran {
             ended,
             tree_ended: status.tree_ended,
             level: status.level,
             took_ms: status.took_ms,
             stdout: status.stdout,
             stderr: status.stderr,
-        }),
+        })),
         ..intent.done()
     }))
 }
 
 /// Makes a descriptor one that a task waits for.
 fn waited_for(fd: OwnedFd) -> Option<AsyncFd<OwnedFd>> {
-    #[expect(unsafe_code, reason = "tokio asks for it wherever a descriptor is not one of its own kinds")]
+    #[expect(
+        unsafe_code,
+        reason = "tokio asks for it wherever a descriptor is not one of its own kinds"
+    )]
     // SAFETY: an `OwnedFd` is open, and stays the same one, as long as it lives; nobody else has this one.
     unsafe {
         AsyncFd::register_with_interest(fd, Interest::READABLE).ok()

@@ -130,9 +130,7 @@ impl Gateway {
             )));
         };
         let scope = asked.scope();
-        let prior = self
-            .known(asked, &scope, &key)
-            .map_err(|e| fail(store(e)))?;
+        let prior = self.known(asked, &scope, &key).map_err(|e| fail(store(e)))?;
         let request = match asked.understood.request(asked.tool) {
             Ok(request) => request,
             // No call under a path that leads nowhere was ever recorded: a known key belongs to another call.

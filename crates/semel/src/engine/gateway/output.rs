@@ -129,9 +129,7 @@ impl Gateway {
         // Whether it runs is asked first: what it wrote before it ended is then there.
         let state = self.engine.journal.execution(execution.clone()).map_err(store)?;
         let ours = |intent: &Intent| {
-            intent.generation == lease.generation
-                && intent.scope.principal == lease.principal
-                && runs(intent)
+            intent.generation == lease.generation && intent.scope.principal == lease.principal && runs(intent)
         };
         let state = state.filter(|state| ours(state.intent())).ok_or_else(|| {
             let why = "the generation has no command of this execution";

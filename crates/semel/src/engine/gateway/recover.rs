@@ -284,7 +284,12 @@ impl Settling<'_> {
 
     /// Gives what came of a command that left its status; `None` for any other call.
     fn came(&self) -> Result<Option<Came>, Refusal> {
-        if !self.intent.effects.iter().any(|e| matches!(e, Effect::Run { .. })) {
+        if !self
+            .intent
+            .effects
+            .iter()
+            .any(|e| matches!(e, Effect::Run { .. }))
+        {
             return Ok(None);
         }
         match exec::observe(self.disk, &self.intent.execution_id).map_err(host)? {

@@ -138,13 +138,7 @@ impl Bench<'_> {
                     .map_err(|error| since(to, error))?;
                 self.is_still(to, &what.id)
             }
-            Effect::Run { cwd } => {
-                let why = "what a command did is not known to Semel, and cannot be put back";
-                Err(Refusal::new(Code::PreconditionFailed, why)
-                    .reason("not_undoable")
-                    .name(cwd.to_string())
-                    .into())
-            }
+            Effect::Run { cwd } => Err(not_undoable(cwd)),
             Effect::SetMode {
                 at,
                 id,
@@ -201,6 +195,14 @@ fn since(at: &RelPath, error: Error) -> Error {
         }
         other => other,
     }
+}
+
+fn not_undoable(cwd: &RelPath) -> Error {
+    let why = "what a command did is not known to Semel, and cannot be put back";
+    Refusal::new(Code::PreconditionFailed, why)
+        .reason("not_undoable")
+        .name(cwd.to_string())
+        .into()
 }
 
 fn changed_since(at: &RelPath, why: &str) -> Error {

@@ -118,12 +118,7 @@ fn timeout(job: &Job) -> std::time::Duration {
     job.agent.timeout.map_or(limits::AGENT_TIMEOUT, Span::get)
 }
 
-fn surroundings(
-    engine: &Engine,
-    job: &Job,
-    beside: &Path,
-    draft: &Draft,
-) -> Result<Around, Refusal> {
+fn surroundings(engine: &Engine, job: &Job, beside: &Path, draft: &Draft) -> Result<Around, Refusal> {
     let agent = &job.agent;
     let work = draft.opened.disk.path().join("work");
     let (home, tmp) = (work.join("home"), work.join("tmp"));

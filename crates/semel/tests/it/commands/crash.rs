@@ -23,10 +23,16 @@ const LIVE: &[&str] = &[
 /// Counts what the journal has of a key.
 fn kinds(lab: &Lab, key: &str) -> [usize; 4] {
     let filter = json!({"after_seq": null, "job": null, "execution": null, "key": key, "conflicts": null, "limit": null});
-    let log = lab.home.admin("POST", "/v1/admin/journal", &json!({"verb": "log", "filter": filter}));
+    let log = lab.home.admin(
+        "POST",
+        "/v1/admin/journal",
+        &json!({"verb": "log", "filter": filter}),
+    );
     ["call_intended", "call_receipted", "call_freed", "call_unknown"].map(|kind| {
         let lines = log.body.as_array().unwrap().iter();
-        lines.filter(|line| line["entry"]["record"]["kind"] == kind).count()
+        lines
+            .filter(|line| line["entry"]["record"]["kind"] == kind)
+            .count()
     })
 }
 
@@ -44,7 +50,12 @@ fn trial(durability: &str, point: &str, again: Option<&str>, line: &str) {
     }
     lab.restart(&[]);
     let retried = lab.call("k", &arguments);
-    assert_eq!((retried.status, &retried.body["exit_code"]), (200, &json!(0)), "{name}: {}", retried.body);
+    assert_eq!(
+        (retried.status, &retried.body["exit_code"]),
+        (200, &json!(0)),
+        "{name}: {}",
+        retried.body
+    );
     assert_eq!(lab.effects(), 1, "{name}: {}", retried.body);
     let again = lab.call("k", &arguments);
     assert_eq!(
@@ -77,7 +88,12 @@ fn one_effect_wherever_the_daemon_dies() {
         trials += 1;
         let open = !["checked", "receipted"].contains(point);
         for again in ["recovery_observed", "recovery_settled"].iter().filter(|_| open) {
-            trial("process", point, Some(again), "echo x >> effects; sleep 0.5; echo out");
+            trial(
+                "process",
+                point,
+                Some(again),
+                "echo x >> effects; sleep 0.5; echo out",
+            );
             trials += 1;
         }
     }
@@ -109,7 +125,11 @@ fn a_long_command_outlasts_the_daemon() {
         waits.join().unwrap()
     });
     assert_eq!(
-        (&done.body["replayed"], &done.body["execution_id"], &done.body["stdout"]),
+        (
+            &done.body["replayed"],
+            &done.body["execution_id"],
+            &done.body["stdout"]
+        ),
         (&json!(true), &execution, &json!("begun\ndone\n")),
         "{}",
         done.body
@@ -131,7 +151,10 @@ fn a_command_that_ends_while_no_daemon_runs_has_its_receipt_in_the_next_life() {
     lab.restart(&[]);
     assert_eq!(lab.receipt("k")["state"], "done");
     let again = lab.call("k", &arguments);
-    assert_eq!((&again.body["replayed"], &again.body["stdout"]), (&json!(true), &json!("begun\ndone\n")));
+    assert_eq!(
+        (&again.body["replayed"], &again.body["stdout"]),
+        (&json!(true), &json!("begun\ndone\n"))
+    );
     assert_eq!(lab.effects(), 1);
 }
 
@@ -146,12 +169,26 @@ fn a_daemon_that_drains_leaves_its_commands_alone() {
         lab.daemon().terminate();
         waits.join().unwrap()
     });
-    assert_eq!((told.status, told.code()), (409, "call_in_flight"), "{}", told.body);
-    assert!(lab.daemon.take().unwrap().ended(Duration::from_secs(15)).is_some());
+    assert_eq!(
+        (told.status, told.code()),
+        (409, "call_in_flight"),
+        "{}",
+        told.body
+    );
+    assert!(
+        lab.daemon
+            .take()
+            .unwrap()
+            .ended(Duration::from_secs(15))
+            .is_some()
+    );
     lab.restart(&[]);
     lab.go();
     let done = lab.call("k", &arguments);
-    assert_eq!((&done.body["stdout"], lab.effects()), (&json!("begun\ndone\n"), 1));
+    assert_eq!(
+        (&done.body["stdout"], lab.effects()),
+        (&json!("begun\ndone\n"), 1)
+    );
 }
 
 /// Whoever kills the shim takes with it what it knew: a person settles it.
@@ -173,7 +210,12 @@ fn a_killed_shim_leaves_a_question_for_a_person() {
         assert_eq!(lab.settles("k")["state"], "unknown");
         for _ in 0..2 {
             let asked = lab.call("k", &arguments);
-            assert_eq!((asked.status, asked.code()), (409, "outcome_unknown"), "{}", asked.body);
+            assert_eq!(
+                (asked.status, asked.code()),
+                (409, "outcome_unknown"),
+                "{}",
+                asked.body
+            );
         }
         assert_eq!(lab.effects(), 1, "it is not run again");
         let id = execution.as_str().unwrap();
@@ -181,10 +223,16 @@ fn a_killed_shim_leaves_a_question_for_a_person() {
         lab.go();
         let after = lab.call("k", &arguments);
         if settled == "--happened" {
-            assert_eq!((&after.body["end"], &after.body["replayed"]), (&json!("unseen"), &json!(true)));
+            assert_eq!(
+                (&after.body["end"], &after.body["replayed"]),
+                (&json!("unseen"), &json!(true))
+            );
             assert_eq!(lab.effects(), 1);
         } else {
-            assert_eq!((&after.body["end"], &after.body["replayed"]), (&json!("exited"), &json!(false)));
+            assert_eq!(
+                (&after.body["end"], &after.body["replayed"]),
+                (&json!("exited"), &json!(false))
+            );
             assert_eq!(lab.effects(), 2, "a person said that it had not happened");
         }
         // Nobody has proved that all of it has ended.
@@ -192,6 +240,7 @@ fn a_killed_shim_leaves_a_question_for_a_person() {
         assert_eq!(end.status.code(), Some(3));
         let refusal: Value = serde_json::from_slice(&end.stdout).unwrap();
         assert_eq!(refusal["reason"], "process_tree_unproved", "{refusal}");
-        lab.home.json(&["volume", "end", &lab.volume.generation, "--dirty"]);
+        lab.home
+            .json(&["volume", "end", &lab.volume.generation, "--dirty"]);
     }
 }

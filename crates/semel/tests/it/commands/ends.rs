@@ -12,19 +12,33 @@ fn a_person_ends_a_command() {
         let execution = lab.begin(&key, &json!({"command": line})).body["execution_id"].clone();
         assert!(wait_until(LONG, || lab.in_tree(&format!("up{n}")).exists()));
         let id = execution.as_str().unwrap();
-        let said = lab.home.json(&[&["cancel", "--execution", id][..], args].concat());
+        let said = lab
+            .home
+            .json(&[&["cancel", "--execution", id][..], args].concat());
         assert_eq!(said["state"], "asked");
         let receipt = lab.settles(&key);
         let result = &receipt["result"];
-        assert_eq!((&result["end"], &result["asked_by"]), (&json!("asked"), &json!("request")), "{receipt}");
+        assert_eq!(
+            (&result["end"], &result["asked_by"]),
+            (&json!("asked"), &json!("request")),
+            "{receipt}"
+        );
         let done = lab.call(&key, &json!({"command": line}));
         let wanted = if args.is_empty() { "asked\n" } else { "" };
-        assert_eq!((&done.body["stdout"], &done.body["replayed"]), (&json!(wanted), &json!(true)));
+        assert_eq!(
+            (&done.body["stdout"], &done.body["replayed"]),
+            (&json!(wanted), &json!(true))
+        );
         let again = lab.home.run(&["cancel", "--execution", id, "--json"]);
         let refusal: Value = serde_json::from_slice(&again.stdout).unwrap();
-        assert_eq!((again.status.code(), &refusal["reason"]), (Some(15), &json!("not_running")));
+        assert_eq!(
+            (again.status.code(), &refusal["reason"]),
+            (Some(15), &json!("not_running"))
+        );
     }
-    let none = lab.home.run(&["cancel", "--execution", &lab.volume.generation[2..], "--json"]);
+    let none = lab
+        .home
+        .run(&["cancel", "--execution", &lab.volume.generation[2..], "--json"]);
     assert_eq!(none.status.code(), Some(17));
     assert_eq!(lab.home.run(&["cancel"]).status.code(), Some(64));
     assert_eq!(lab.home.run(&["cancel", "job", "--kill"]).status.code(), Some(64));
@@ -42,7 +56,10 @@ fn a_volume_ends_after_its_commands() {
         assert!(wait_until(LONG, || !processes_with(&mark).is_empty()));
         let waiter = lab.volume.clone();
         let (told, ended) = std::thread::scope(|scope| {
-            let waits = scope.spawn(|| lab.conn().call(&waiter, "run_command", "k", &json!({"command": line})));
+            let waits = scope.spawn(|| {
+                lab.conn()
+                    .call(&waiter, "run_command", "k", &json!({"command": line}))
+            });
             let args = [&["volume", "end", &lab.volume.generation][..], how].concat();
             let ended = lab.home.json(&args);
             (waits.join().unwrap(), ended)
@@ -54,7 +71,11 @@ fn a_volume_ends_after_its_commands() {
         assert!(fits, "{}", told.body);
         let receipt = lab.receipt("k");
         assert_eq!(
-            (&receipt["state"], &receipt["result"]["end"], &receipt["execution_id"]),
+            (
+                &receipt["state"],
+                &receipt["result"]["end"],
+                &receipt["execution_id"]
+            ),
             (&json!("done"), &json!("asked"), &execution)
         );
         assert_eq!(lab.sh("late", EFFECT).reason(), "stale_generation");
@@ -73,7 +94,11 @@ fn recovery_ends_the_commands_of_volumes_that_end() {
     std::fs::remove_file(lab.home.state().join("journal.mark")).unwrap();
     lab.restart(&[]);
     let receipt = lab.receipt("k");
-    assert_eq!((&receipt["state"], &receipt["result"]["end"]), (&json!("done"), &json!("asked")), "{receipt}");
+    assert_eq!(
+        (&receipt["state"], &receipt["result"]["end"]),
+        (&json!("done"), &json!("asked")),
+        "{receipt}"
+    );
     assert_eq!(lab.sh("late", EFFECT).reason(), "stale_generation");
 }
 

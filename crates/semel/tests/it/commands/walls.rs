@@ -8,7 +8,10 @@ fn a_command_is_no_burglar() {
     let lab = Lab::new();
     let probe = lab.sh("probe", "true").body;
     if probe["confinement"] != "full" {
-        return skipped(&format!("no whole sandbox here: {}", probe["confinement_missing"]));
+        return skipped(&format!(
+            "no whole sandbox here: {}",
+            probe["confinement_missing"]
+        ));
     }
     let other = lab.home.open("other", "process");
     std::fs::write(other.tree.join("secret"), "theirs").unwrap();
@@ -66,7 +69,11 @@ for pid in os.listdir("/proc"):
         "forge",
         "for at in ../staging ../trash ../../meta ../../work; do touch $at/x 2>/dev/null && echo WROTE $at; done; kill -9 -1 2>/dev/null; true",
     );
-    assert!(!forged.body["stdout"].as_str().unwrap().contains("WROTE"), "{}", forged.body);
+    assert!(
+        !forged.body["stdout"].as_str().unwrap().contains("WROTE"),
+        "{}",
+        forged.body
+    );
     assert_eq!(lab.sh("after", EFFECT).status, 200, "the daemon lives");
 }
 
@@ -87,5 +94,8 @@ fn a_whole_sandbox_can_be_demanded() {
     assert_eq!(reply.code(), "sandbox_unavailable", "{}", reply.body);
     assert!(!volume.tree.join("effects").exists());
     let again = daemon.conn().call(&volume, "run_command", "k", &arguments);
-    assert_eq!((again.code(), &again.body["replayed"]), ("sandbox_unavailable", &json!(true)));
+    assert_eq!(
+        (again.code(), &again.body["replayed"]),
+        ("sandbox_unavailable", &json!(true))
+    );
 }

@@ -7,6 +7,8 @@ mod values;
 
 use super::tool::Tool;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use run::run_said;
+pub(crate) use run::{Domain, Run};
 use semel_core::call::{FingerprintVersion, Intent, Request};
 use semel_core::canonical::to_canonical;
 use semel_core::ids::IdempotencyKey;
@@ -14,8 +16,6 @@ use semel_core::patch::{Edit, Occurrences, Patch};
 use semel_core::{Code, Fingerprint, Refusal, RelPath, Sha256, patch};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use run::run_said;
-pub(crate) use run::{Domain, Run};
 pub(crate) use values::Flag;
 use values::Values;
 

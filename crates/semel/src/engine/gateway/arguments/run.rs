@@ -183,7 +183,10 @@ mod tests {
         ] {
             let refusal = read(arguments.clone()).unwrap_err();
             assert_eq!(refusal.code, Code::BadInput, "{arguments}");
-            assert!(refusal.names.iter().any(|n| n == name), "{arguments}: {refusal:?}");
+            assert!(
+                refusal.names.iter().any(|n| n == name),
+                "{arguments}: {refusal:?}"
+            );
         }
         let long = "x".repeat(limits::COMMAND_LINE + 1);
         assert_eq!(read(json!({"command": long})).unwrap_err().code, Code::TooLarge);

@@ -249,7 +249,9 @@ fn fits(form: Form, value: &Value) -> bool {
     match form {
         Form::Text | Form::Base64 | Form::Digest | Form::Mode | Form::Scope => value.is_string(),
         Form::Count => value.is_u64(),
-        Form::Texts => value.as_array().is_some_and(|list| list.iter().all(Value::is_string)),
+        Form::Texts => value
+            .as_array()
+            .is_some_and(|list| list.iter().all(Value::is_string)),
         Form::Flag => value.is_boolean(),
         Form::Edits => value.is_array(),
         Form::Digests | Form::Variables => value
