@@ -286,7 +286,7 @@ mod tests {
         assert!(!whole.contains_key("stdout_tail"));
         for character in ["x", "é", "€", "𝄞"] {
             for lead in 0..4 {
-                let text = "l".repeat(lead) + &character.repeat(most);
+                let text = "l".repeat(lead) + &character.repeat(most + 1);
                 let body = shown(text.as_bytes());
                 let (first, last) = (&body["stdout"], &body["stdout_tail"]);
                 let (first, last) = (first.as_str().unwrap(), last.as_str().unwrap());
