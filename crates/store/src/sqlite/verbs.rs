@@ -5,7 +5,7 @@ use super::row::{self, CallRow};
 use crate::error::{Error, Result};
 use crate::journal::{Began, Consumed};
 use rusqlite::OptionalExtension as _;
-use semel_core::call::{Aborting, CallState, Intent, Note, Outcome, Receipt, Resolved, Scope, Settled};
+use semel_core::call::{Aborting, CallState, Intent, Note, Outcome, Receipt, Resolved, Settled};
 use semel_core::ids::{
     AttemptId, ExecutionId, FencingToken, Generation, Incarnation, RunId, UnixMs, VolumeIdentity,
 };
@@ -183,18 +183,6 @@ impl Desk {
         belongs(intent, &volume)?;
         let scope = row::scope(&intent.scope);
         if let Some(prior) = row::call_by_key(&self.conn, &scope, intent.key.as_str())? {
-            return Ok(Began::Prior(Box::new(prior.state)));
-        }
-        // One key of a generation names one call, wherever its effect lies.
-        let other = Scope {
-            generation: match intent.scope.generation {
-                Some(_) => None,
-                None => Some(intent.generation.clone()),
-            },
-            ..intent.scope.clone()
-        };
-        let other = row::call_by_key(&self.conn, &row::scope(&other), intent.key.as_str())?;
-        if let Some(prior) = other.filter(|row| row.state.intent().generation == intent.generation) {
             return Ok(Began::Prior(Box::new(prior.state)));
         }
         // Looked for among the records: a freed call has no row of its own, and its id is used up all the same.

@@ -81,6 +81,11 @@ impl Gateway {
         execution: &ExecutionId,
         run: &Run,
     ) -> Result<Command, Error> {
+        // Once more, now that the key is held: the same key in the other scope is none to the journal.
+        let known = self.known(mutation.asked, &mutation.scope, &mutation.key);
+        if known.map_err(store)?.is_some() {
+            return Err(in_flight("the key was used meanwhile").into());
+        }
         let config = &self.engine.config;
         let around = match Surroundings::told(&mutation.disk)? {
             Some(told) => told,

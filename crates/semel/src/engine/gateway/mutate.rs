@@ -154,9 +154,9 @@ impl Gateway {
         })
     }
 
-    /// Finds what is known of a key: in its scope, else in the other one, as far as this generation used it there. One
-    /// key of a generation names one call, wherever its effect lies.
-    fn known(
+    /// Finds what is known of a key: in its scope, else in the other one, as far as this generation used it there. To
+    /// the journal these are two keys; but who forgets the scope in a retry means no other effect.
+    pub(super) fn known(
         &self,
         asked: &Asked,
         scope: &Scope,
