@@ -2,6 +2,7 @@
 
 mod crash;
 mod ends;
+mod job;
 mod output;
 mod walls;
 
@@ -379,7 +380,6 @@ fn commands_at_once_are_bounded_in_a_volume() {
 #[test]
 fn a_job_scoped_command_is_not_run_again_by_a_later_generation() {
     let mut lab = Lab::new();
-    let outside = tempfile::tempdir().unwrap();
     let arguments = json!({"command": "echo x >> effects; echo deployed", "scope": "job"});
     let first = lab.call("deploy", &arguments);
     assert_eq!(
@@ -434,7 +434,6 @@ fn a_job_scoped_command_is_not_run_again_by_a_later_generation() {
         (&json!(true), &Value::Null, &json!(true))
     );
     assert_eq!(digests.body["stdout_sha256"], first.body["stdout_sha256"]);
-    drop(outside);
 }
 
 #[test]
@@ -447,4 +446,42 @@ fn a_command_cannot_be_undone() {
         (refused.status, refused.code(), refused.reason()),
         (412, "precondition_failed", "not_undoable")
     );
+}
+
+/// What the shim refuses is a receipt: here the directory is another one than the one that was looked at.
+#[test]
+fn what_the_shim_refuses_is_refused_again() {
+    let lab = Lab::with("process", &["--pause-at", "exec_made:800"]);
+    std::fs::create_dir(lab.in_tree("sub")).unwrap();
+    let arguments = json!({"command": EFFECT, "cwd": "sub"});
+    let refused = std::thread::scope(|scope| {
+        let call = scope.spawn(|| lab.call("k", &arguments));
+        assert!(wait_until(LONG, || lab.receipt("k")["state"] == "running"));
+        std::fs::rename(lab.in_tree("sub"), lab.in_tree("old")).unwrap();
+        std::fs::create_dir(lab.in_tree("sub")).unwrap();
+        call.join().unwrap()
+    });
+    assert!(
+        refused.status >= 400 && refused.code() != "call_in_flight",
+        "{}",
+        refused.body
+    );
+    assert_eq!(refused.body["replayed"], false);
+    let again = lab.call("k", &arguments);
+    if refused.code() == "io_failed" {
+        assert_eq!(
+            (again.status, &again.body["replayed"]),
+            (200, &json!(false)),
+            "{}",
+            again.body
+        );
+    } else {
+        assert_eq!(
+            (again.code(), &again.body["replayed"]),
+            (refused.code(), &json!(true))
+        );
+        assert!(!lab.in_tree("sub/effects").exists());
+    }
+    assert!(!lab.in_tree("old/effects").exists());
+    eprintln!("refused with {}", refused.body["detail"]);
 }

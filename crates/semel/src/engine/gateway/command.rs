@@ -329,7 +329,12 @@ impl Gateway {
         let left = asked.patience();
         let Some(mut flight) = self.flight(execution) else {
             // Between the receipt and this look it ended; or another life of the daemon left it running.
-            tokio::time::sleep(Duration::from_millis(2).min(left)).await;
+            let soon = if asked.runs_a_command() {
+                LOOK
+            } else {
+                Duration::from_millis(2)
+            };
+            tokio::time::sleep(soon.min(left)).await;
             return if left.is_zero() { Flown::Late } else { Flown::Ended };
         };
         // The sender is dropped when the execution ends, which is as good as being told.

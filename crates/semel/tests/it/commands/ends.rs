@@ -102,7 +102,7 @@ fn recovery_ends_the_commands_of_volumes_that_end() {
     assert_eq!(lab.sh("late", EFFECT).reason(), "stale_generation");
 }
 
-/// A transient daemon does not end under a command, not even one of a volume that nobody holds.
+/// The status counts what runs; by the same number a transient daemon knows that it must not end.
 #[test]
 fn commands_are_counted_in_the_status() {
     let lab = Lab::new();
