@@ -36,6 +36,7 @@ fn observations() -> Vec<Observation> {
                                 destination: destination.clone(),
                                 mode,
                                 kept,
+                                run: None,
                             });
                         }
                     }
@@ -132,6 +133,7 @@ fn word(resolution: &Resolution) -> (&'static str, Tidy) {
         Resolution::Happened { tidy, .. } => ("happened", tidy[0]),
         Resolution::NeverHappened { tidy, .. } => ("never", tidy[0]),
         Resolution::RollBack { .. } => ("roll back", Tidy::Nothing),
+        Resolution::StillRuns => ("runs", Tidy::Nothing),
         Resolution::Unknown { .. } => ("unknown", Tidy::Nothing),
     }
 }
@@ -167,6 +169,7 @@ fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
             (Some(there), Some(OLD_MODE)) if *there == sample::file(BEFORE) => ("never", Tidy::Nothing),
             _ => unknown,
         },
+        Effect::Run { .. } => unknown,
     }
 }
 
@@ -272,7 +275,10 @@ fn across_boots_both_sides_agree() {
             Effect::Remove { before, .. } => Some((Some(before.id.clone()), None)),
             Effect::Restore { what, .. } => Some((None, Some(what.id.clone()))),
             // What they leave is seen at the names themselves.
-            Effect::RemoveEmpty { .. } | Effect::Move { .. } | Effect::SetMode { .. } => None,
+            Effect::RemoveEmpty { .. }
+            | Effect::Move { .. }
+            | Effect::SetMode { .. }
+            | Effect::Run { .. } => None,
         };
         for seen in observations() {
             let within = alone(&effect, &seen, Boot::Same);
@@ -292,6 +298,64 @@ fn across_boots_both_sides_agree() {
         }
     }
     assert!(believed > 0);
+}
+
+fn run() -> Effect {
+    Effect::Run { cwd: sample::path(1) }
+}
+
+/// A command is known by its own directory alone, whatever an outside process did to the paths.
+#[test]
+fn a_command_is_known_by_its_directory_alone() {
+    let seen = [
+        None,
+        Some(RunSeen::NeverBegan),
+        Some(RunSeen::Running),
+        Some(RunSeen::Ended),
+        Some(RunSeen::Lost),
+    ];
+    for run_seen in seen {
+        for paths in observations() {
+            let looked = Observation {
+                run: run_seen,
+                ..paths
+            };
+            let got = [Boot::Same, Boot::Other].map(|boot| word(&alone(&run(), &looked, boot)).0);
+            let must = match run_seen {
+                Some(RunSeen::Ended) => ["happened", "happened"],
+                Some(RunSeen::NeverBegan) => ["never", "never"],
+                Some(RunSeen::Running) => ["runs", "unknown"],
+                Some(RunSeen::Lost) | None => ["unknown", "unknown"],
+            };
+            assert_eq!(got, must, "{looked:?}");
+        }
+    }
+}
+
+/// No other effect stands beside a command, and nothing takes one back: whatever says otherwise is not understood.
+#[test]
+fn a_command_is_alone_and_is_never_taken_back() {
+    let aborting = Aborting {
+        refusal: None,
+        why: "w".to_owned(),
+        begun: 1,
+    };
+    for seen in [
+        RunSeen::NeverBegan,
+        RunSeen::Running,
+        RunSeen::Ended,
+        RunSeen::Lost,
+    ] {
+        let seen = Observation {
+            run: Some(seen),
+            ..Observation::default()
+        };
+        let two = intent(vec![run(), install(None)]);
+        let got = resolve(&two, None, &[seen.clone(), seen.clone()], Boot::Same);
+        assert!(matches!(got, Resolution::Unknown { .. }), "{got:?}");
+        let got = resolve(&intent(vec![run()]), Some(&aborting), &[seen], Boot::Same);
+        assert!(matches!(got, Resolution::Unknown { .. }), "{got:?}");
+    }
 }
 
 /// Of a call with many effects, the first ones happened, one maybe by half, or none, or all; whatever else is seen is
@@ -347,6 +411,7 @@ fn many_effects_are_all_or_nothing() {
                             |(t, fate): (&Tidy, &usize)| (*t == Tidy::DropStaged) == (*fate == NEVER);
                         prefix && !whole && done + half == 0 && tidy.iter().zip(&fates).all(staged)
                     }
+                    Resolution::StillRuns => false,
                     Resolution::RollBack { begun, .. } => {
                         prefix && !whole && done + half > 0 && *begun == done + half
                     }

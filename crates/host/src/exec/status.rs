@@ -2,21 +2,12 @@
 
 use crate::error::Error;
 use crate::process::{End, Ended, TreeEnded};
-use semel_core::{Code, Level, Refusal, Sha256};
+pub use semel_core::command::{Asker, Kept};
+use semel_core::{Code, Level, Refusal};
 use serde::{Deserialize, Serialize};
 
 /// The only version of the form.
 const VERSION: u32 = 1;
-
-/// Tells who had a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Asker {
-    /// Whoever called [`super::end`].
-    Request,
-    /// Whoever sent the shim SIGTERM or SIGINT, such as a service manager.
-    Signal,
-}
 
 /// Tells how a command ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,18 +35,6 @@ pub enum Outcome {
         /// Why.
         refusal: Refusal,
     },
-}
-
-/// Tells what is left of an output stream.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Kept {
-    /// How many bytes the command wrote.
-    pub total_bytes: u64,
-    /// How many of them were kept: the first ones.
-    pub kept_bytes: u64,
-    /// The digest of those.
-    pub sha256: Sha256,
 }
 
 /// Tells how a command ended, and what it left.

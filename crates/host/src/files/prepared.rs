@@ -127,6 +127,7 @@ impl Prepared {
             Effect::Remove { before, .. } => Some(&before.id),
             Effect::Move { what, .. } | Effect::Restore { what, .. } => Some(&what.id),
             Effect::RemoveEmpty { id, .. } | Effect::SetMode { id, .. } => Some(id),
+            Effect::Run { .. } => None,
         }
     }
 
@@ -139,6 +140,7 @@ impl Prepared {
             // Where the filesystem lacks a flag, a move leaves its old name in trash.
             Effect::Move { .. } => shown != STAGING,
             Effect::Install { before: Some(_), .. } | Effect::SetMode { .. } => true,
+            Effect::Run { .. } => false,
         }
     }
 

@@ -297,6 +297,8 @@ async fn until_over(
     context: &Context,
 ) -> Result<(), Refusal> {
     let gateway = &made.gateway;
+    // Who waits for a command of an earlier life finds it under way.
+    gateway.attach(made.recovery.running.clone())?;
     let (network, asked) = Network::new();
     let app = App {
         gateway: gateway.clone(),

@@ -146,3 +146,15 @@ pub(super) async fn resolve(
     let body = body(&app, &head.headers, incoming, BODY).await?;
     Ok(json(app.gateway.resolve(ExecutionId::parse(id)?, &body).await?))
 }
+
+/// Asks that a command be ended.
+pub(super) async fn end_execution(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Response<Body>, Problem> {
+    let (head, incoming) = request.into_parts();
+    let body = body(&app, &head.headers, incoming, BODY).await?;
+    let execution = ExecutionId::parse(id)?;
+    Ok(json(app.gateway.end_execution(execution, &body).await?))
+}

@@ -639,6 +639,32 @@ fn what_a_guarded_path_holds_is_not_told_by_refusals() {
     );
 }
 
+/// Whoever decides about a command is shown the command; it runs once.
+#[test]
+fn a_command_is_shown_and_runs_once() {
+    let lab = Lab::new(
+        "[[rule]]\npaths = ['**']\ntools = ['run_command']\nanswer = 'ask'\n[[rule]]\npaths = ['a/**']\nanswer = 'deny'",
+    );
+    let daemon = lab.serve(&[]);
+    let volume = lab.open("job");
+    let says = json!({"command": "echo x >> effects", "env": {"TOKEN": "hush"}, "scope": "job"});
+    let mut conn = daemon.conn();
+    let id = asked(&conn.call(&volume, "run_command", "k", &says));
+    let out = lab.cli(&["approvals"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(text.contains("would run echo x >> effects"), "{text}");
+    assert!(text.contains("with the variables TOKEN"), "{text}");
+    assert!(!text.contains("hush"), "{text}");
+    assert!(!volume.tree.join("effects").exists());
+    lab.approve(&id);
+    for replayed in ["false", "true"] {
+        let reply = conn.call(&volume, "run_command", "k", &says);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        assert_eq!(reply.body["replayed"].to_string(), replayed, "{reply:?}");
+    }
+    assert_eq!(std::fs::read(volume.tree.join("effects")).unwrap(), b"x\n");
+}
+
 #[test]
 fn a_read_is_asked_about_by_what_it_says() {
     let lab = Lab::new(ASK);

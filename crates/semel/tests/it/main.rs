@@ -15,6 +15,7 @@ mod approval;
 mod benches;
 mod broken;
 mod cases;
+mod commands;
 mod conformance;
 mod contract;
 mod crash;

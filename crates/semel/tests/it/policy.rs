@@ -432,6 +432,20 @@ fn rules_are_of_tools_and_roles() {
     assert_eq!((again.status, &again.body["replayed"]), (200, &json!(true)));
 }
 
+/// A command may touch whatever there is, so any rule about some path is about it, unless one says otherwise by name.
+#[test]
+fn a_command_runs_only_where_no_rule_is_about_any_path() {
+    let mut lab = Lab::new(SECRETS);
+    let command = json!({"command": "echo x > made"});
+    lab.denied("run_command", command.clone());
+    lab.denied("run_command", json!({"command": "true", "cwd": "nowhere"}));
+    assert!(!lab.volume.tree.join("made").exists());
+    let allows = "[[rule]]\npaths = ['**']\ntools = ['run_command']\nanswer = 'allow'\n";
+    let mut lab = Lab::new(&format!("{allows}{SECRETS}"));
+    lab.runs("run_command", command);
+    assert!(lab.volume.tree.join("made").exists());
+}
+
 #[test]
 fn a_bad_policy_is_no_policy_and_the_daemon_does_not_start() {
     let home = Home::new();

@@ -70,7 +70,7 @@ impl Gateway {
     }
 
     /// Settles a call of which one effect failed, after `done` others happened.
-    fn fell_short(
+    pub(super) fn fell_short(
         &self,
         mutation: &Mutation<'_>,
         intent: &Intent,
@@ -165,7 +165,7 @@ impl Gateway {
         }
     }
 
-    fn unknown(&self, intent: &Intent, refusal: &Refusal) {
+    pub(super) fn unknown(&self, intent: &Intent, refusal: &Refusal) {
         self.counters.unknown.add();
         let execution = intent.execution_id.clone();
         if let Err(error) = self
@@ -177,7 +177,7 @@ impl Gateway {
         }
     }
 
-    fn finish(&self, intent: &Intent, receipt: Receipt) -> Result<(), Failure> {
+    pub(super) fn finish(&self, intent: &Intent, receipt: Receipt) -> Result<(), Failure> {
         if let Err(error) = self.engine.journal.finish(intent.execution_id.clone(), receipt) {
             self.poison(&store(error));
             return Err(Failure {

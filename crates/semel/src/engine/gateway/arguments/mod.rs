@@ -3,11 +3,14 @@
 //! It does *not* look at tokens, journals or files.
 
 mod looks;
+mod run;
 mod values;
 
 use super::tool::Tool;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 pub(crate) use looks::{Encoding, Look, Page};
+use run::run_said;
+pub(crate) use run::{Domain, Run};
 use semel_core::call::{FingerprintVersion, Intent, Request};
 use semel_core::canonical::to_canonical;
 use semel_core::ids::IdempotencyKey;
@@ -92,6 +95,8 @@ pub(crate) enum Args {
         /// What must hold.
         expected: Expected,
     },
+    /// Of `run_command`.
+    Run(Run),
     /// Of an undoing.
     Undo {
         /// What was done.
@@ -197,6 +202,7 @@ pub(crate) fn understand(tool: Tool, arguments: Map<String, Value>) -> Result<Un
         }
         Tool::Undo => return Err(Refusal::new(Code::NotFound, "there is no such tool").name(tool.name())),
         Tool::ApplyPatch => patch_said(&mut values)?,
+        Tool::RunCommand => run_said(&mut values)?,
         Tool::MoveFile => {
             let source = Place::read(values.bytes("source", "source_b64")?)?;
             move_said(&mut values)?.at(source)
@@ -363,7 +369,9 @@ fn path_said(tool: Tool, values: &mut Values) -> Result<Said, Refusal> {
         Tool::GetFileInfo => looks::info(values),
         Tool::SearchFiles => looks::search(values)?,
         Tool::Grep => looks::grep(values)?,
-        Tool::ApplyPatch | Tool::MoveFile | Tool::GetReceipt | Tool::Undo => Said::nothing(),
+        Tool::ApplyPatch | Tool::MoveFile | Tool::RunCommand | Tool::GetReceipt | Tool::Undo => {
+            Said::nothing()
+        }
     })
 }
 

@@ -139,6 +139,42 @@ impl Values {
         }
     }
 
+    /// Takes the bytes of an argument that may be left out, and comes plain or as base64, but not as both.
+    ///
+    /// # Errors
+    /// `bad_input`.
+    pub(super) fn optional_bytes(&mut self, name: &str, name_b64: &str) -> Result<Option<Vec<u8>>, Refusal> {
+        let given = |known: &&(&'static str, Value)| known.0 == name || known.0 == name_b64;
+        match self.0.iter().find(given) {
+            None => Ok(None),
+            Some(_) => self.bytes(name, name_b64).map(Some),
+        }
+    }
+
+    /// Takes a list of texts.
+    pub(super) fn words(&mut self, name: &str) -> Option<Vec<String>> {
+        let Value::Array(list) = self.take(name)? else {
+            return None;
+        };
+        let texts = list.into_iter().map(|item| match item {
+            Value::String(text) => Some(text),
+            _ => None,
+        });
+        texts.collect()
+    }
+
+    /// Takes texts by name; none where they are left out.
+    pub(super) fn variables(&mut self, name: &str) -> BTreeMap<String, String> {
+        let Some(Value::Object(each)) = self.take(name) else {
+            return BTreeMap::new();
+        };
+        let texts = each.into_iter().filter_map(|(name, value)| match value {
+            Value::String(text) => Some((name, text)),
+            _ => None,
+        });
+        texts.collect()
+    }
+
     /// Takes what is expected of one file.
     ///
     /// # Errors
@@ -284,6 +320,9 @@ fn fold_fields(
 fn fits(form: Form, value: &Value) -> bool {
     match form {
         Form::Text | Form::Base64 | Form::Digest | Form::Mode => value.is_string(),
+        Form::Texts => value
+            .as_array()
+            .is_some_and(|list| list.iter().all(Value::is_string)),
         Form::Flag => value.is_boolean(),
         Form::Edits | Form::Lines => value.is_array(),
         Form::Count { .. } => whole(value).is_some(),
@@ -292,7 +331,7 @@ fn fits(form: Form, value: &Value) -> bool {
             let list = value.as_array();
             value.is_string() || list.is_some_and(|list| list.iter().all(Value::is_string))
         }
-        Form::Digests => value
+        Form::Digests | Form::Variables => value
             .as_object()
             .is_some_and(|each| each.values().all(Value::is_string)),
     }
