@@ -348,7 +348,8 @@ pub fn admit(prior: Option<&CallState>, request: &Request) -> Decision {
         return Decision::Execute;
     };
     let intent = state.intent();
-    if let Some(reason) = difference(intent, request) {
+    let made = (intent.fingerprint_version, intent.fingerprint);
+    if let Some(reason) = difference((&intent.tool, &intent.path, made), request) {
         return Decision::Refuse(
             Refusal::new(Code::ReplayConflict, "the key belongs to another call")
                 .reason(reason)
@@ -369,15 +370,16 @@ pub fn admit(prior: Option<&CallState>, request: &Request) -> Decision {
     }
 }
 
-fn difference(intent: &Intent, request: &Request) -> Option<&'static str> {
-    if intent.tool != request.tool {
+/// Says in what a request differs from the call that is known under its key.
+pub(crate) fn difference(
+    (tool, path, made): (&str, &RelPath, (FingerprintVersion, Fingerprint)),
+    request: &Request,
+) -> Option<&'static str> {
+    if tool != request.tool {
         Some("tool_mismatch")
-    } else if intent.path != request.path {
+    } else if *path != request.path {
         Some("path_mismatch")
-    } else if !request
-        .fingerprints
-        .contains(&(intent.fingerprint_version, intent.fingerprint))
-    {
+    } else if !request.fingerprints.contains(&made) {
         Some("body_mismatch")
     } else {
         None
@@ -451,7 +453,9 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::AttemptJudged(_)
         | Record::CertificateConsumed(_)
         | Record::DraftSealed(_)
-        | Record::WorktreeRestored(_) => Ok(prior),
+        | Record::WorktreeRestored(_)
+        | Record::ApprovalAsked(_)
+        | Record::ApprovalDecided { .. } => Ok(prior),
     }
 }
 

@@ -103,6 +103,17 @@ text_id! {
 }
 
 text_id! {
+    /// Names one question to a person.
+    ///
+    /// # Shape
+    /// A UUIDv7 in lower case.
+    ///
+    /// # Errors
+    /// `bad_input` for any other text.
+    ApprovalId, uuid_shape
+}
+
+text_id! {
     /// Names who a token speaks for; stable when the token is issued again.
     ///
     /// # Shape
@@ -277,6 +288,14 @@ impl Generation {
 
 impl ExecutionId {
     /// Makes a new execution id.
+    #[must_use]
+    pub fn mint(seed: Seed) -> Self {
+        Self(seed.uuid_v7())
+    }
+}
+
+impl ApprovalId {
+    /// Makes a new approval id.
     #[must_use]
     pub fn mint(seed: Seed) -> Self {
         Self(seed.uuid_v7())

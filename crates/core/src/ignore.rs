@@ -4,7 +4,7 @@
 //! not know which paths are tracked (a tracked path is never ignored: that is the walker's rule). Excludes that
 //! are not part of a commit (`info/exclude`, a person's own file) play no part.
 
-use crate::glob::{Token, compile, fits};
+use crate::glob::{Matcher, Slash};
 use crate::path::RelPath;
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ struct Pattern {
     directories_only: bool,
     /// The pattern holds a slash, so that it is matched against the path below its file, not against a name.
     anchored: bool,
-    tokens: Vec<Token>,
+    glob: Matcher,
 }
 
 impl Pattern {
@@ -92,7 +92,7 @@ impl Pattern {
             return false;
         }
         let text = if self.anchored { path } else { name };
-        fits(&self.tokens, text)
+        self.glob.matches(text)
     }
 }
 
@@ -122,12 +122,13 @@ fn line(line: &[u8]) -> Option<Pattern> {
     if anchored {
         body = body.strip_prefix(b"/").unwrap_or(body);
     }
-    let tokens = compile(body, anchored)?;
-    (!tokens.is_empty()).then_some(Pattern {
+    let slash = if anchored { Slash::Divides } else { Slash::Plain };
+    let glob = Matcher::compile(body, slash)?;
+    (!glob.is_empty()).then_some(Pattern {
         negative,
         directories_only,
         anchored,
-        tokens,
+        glob,
     })
 }
 

@@ -3,6 +3,7 @@
 //! This crate knows no file, clock, socket, thread, process, environment, SQL or HTTP; its `clippy.toml` bans
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
+pub mod approval;
 pub mod attempt;
 pub mod audit;
 pub mod call;
@@ -28,6 +29,7 @@ pub mod noise;
 pub mod patch;
 pub mod path;
 pub mod pipeline;
+pub mod policy;
 pub mod record;
 pub mod recovery;
 pub mod report;

@@ -3,11 +3,13 @@
 //! The live path and the recovery fold the *same* records through the same `apply` of `call`, `volume` and
 //! `pipeline`. This module does *not* say how records are kept; that is the store's.
 
+use crate::approval::{Question, Ruling};
 use crate::call::{Aborting, Intent, Note, Receipt, Resolved};
 use crate::code::Refusal;
 use crate::digest::{Hasher, Sha256};
 use crate::ids::{
-    AttemptId, ExecutionId, FencingToken, Generation, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
+    ApprovalId, AttemptId, ExecutionId, FencingToken, Generation, Incarnation, JobId, RunId, UnixMs,
+    VolumeIdentity,
 };
 use crate::pipeline::{NewRun, RunEnd, Stage};
 use crate::volume::{Durability, End, NewToken, NewVolume};
@@ -28,6 +30,9 @@ pub enum Record {
         boot_id: String,
         /// The version of the binary.
         version: String,
+        /// The policy that every call of this life is judged by; `None` where there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        policy_sha256: Option<Sha256>,
         /// When.
         at: UnixMs,
     },
@@ -142,6 +147,15 @@ pub enum Record {
     CertificateConsumed(Consumption),
     /// A worktree was restored, or the restoration was refused.
     WorktreeRestored(Restoration),
+    /// A person is asked about a call; nothing of it was done.
+    ApprovalAsked(Box<Question>),
+    /// A person decided.
+    ApprovalDecided {
+        /// Which question.
+        approval_id: ApprovalId,
+        /// What was decided, by whom and when.
+        ruling: Ruling,
+    },
 }
 
 /// Is the verdict on one certification attempt.
@@ -260,6 +274,8 @@ impl Record {
             Record::DraftSealed(sealing) => sealing.at,
             Record::CertificateConsumed(consumption) => consumption.at,
             Record::WorktreeRestored(restoration) => restoration.at,
+            Record::ApprovalAsked(question) => question.at,
+            Record::ApprovalDecided { ruling, .. } => ruling.at,
         }
     }
 
@@ -294,7 +310,9 @@ impl Record {
             | Record::RunEnded { .. }
             | Record::AttemptJudged(_)
             | Record::DraftSealed(_)
-            | Record::CertificateConsumed(_) => Sync::Now,
+            | Record::CertificateConsumed(_)
+            | Record::ApprovalAsked(_)
+            | Record::ApprovalDecided { .. } => Sync::Now,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Small things for the tests of the machines, and every kind of record made from numbers.
 
+use crate::approval::{Decision as Verdict, Plan, Question, Ruling};
 use crate::call::{
     Aborting, CallState, Done, Event, Facts, FingerprintVersion, Intent, Note, Outcome, Receipt, Recovered,
     Resolved, Scope, Source,
@@ -8,11 +9,12 @@ use crate::code::{Code, Refusal};
 use crate::digest::{Fingerprint, Sha256};
 use crate::effect::{Before, Content, Effect, Slot};
 use crate::ids::{
-    AttemptId, ExecutionId, FencingToken, FileId, Generation, IdempotencyKey, Incarnation, JobId, Principal,
-    RunId, Seed, UnixMs, VolumeIdentity,
+    ApprovalId, AttemptId, ExecutionId, FencingToken, FileId, Generation, IdempotencyKey, Incarnation, JobId,
+    Principal, RunId, Seed, UnixMs, VolumeIdentity,
 };
 use crate::path::RelPath;
 use crate::pipeline::{NewRun, RunEnd, Stage};
+use crate::policy::{Holds, Tree};
 use crate::record::{Consumption, Judgement, Record, Restoration, Sealing};
 use crate::volume::{Durability, End, NewToken, NewVolume, Role, Tools};
 use proptest::prelude::*;
@@ -184,6 +186,7 @@ pub(crate) fn new_volume(role: Role) -> NewVolume {
         principal: Principal::parse("agent:1").unwrap(),
         token_sha256: Sha256::of(b"token"),
         durability: Durability::PowerBestEffort,
+        confinement: None,
         at: UnixMs(1),
     }
 }
@@ -261,7 +264,7 @@ fn note(n: u8) -> Note {
 }
 
 /// How many kinds of records there are.
-pub(crate) const KINDS: u8 = 20;
+pub(crate) const KINDS: u8 = 22;
 
 /// Makes a record of each kind.
 pub(crate) fn record(kind: u8, n: u8) -> Record {
@@ -272,6 +275,7 @@ pub(crate) fn record(kind: u8, n: u8) -> Record {
             incarnation: Incarnation(u64::from(n)),
             boot_id: "boot".to_owned(),
             version: "0.1.0".to_owned(),
+            policy_sha256: None,
             at,
         },
         1 => Record::VolumeOpened {
@@ -345,6 +349,18 @@ fn new_token(n: u8) -> NewToken {
     }
 }
 
+fn decided(n: u8) -> Record {
+    let decision = if n.is_multiple_of(2) {
+        Verdict::Approve
+    } else {
+        Verdict::Deny
+    };
+    Record::ApprovalDecided {
+        approval_id: approval(n),
+        ruling: ruling(n, decision),
+    }
+}
+
 fn later_record(kind: u8, n: u8) -> Record {
     let at = UnixMs(u64::from(n));
     match kind {
@@ -396,6 +412,8 @@ fn later_record(kind: u8, n: u8) -> Record {
             generation: generation(n),
             at,
         },
+        20 => Record::ApprovalAsked(Box::new(question(n))),
+        21 => decided(n),
         _ => Record::WorktreeRestored(Restoration {
             job: None,
             tree: "7".to_owned(),
@@ -405,6 +423,56 @@ fn later_record(kind: u8, n: u8) -> Record {
             waited_ms: u64::MAX,
             at,
         }),
+    }
+}
+
+pub(crate) fn approval(n: u8) -> ApprovalId {
+    ApprovalId::mint(seed(n))
+}
+
+/// Makes a question that stands from time 10 to time 20, and whose answer lasts 5 ms.
+pub(crate) fn question(n: u8) -> Question {
+    let intent = intent(n, n, n);
+    Question {
+        approval_id: approval(n),
+        scope: intent.scope.clone(),
+        key: (!n.is_multiple_of(4)).then_some(intent.key.clone()),
+        fingerprint: intent.fingerprint,
+        fingerprint_version: intent.fingerprint_version,
+        tool: intent.tool.clone(),
+        path: intent.path.clone(),
+        attempt: intent.attempt,
+        generation: intent.generation.clone(),
+        fencing_token: intent.fencing_token,
+        role: Role::Draft,
+        plan: Plan {
+            reads: vec![path(n)],
+            changed: intent.done().changed,
+            trees: vec![Tree {
+                path: path(n),
+                holds: n.is_multiple_of(2).then(|| Holds {
+                    entries: 3,
+                    names_sha256: Sha256::of(&[n]),
+                }),
+            }],
+            refused: None,
+        },
+        rule: 2,
+        reason: n.is_multiple_of(3).then(|| "why".to_owned()),
+        policy_sha256: Sha256::of(b"policy"),
+        source: intent.source,
+        at: UnixMs(10),
+        expires_at: UnixMs(20),
+        lasts_ms: 5,
+    }
+}
+
+pub(crate) fn ruling(at: u8, decision: Verdict) -> Ruling {
+    Ruling {
+        decision,
+        by: "a person".to_owned(),
+        note: "seen".to_owned(),
+        at: UnixMs(u64::from(at)),
     }
 }
 

@@ -4,6 +4,7 @@
 //! into that state; it does *not* look at disks.
 
 use crate::code::{Code, Refusal};
+use crate::confinement::Confinement;
 use crate::digest::Sha256;
 use crate::ids::{AttemptId, FencingToken, Generation, JobId, Principal, UnixMs, VolumeIdentity};
 use crate::record::{IllegalRecord, Record};
@@ -102,6 +103,9 @@ pub struct Volume {
     pub dirty: Option<String>,
     /// What the disk must say when it is opened again; `None` until its directory is made.
     pub identity: Option<VolumeIdentity>,
+    /// How well whoever got its token is confined; `None` where that is not ours to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confinement: Option<Confinement>,
     /// When it was opened.
     pub opened_at: UnixMs,
     /// When it ended.
@@ -126,6 +130,9 @@ pub struct NewVolume {
     pub token_sha256: Sha256,
     /// What its calls survive.
     pub durability: Durability,
+    /// How well whoever gets its token is confined, proven before it begins; `None` where that is not ours to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confinement: Option<Confinement>,
     /// When.
     pub at: UnixMs,
 }
@@ -297,6 +304,7 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
                 state: VolumeState::Opening,
                 dirty: None,
                 identity: None,
+                confinement: new.confinement,
                 opened_at: new.at,
                 ended_at: None,
             })),
@@ -338,6 +346,8 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
         | Record::CertificateConsumed(_)
         | Record::DraftSealed(_)
         | Record::WorktreeRestored(_)
+        | Record::ApprovalAsked(_)
+        | Record::ApprovalDecided { .. }
         | Record::DaemonStarted { .. } => Ok(prior),
     }
 }

@@ -32,6 +32,11 @@ pub(crate) struct File {
     /// Where programs are looked for, in order; else the operator's PATH.
     #[serde(default)]
     pub(crate) path: Vec<PathBuf>,
+    /// The policy of tool calls.
+    pub(crate) policy: Option<PathBuf>,
+    /// Whether a person may approve calls of processes that Semel did not confine.
+    #[serde(default)]
+    pub(crate) approvals_without_confinement: bool,
 }
 
 /// Is what reaches the fetch stage, and it alone.
@@ -65,6 +70,21 @@ pub(crate) struct Config {
     pub(crate) homes: Vec<PathBuf>,
     /// The operator's files, which may hold credentials of the fetch stage: no sandbox may see them.
     pub(crate) files: Vec<PathBuf>,
+    /// The operator's file that was read.
+    pub(crate) file: Option<PathBuf>,
+    /// The policy of tool calls, absolute.
+    pub(crate) policy: Option<PathBuf>,
+    /// Whether a person may approve calls of processes that Semel did not confine.
+    pub(crate) unconfined: Unconfined,
+}
+
+/// Says whether a person may approve calls of processes that Semel did not confine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unconfined {
+    /// It is refused: such a process could read the operator's token, and approve itself.
+    Refused,
+    /// The operator says that it cannot.
+    Approved,
 }
 
 /// Variables that name a proxy, an index or a trust store: handed to the fetch stage of a person's own command.
@@ -193,8 +213,24 @@ impl Config {
             },
             revoked_keys: read.revoked_keys.clone(),
             homes: homes(),
-            files: operator_files(place.as_deref()),
+            files: operator_files([place.as_deref(), read.policy.as_deref()]),
+            file: place.and_then(|place| std::path::absolute(place).ok()),
+            policy: read.policy,
+            unconfined: if read.approvals_without_confinement {
+                Unconfined::Approved
+            } else {
+                Unconfined::Refused
+            },
         })
+    }
+
+    /// Takes the policy that a flag names in place of the file's.
+    pub(crate) fn with_policy(mut self, policy: Option<PathBuf>) -> Self {
+        if let Some(policy) = policy {
+            self.files.extend(policy.canonicalize());
+            self.policy = Some(policy);
+        }
+        self
     }
 
     /// Gives what no sandbox may see, of what is there: state root, homes, the operator's files.
@@ -208,10 +244,13 @@ impl Config {
     }
 }
 
-/// The file that was read, whatever its place, and the place of the system's.
-fn operator_files(read: Option<&Path>) -> Vec<PathBuf> {
+/// The files that were named, whatever their places, and the place of the system's.
+fn operator_files(read: [Option<&Path>; 2]) -> Vec<PathBuf> {
     let system = Path::new(SYSTEM_FILE).parent().map(Path::to_owned);
-    let read = read.and_then(|place| place.canonicalize().ok());
+    let read = read
+        .into_iter()
+        .flatten()
+        .filter_map(|place| place.canonicalize().ok());
     system.into_iter().chain(read).collect()
 }
 

@@ -51,6 +51,11 @@ limits! {
     DUPLICATE_ADVISORY: Duration = Duration::from_secs(600), "10 min", "the very same call under a new key within that time runs, and its answer has `possible_duplicate_of`";
     DUPLICATES_KNOWN: usize = 10_000, "10,000 calls", "that many calls are remembered for `possible_duplicate_of`";
     REEDITS: usize = 8, "8 times", "an edit whose file another process keeps saving is made anew so often, then `precondition_failed`, reason `changed_meanwhile`";
+    APPROVAL_WAIT: Duration = Duration::from_secs(86_400), "24 h", "a call waits so long for a person, unless its rule says otherwise: `approval_expired`";
+    APPROVAL_LASTS: Duration = Duration::from_secs(3600), "1 h", "a decision is good for so long, unless its rule says otherwise: `approval_expired`";
+    APPROVALS_PENDING: u32 = 100, "100 calls", "calls of one generation that wait for a person: `too_many`, reason `approvals_pending`";
+    POLICY: u64 = 1 << 20, "1 MiB", "the file of a policy: `bad_config`";
+    POLICY_LOOKS: usize = 100_000, "100,000 entries", "a directory that is removed or moved is looked through so far; beyond it, the strictest rule that could match decides";
     IN_FLIGHT: usize = 128, "128 calls", "calls at once in the daemon: `too_many` with Retry-After";
     IN_FLIGHT_PER_TOKEN: usize = 96, "96 calls", "calls at once under one token, those that wait included: `too_many`, reason `token_share`, with Retry-After";
     CONNECTIONS: usize = 512, "512 connections", "connections at once on the app listener, or half as many as the process may open files: the next one waits to be accepted";

@@ -46,6 +46,7 @@ counters! {
     reads: "Calls that read.";
     conflicts: "Calls refused as replay_conflict.";
     in_flight_refused: "Duplicates refused as call_in_flight.";
+    asked: "Calls answered with approval_required: a person has to decide first.";
     refused: "Calls refused otherwise.";
     throttled: "Calls refused as too_many.";
     empty: "Requests without arguments, such as probes send; refused, not journaled.";
@@ -88,6 +89,8 @@ pub(crate) struct Heartbeat {
     pub(crate) phase: Phase,
     /// Executions under way.
     pub(crate) in_flight: u64,
+    /// Calls that wait for a person.
+    pub(crate) approvals_pending: u64,
     /// Calls that are being answered or wait.
     pub(crate) answering: u64,
     /// How the journal is; `None` where it cannot say, such as when it is poisoned.
@@ -166,6 +169,12 @@ impl Heartbeat {
             "gauge",
             "Calls that are being answered or wait.",
             self.answering,
+        );
+        text.one(
+            "approvals_pending",
+            "gauge",
+            "Calls that wait for a person.",
+            self.approvals_pending,
         );
         if let Some(free) = self.free_bytes {
             text.one(

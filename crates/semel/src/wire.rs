@@ -6,6 +6,7 @@ use crate::engine::daemon::mark;
 use crate::engine::daemon::supervise::Watchdog;
 use crate::engine::gateway::Gateway;
 use crate::engine::gateway::crash::Hooks;
+use crate::engine::gateway::policy;
 use crate::engine::gateway::recover::{Recovery, recover};
 use crate::engine::{Engine, checkpoint, host, signing, store};
 use crate::limits;
@@ -55,8 +56,10 @@ pub(crate) struct Daemon {
 /// Makes the daemon: state root, owner's lock, journal, recovery, operator's token.
 ///
 /// # Errors
-/// `store_unavailable`, reason `owned_elsewhere`, where another daemon runs; `bad_config`, `io_failed`.
+/// `store_unavailable`, reason `owned_elsewhere`, where another daemon runs; `bad_config`, also for a policy that
+/// cannot be read; `io_failed`.
 pub(crate) fn daemon(config: Config, hooks: Hooks, watchdog: Option<&Watchdog>) -> Result<Daemon, Refusal> {
+    let in_force = policy::load(&config)?;
     let root = Arc::new(StateRoot::make(&config.state).map_err(host)?);
     root.make_dir("run").map_err(host)?;
     let lock = OwnerLock::take(&config.state).map_err(store)?;
@@ -66,6 +69,7 @@ pub(crate) fn daemon(config: Config, hooks: Hooks, watchdog: Option<&Watchdog>) 
     let options = semel_store::sqlite::Options {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: clock::boot_id().map_err(host)?,
+        policy_sha256: in_force.as_ref().map(|policy| policy.sha256),
         now: clock::now(),
         on_commit: watchdog.map(Watchdog::on_commit),
     };
@@ -87,7 +91,7 @@ pub(crate) fn daemon(config: Config, hooks: Hooks, watchdog: Option<&Watchdog>) 
     checkpoint::sweep(&engine.config)?;
     let operator = operator_token(&root)?;
     Ok(Daemon {
-        gateway: Gateway::new(engine, hooks),
+        gateway: Gateway::new(engine, hooks, in_force),
         root,
         operator: Sha256::of(operator.as_bytes()),
         incarnation,
@@ -314,8 +318,12 @@ impl Link {
         root.make_dir("run").map_err(host)?;
         let log = root.fresh(START_LOG).map_err(host)?;
         let args = ["--state".into(), self.config.state.clone().into_os_string()];
+        // Without its configuration it would serve by another one, and without the policy.
+        let file = self.config.file.iter();
+        let file = file.flat_map(|file| ["--config".into(), file.clone().into_os_string()]);
         let args: Vec<std::ffi::OsString> = args
             .into_iter()
+            .chain(file)
             .chain(["--quiet".into(), "serve".into(), "--transient".into()])
             .collect();
         spawn_detached(&this_binary().map_err(host)?, &args, log).map_err(host)

@@ -68,6 +68,7 @@ fn group(
     let options = Options {
         version: "bench".to_owned(),
         boot_id: "bench".to_owned(),
+        policy_sha256: None,
         now: UnixMs(1),
         on_commit: None,
     };

@@ -4,13 +4,15 @@
 //! and the client that sends it. There is never an `execute(sql)`.
 
 use crate::error::{Damage, Error, Result};
+use semel_core::approval::{Approval, Question, Ruling, Subject};
 use semel_core::audit::Fault;
 use semel_core::call::{Aborting, CallState, Intent, Note, OpenCall, Receipt, Resolved, Scope, Settled};
 use semel_core::checkpoint::Checkpoint;
 use semel_core::digest::Sha256;
 pub use semel_core::gate::Consumed;
 use semel_core::ids::{
-    ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
+    ApprovalId, ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs,
+    VolumeIdentity,
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, Entry, Judgement, Restoration, Sealing};
@@ -259,6 +261,32 @@ journal! {
     /// Counts calls of a job, with effects outside of any generation, that may have had their effect since a time:
     /// those that are done, run, or are unknown.
     JobCommits = job_commits(job: JobId, since: UnixMs) -> u64;
+
+    /// Records a question to a person, or answers what is known of its call already; a call that reads is asked about
+    /// anew once its answer has lapsed.
+    ///
+    /// # Errors
+    /// `replay_conflict`, reason `stale_generation`, where the volume ended or the fencing token is older;
+    /// `too_many` where `most` questions of the generation wait already; `io_failed`, reason `disk_full`.
+    ///
+    /// # Durability
+    /// When this returns, it is on the disk.
+    AskApproval = ask_approval(question: Question, most: u32) -> Approval;
+    /// Records what a person decided; the same decision is answered again.
+    ///
+    /// # Errors
+    /// `not_found`; `replay_conflict`, reason `stale_generation`, where the generation ended; `precondition_failed`,
+    /// reason `already_decided`, where it was decided otherwise; `approval_expired`.
+    ///
+    /// # Durability
+    /// When this returns, it is on the disk.
+    DecideApproval = decide_approval(approval_id: ApprovalId, ruling: Ruling) -> Approval;
+    /// Finds a question with its answer.
+    Approval = approval(approval_id: ApprovalId) -> Option<Approval>;
+    /// Finds the newest question about a call.
+    ApprovalOf = approval_of(scope: Scope, subject: Subject) -> Option<Approval>;
+    /// Lists the questions that wait for a person in volumes that are not ended, oldest first.
+    Approvals = approvals(now: UnixMs) -> Vec<Approval>;
 
     /// Begins a run of a job.
     ///

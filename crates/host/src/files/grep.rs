@@ -178,6 +178,8 @@ pub struct Grepped {
     pub special: u64,
     /// How many lines were too long to be looked at.
     pub long_lines: u64,
+    /// The file itself, with every link followed, where the path led to one.
+    pub file: Option<RelPath>,
     /// How the walk went.
     pub walked: Walked,
 }
@@ -197,6 +199,7 @@ pub fn grep(root: &Root, at: &RelPath, wanted: &WantedLines<'_>, bounds: &Bounds
     if let Some((file, resolved)) = one_file(root, at)? {
         search.found.walked.entries = 1;
         search.found.walked.ended = search.file(file, &resolved).err();
+        search.found.file = Some(resolved);
         return Ok(search.found);
     }
     let walked = walk(root, at, None, bounds, &mut |met| {

@@ -5,6 +5,7 @@
 //! a key or a policy.
 
 mod attributes;
+mod beneath;
 mod directory;
 mod grep;
 mod identity;

@@ -145,11 +145,16 @@ pub fn prepare_restore(
 }
 
 impl Relocation {
+    /// Gives the directory and the name that are given up, and what is to be moved.
+    pub(super) fn source<'a>(&'a self, volume: &'a Volume) -> (BorrowedFd<'a>, &'a [u8], &'a FileId) {
+        match &self.from {
+            From::Tree(dir, name) => (dir.as_fd(), name, &self.what),
+            From::Trash(kept) => (volume.trash(), kept.as_str().as_bytes(), &self.what),
+        }
+    }
+
     pub(super) fn carry_out(&self, volume: &Volume, prepared: &Prepared, steps: &dyn Steps) -> Result<()> {
-        let (from, name): (BorrowedFd<'_>, &[u8]) = match &self.from {
-            From::Tree(dir, name) => (dir.as_fd(), name),
-            From::Trash(kept) => (volume.trash(), kept.as_str().as_bytes()),
-        };
+        let (from, name, _) = self.source(volume);
         let moved = match &self.from {
             From::Tree(..) => rename_in_tree(
                 volume,

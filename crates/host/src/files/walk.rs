@@ -20,6 +20,8 @@ pub struct Bounds<'a> {
     pub depth: usize,
     /// What is done about a `.git`.
     pub git: GitEntries,
+    /// Says which entries may be shown; the others are passed by with all that is in them, and counted.
+    pub open: &'a dyn Fn(&RelPath) -> bool,
     /// Says, whenever it is asked, whether it is time to end.
     pub over: &'a dyn Fn() -> bool,
 }
@@ -87,6 +89,8 @@ pub enum Ended {
 pub struct Skipped {
     /// What belongs to git.
     pub git: u64,
+    /// What is not open to whoever asks.
+    pub withheld: u64,
     /// Mounts.
     pub mounts: u64,
     /// Directories that may not be read.
@@ -177,8 +181,8 @@ pub fn walk(
             kind,
             known: if on_the_way { Known::Told } else { Known::New },
         };
-        if bounds.git == GitEntries::Skip && is_git(&name) {
-            walked.skipped.git += 1;
+        if let Some(counted) = walked.skipped.passing(&name, &path, bounds) {
+            *counted += 1;
             continue;
         }
         let go = meet(&met);
@@ -200,6 +204,19 @@ pub fn walk(
         );
     }
     Ok(walked)
+}
+
+impl Skipped {
+    /// Gives the count of an entry that is not even met; `None` for every other.
+    fn passing(&mut self, name: &[u8], path: &RelPath, bounds: &Bounds<'_>) -> Option<&mut u64> {
+        if bounds.git == GitEntries::Skip && is_git(name) {
+            Some(&mut self.git)
+        } else if !(bounds.open)(path) {
+            Some(&mut self.withheld)
+        } else {
+            None
+        }
+    }
 }
 
 fn is_git(name: &[u8]) -> bool {

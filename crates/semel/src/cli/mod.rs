@@ -3,6 +3,8 @@
 //! It parses, calls the engine, and prints; it touches neither store nor host.
 
 mod answer;
+mod approvals;
+mod approve;
 mod backup;
 mod call;
 mod cancel;
@@ -76,6 +78,8 @@ enum Command {
     Gate(gate::Args),
     Key(key::Args),
     Restore(restore::Args),
+    Approvals(approvals::Args),
+    Approve(approve::Args),
     Log(log::Args),
     Receipt(receipt::Args),
     Undo(undo::Args),
@@ -191,6 +195,8 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Gate(args) => gate::run(args, context),
         Command::Key(args) => key::run(args, context),
         Command::Restore(args) => restore::run(args, context),
+        Command::Approvals(args) => approvals::run(args, context),
+        Command::Approve(args) => approve::run(args, context),
         Command::Log(args) => log::run(args, context),
         Command::Receipt(args) => receipt::run(args, context),
         Command::Undo(args) => undo::run(args, context),

@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// Where the probe listener listens [default: 127.0.0.1:0, a free port]
     #[arg(long, value_name = "HOST:PORT")]
     probe: Option<String>,
+    /// The policy of tool calls [default: from the configuration file]
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
     /// End when idle and no volume is held open
     #[arg(long)]
     transient: bool,
@@ -39,6 +42,9 @@ pub(crate) struct Args {
     /// For tests: pause a call at a named point
     #[arg(long, hide = true, value_name = "POINT:MS")]
     pause_at: Option<String>,
+    /// For tests: let approvals expire as if it were so many milliseconds later
+    #[arg(long, hide = true, value_name = "MS", default_value_t = 0)]
+    approvals_ahead: u64,
     /// For tests: divide the listeners' patience
     #[arg(long, hide = true, value_name = "BY", default_value_t = 1)]
     hasten: u32,
@@ -78,12 +84,14 @@ impl Args {
             )),
             Some(_) => return Err(Refusal::new(Code::Usage, "--pause-at takes POINT:MS")),
         };
+        let ahead = Duration::from_millis(self.approvals_ahead);
         let hold = self.hold_at.as_deref().map(Hold::parse).transpose()?;
         Ok(Hooks {
             crash,
             pause,
             hold,
             tell: self.tell_points.clone(),
+            ahead,
         })
     }
 }
@@ -175,7 +183,7 @@ fn open(
 
 /// Runs the command until SIGTERM, SIGINT, `shutdown`, idleness (`--transient`) or a failure of the journal.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
-    let config = context.config()?;
+    let config = context.config()?.with_policy(args.policy.clone());
     let said = config::supervisor();
     let hooks = args.hooks()?;
     let manager = Manager::of(&said)?;

@@ -127,7 +127,16 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
                 commit,
             };
             let owner = Owner::Operator;
-            draft::open(&engine, &args.job, &base, durability, owner, interrupt.cancel())?.opened
+            draft::open(
+                &engine,
+                &args.job,
+                &base,
+                durability,
+                owner,
+                None,
+                interrupt.cancel(),
+            )?
+            .opened
         }
         _ => volume::open(
             &engine,
@@ -139,6 +148,7 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
                 },
                 owner: Owner::Operator,
                 durability,
+                confinement: None,
                 source: from.map_or(Source::Empty, Source::Dir),
             },
         )?,

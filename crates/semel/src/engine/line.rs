@@ -2,8 +2,9 @@
 //!
 //! It only shows what the journal holds; it looks nothing up.
 
+use semel_core::approval::{Decision, Question, Ruling};
 use semel_core::call::{Event, Intent, Note, Outcome, Receipt, Source};
-use semel_core::ids::{AttemptId, ExecutionId, Generation, IdempotencyKey, JobId, RunId};
+use semel_core::ids::{ApprovalId, AttemptId, ExecutionId, Generation, IdempotencyKey, JobId, RunId};
 use semel_core::pipeline::{RunEnd, Stage};
 use semel_core::record::{Judgement, Record, Restoration, Sealing};
 use semel_core::volume::{End, NewToken, NewVolume, Role, Tools};
@@ -110,16 +111,7 @@ impl Line {
             ),
             Record::VolumeOpened { new, attempt, .. } => self.opened(new, *attempt),
             Record::VolumeReady { generation, .. } => self.of_volume("volume_ready", generation),
-            Record::VolumeEnded { generation, end, .. } => {
-                self.of_volume("volume_ended", generation);
-                match end {
-                    End::Clean => self.detail = Some("clean".to_owned()),
-                    End::Dirty { reason } => {
-                        self.detail = Some("dirty".to_owned());
-                        self.reason = Some(reason.clone());
-                    }
-                }
-            }
+            Record::VolumeEnded { generation, end, .. } => self.ended(generation, end),
             Record::TokenIssued(new) => self.issued(new),
             Record::VolumeLifted { generation, .. } => self.of_volume("volume_lifted", generation),
             Record::VolumeDestroyed { generation, .. } => self.of_volume("volume_destroyed", generation),
@@ -140,6 +132,10 @@ impl Line {
                 );
             }
             Record::DraftSealed(sealing) => self.sealed(sealing),
+            Record::ApprovalAsked(question) => self.asked(question),
+            Record::ApprovalDecided {
+                approval_id, ruling, ..
+            } => self.decided(approval_id, ruling),
             Record::WorktreeRestored(met) => self.restored(met),
         }
     }
@@ -232,6 +228,39 @@ impl Line {
                 self.count = Some(*count);
                 self.replayed = None;
                 self.took_us = None;
+            }
+        }
+    }
+
+    fn asked(&mut self, question: &Question) {
+        self.job = Some(question.scope.job.clone());
+        self.attempt = Some(question.attempt);
+        self.generation = Some(question.generation.clone());
+        self.tool = Some(question.tool.clone());
+        self.path = Some(question.path.clone());
+        self.idempotency_key.clone_from(&question.key);
+        self.source(&question.source);
+        self.told(
+            "approval_asked",
+            format!("{} by rule {}", question.approval_id, question.rule),
+        );
+    }
+
+    fn decided(&mut self, approval: &ApprovalId, ruling: &Ruling) {
+        let word = match ruling.decision {
+            Decision::Approve => "approve",
+            Decision::Deny => "deny",
+        };
+        self.told("approval_decided", format!("{approval} {word} by {}", ruling.by));
+    }
+
+    fn ended(&mut self, generation: &Generation, end: &End) {
+        self.of_volume("volume_ended", generation);
+        match end {
+            End::Clean => self.detail = Some("clean".to_owned()),
+            End::Dirty { reason } => {
+                self.detail = Some("dirty".to_owned());
+                self.reason = Some(reason.clone());
             }
         }
     }

@@ -6,8 +6,9 @@ use super::{Engine, host, store};
 use crate::config::Config;
 use crate::limits;
 use crate::wire::{self, Absent, Link};
+use semel_core::approval::Approval;
 use semel_core::call::{CallState, Intent};
-use semel_core::ids::{ExecutionId, IdempotencyKey};
+use semel_core::ids::{ExecutionId, IdempotencyKey, UnixMs};
 use semel_core::record::Record;
 use semel_core::volume::{Volume, VolumeState};
 use semel_core::{Code, Refusal};
@@ -31,6 +32,8 @@ pub(crate) struct Seen {
     pub(crate) quarantined: Vec<Volume>,
     /// Calls that run.
     pub(crate) running: Vec<Intent>,
+    /// Calls that wait for a person.
+    pub(crate) approvals: Vec<Approval>,
     /// Calls whose outcome cannot be told, with the evidence.
     pub(crate) unknown: Vec<(Intent, String)>,
     /// When it was seen, in milliseconds since the Unix epoch.
@@ -54,6 +57,7 @@ pub(crate) fn status(config: Config) -> Result<Seen, Refusal> {
         open: Vec::new(),
         quarantined: Vec::new(),
         running: Vec::new(),
+        approvals: Vec::new(),
         unknown: Vec::new(),
         now: clock::now().0,
     };
@@ -75,11 +79,24 @@ pub(crate) fn status(config: Config) -> Result<Seen, Refusal> {
         .into_iter()
         .map(|call| call.intent)
         .collect();
+    seen.approvals = journal.approvals(UnixMs(seen.now)).map_err(store)?;
     if status.unknown > 0 {
         seen.unknown = unknown_calls(&engine)?;
     }
     seen.journal = Some(status);
     Ok(seen)
+}
+
+/// Lists the calls that wait for a person, and the time at which they were looked for.
+///
+/// # Errors
+/// `store_unavailable`.
+pub(crate) fn approvals(config: Config) -> Result<(Vec<Approval>, UnixMs), Refusal> {
+    let now = clock::now();
+    match existing(config)? {
+        Some(engine) => Ok((engine.journal.approvals(now).map_err(store)?, now)),
+        None => Ok((Vec::new(), now)),
+    }
 }
 
 /// Finds the calls whose outcome is unknown. They are few, and the journal is asked for each by its execution.

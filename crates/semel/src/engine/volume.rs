@@ -5,6 +5,7 @@
 
 use super::{Engine, host, store};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use semel_core::confinement::Confinement;
 use semel_core::digest::Sha256;
 use semel_core::ids::{Generation, JobId, Principal};
 use semel_core::volume::{Durability, End, NewVolume, Owner, Role, Volume, VolumeState};
@@ -33,6 +34,8 @@ pub(crate) struct Wanted {
     pub(crate) owner: Owner,
     /// What its calls survive.
     pub(crate) durability: Durability,
+    /// How well whoever gets its token is confined, proven before it begins; `None` where that is not ours to say.
+    pub(crate) confinement: Option<Confinement>,
     /// What it holds.
     pub(crate) source: Source,
 }
@@ -105,6 +108,7 @@ pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
             generation,
             token_sha256: Sha256::of(token.as_bytes()),
             durability: wanted.durability,
+            confinement: wanted.confinement,
             at: clock::now(),
         })
         .map_err(store)?;

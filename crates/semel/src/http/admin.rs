@@ -146,11 +146,3 @@ pub(super) async fn resolve(
     let body = body(&app, &head.headers, incoming, BODY).await?;
     Ok(json(app.gateway.resolve(ExecutionId::parse(id)?, &body).await?))
 }
-
-/// Refuses to decide what nobody asked to be decided: no call of this build waits for a person.
-pub(super) async fn approve(Path(id): Path<String>) -> Problem {
-    let shown: String = id.chars().take(80).flat_map(char::escape_debug).collect();
-    Refusal::new(Code::NotFound, "no call waits for this approval")
-        .name(shown)
-        .into()
-}

@@ -5,6 +5,7 @@
 
 mod accept;
 mod admin;
+mod approvals;
 mod framing;
 mod openapi;
 mod problem;
@@ -129,9 +130,10 @@ fn router(app: App) -> Router {
         .route("/shutdown", post(admin::shutdown))
         .route("/volumes", post(admin::open_volume))
         .route("/volumes/{generation}/end", post(admin::end_volume))
+        .route("/approvals", get(approvals::list))
+        .route("/approvals/{id}", post(approvals::decide))
         .route("/executions/{id}/undo", post(admin::undo))
         .route("/executions/{id}/resolve", post(admin::resolve))
-        .route("/approvals/{id}", post(admin::approve))
         .method_not_allowed_fallback(no_method)
         .fallback(no_route)
         .layer(axum::middleware::from_fn_with_state(
@@ -161,6 +163,7 @@ pub(crate) const ROUTES: &[(&str, &str)] = &[
     ("POST", "/v1/admin/shutdown"),
     ("POST", "/v1/admin/volumes"),
     ("POST", "/v1/admin/volumes/{generation}/end"),
+    ("GET", "/v1/admin/approvals"),
     ("POST", "/v1/admin/executions/{id}/undo"),
     ("POST", "/v1/admin/executions/{id}/resolve"),
     ("POST", "/v1/admin/approvals/{id}"),

@@ -43,9 +43,14 @@ pub(crate) fn document() -> Value {
             "parameters": parameters,
             "responses": responses(&["200"], answers),
         });
-        if *method == "post" && *id != "admin_shutdown" && *id != "admin_approve" {
+        if *method == "post" && *id != "admin_shutdown" {
+            let schema = if *id == "admin_approve" {
+                decision()
+            } else {
+                json!({"type": "object"})
+            };
             operation["requestBody"] =
-                json!({"required": true, "content": {"application/json": {"schema": {"type": "object"}}}});
+                json!({"required": true, "content": {"application/json": {"schema": schema}}});
         }
         paths.insert((*path).to_owned(), json!({(*method): operation}));
     }
@@ -65,7 +70,7 @@ pub(crate) fn document() -> Value {
                 "job": {"type": "http", "scheme": "bearer", "description": "The token of an open volume; it ends with its generation."},
                 "operator": {"type": "http", "scheme": "bearer", "description": "The operator's token, over the Unix socket alone."},
             },
-            "schemas": {"Problem": problem(), "Effect": effect(), "Receipt": {"type": "object"}},
+            "schemas": {"Problem": problem(), "ApprovalRequired": waiting(), "Effect": effect(), "Receipt": {"type": "object"}},
         },
     })
 }
@@ -127,6 +132,13 @@ const ADMIN: &[Admin] = &[
         ],
     ),
     (
+        "get",
+        "/v1/admin/approvals",
+        "admin_approvals",
+        "Lists the calls that wait for a person: what each would do, by digests and sizes, never contents.",
+        &[Code::Unauthorized],
+    ),
+    (
         "post",
         "/v1/admin/executions/{id}/undo",
         "admin_undo",
@@ -156,8 +168,16 @@ const ADMIN: &[Admin] = &[
         "post",
         "/v1/admin/approvals/{id}",
         "admin_approve",
-        "Decides a call that waits for a person.",
-        &[Code::Unauthorized, Code::NotFound],
+        "Decides a call that waits for a person; the first decision stands. The call is not run by this.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::PreconditionFailed,
+            Code::ApprovalExpired,
+            Code::ReplayConflict,
+            Code::SandboxUnavailable,
+        ],
     ),
 ];
 
@@ -168,6 +188,11 @@ const EVERY_CALL: &[Code] = &[
     Code::EmptyBodyNotReplayable,
     Code::BadInput,
     Code::PathEscapesRoot,
+    Code::Denied,
+    Code::ApprovalRequired,
+    Code::ApprovalExpired,
+    Code::SandboxUnavailable,
+    Code::PreconditionFailed,
     Code::NotFound,
     Code::MethodNotAllowed,
     Code::IoFailed,
@@ -181,7 +206,6 @@ const MUTATIONS: &[Code] = &[
     Code::InvalidIdempotencyKey,
     Code::IdempotencyKeyMismatch,
     Code::CallInFlight,
-    Code::PreconditionFailed,
     Code::OutcomeUnknown,
     Code::Draining,
     Code::DirtyVolume,
@@ -327,13 +351,17 @@ fn responses(plain: &[&str], codes: &[Code]) -> Value {
             .filter(|c| c.http() == code.http())
             .map(|c| c.wire())
             .collect();
-        all.insert(
-            code.http().to_string(),
-            json!({
+        let response = match code {
+            Code::ApprovalRequired => json!({
+                "description": "Nothing was done: a person has to decide first. The same call is sent again with its key.",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ApprovalRequired"}}},
+            }),
+            _ => json!({
                 "description": format!("Refused: {}.", named.join(", ")),
                 "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
             }),
-        );
+        };
+        all.insert(code.http().to_string(), response);
     }
     Value::Object(all)
 }
@@ -359,6 +387,35 @@ fn problem() -> Value {
             "exit": {"type": "integer"},
             "execution_id": {"type": "string"},
             "replayed": {"type": "boolean"},
+        },
+    })
+}
+
+/// Says that a call waits for a person.
+fn waiting() -> Value {
+    let mut schema = problem();
+    schema["description"] = json!("Nothing was done: a person has to decide first.");
+    schema["properties"]["status"] = json!({"const": Code::ApprovalRequired});
+    schema["properties"]["executed"] = json!({"const": false});
+    schema["properties"]["approval_id"] = json!({"type": "string", "format": "uuid"});
+    for name in ["executed", "approval_id"] {
+        if let Some(required) = schema["required"].as_array_mut() {
+            required.push(json!(name));
+        }
+    }
+    schema
+}
+
+/// Is what a person decides.
+fn decision() -> Value {
+    json!({
+        "type": "object",
+        "additionalProperties": false,
+        "required": ["decision"],
+        "properties": {
+            "decision": {"enum": ["approve", "deny"]},
+            "by": {"type": "string", "minLength": 1, "maxLength": 200, "default": "operator", "description": "Who decides, by their own word"},
+            "note": {"type": "string", "maxLength": 2000, "default": "", "description": "Why"},
         },
     })
 }

@@ -12,8 +12,8 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Points that only an outside writer can bring about; they have tests of their own.
-const OUTSIDE: &[&str] = &["exchanged_back", "put_back"];
+/// Points that only an outside writer, or a person who decides, can bring about; they have tests of their own.
+const OUTSIDE: &[&str] = &["exchanged_back", "put_back", "approval_asked", "approval_decided"];
 
 fn points() -> Vec<String> {
     let out = bare(&["generate", "crash-points"]).output().unwrap();

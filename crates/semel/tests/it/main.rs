@@ -11,6 +11,7 @@
 )]
 
 mod agents;
+mod approval;
 mod benches;
 mod broken;
 mod cases;
@@ -32,6 +33,7 @@ mod log_audit;
 mod metrics;
 mod patches;
 mod paths;
+mod policy;
 mod probe;
 mod reads;
 mod room;

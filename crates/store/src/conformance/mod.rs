@@ -3,6 +3,7 @@
 //! Each law gets a fresh journal, and after each the journal must verify. It does *not* know SQL or files; what only
 //! one implementation can be asked stands in that one's tests.
 
+mod approvals;
 mod calls;
 mod log;
 pub mod sample;
@@ -67,6 +68,13 @@ laws! {
     volumes::an_end_is_answered_again,
     volumes::an_open_volume_is_not_destroyed,
     volumes::two_jobs_do_not_mix,
+    approvals::a_call_is_asked_about_once,
+    approvals::the_first_decision_stands,
+    approvals::sixteen_people_decide_once,
+    approvals::a_decision_comes_in_time,
+    approvals::a_call_that_reads_is_asked_about_again,
+    approvals::an_approval_ends_with_its_generation,
+    approvals::only_so_many_questions_wait,
     work::a_generation_has_one_verdict,
     work::a_certificate_is_used_for_one_merge,
     work::stages_come_in_order,

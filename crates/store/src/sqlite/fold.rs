@@ -4,12 +4,13 @@
 
 use super::row::{self, Found, Subject};
 use semel_core::Sha256;
+use semel_core::approval::{self, Approval};
 use semel_core::call::{self, CallState, Outcome};
-use semel_core::ids::{ExecutionId, Generation, JobId, RunId};
+use semel_core::ids::{ApprovalId, ExecutionId, Generation, JobId, RunId};
 use semel_core::pipeline::{self, Run};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record};
 use semel_core::volume::{self, NewToken, Volume};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Is why an entry cannot follow the ones before.
 #[derive(Debug, PartialEq)]
@@ -41,10 +42,21 @@ pub(super) struct Call {
     pub(super) at_ms: u64,
 }
 
+/// Is a life of the writer: boot, version, time and policy.
+pub(super) type Life = (String, String, u64, Option<[u8; 32]>);
+
+/// Is an approval as its row must be.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Asked {
+    pub(super) approval: Approval,
+    pub(super) asked_seq: u64,
+    pub(super) decided_seq: Option<u64>,
+}
+
 /// Is the state that follows from the entries.
 #[derive(Default)]
 pub(super) struct Fold {
-    pub(super) incarnations: BTreeMap<u64, (String, String, u64)>,
+    pub(super) incarnations: BTreeMap<u64, Life>,
     pub(super) fence: u64,
     pub(super) attempts: BTreeMap<JobId, u32>,
     pub(super) tokens: BTreeMap<Sha256, Generation>,
@@ -60,6 +72,9 @@ pub(super) struct Fold {
     pub(super) runs: BTreeMap<RunId, (u64, Run)>,
     pub(super) judgements: BTreeMap<Generation, (u64, Judgement)>,
     pub(super) consumptions: BTreeMap<Generation, Consumption>,
+    pub(super) approvals: BTreeMap<ApprovalId, Asked>,
+    /// The calls that were asked about by their keys: each is asked about once.
+    keys_asked: BTreeSet<Place>,
 }
 
 fn illegal(what: impl Into<String>) -> Folded {
@@ -74,10 +89,12 @@ impl Fold {
                 incarnation,
                 boot_id,
                 version,
+                policy_sha256,
                 at,
             } => {
                 let last = self.incarnations.last_key_value().map_or(0, |(last, _)| *last);
-                let row = (boot_id.clone(), version.clone(), at.0);
+                let policy = policy_sha256.as_ref().map(|policy| *policy.as_bytes());
+                let row = (boot_id.clone(), version.clone(), at.0, policy);
                 self.incarnations.insert(incarnation.0, row);
                 if incarnation.0 == last + 1 {
                     Ok(())
@@ -122,6 +139,17 @@ impl Fold {
                     Some(_) => illegal("a certificate is consumed twice"),
                 }
             }
+            Record::ApprovalAsked(question) => {
+                let place = question
+                    .key
+                    .as_ref()
+                    .map(|key| (row::scope(&question.scope), key.as_str().to_owned()));
+                if place.is_some_and(|place| !self.keys_asked.insert(place)) {
+                    return illegal("a key is asked about twice");
+                }
+                self.approval(seq, record, &question.approval_id)
+            }
+            Record::ApprovalDecided { approval_id, .. } => self.approval(seq, record, approval_id),
             Record::CallNoted(_) | Record::DraftSealed(_) | Record::WorktreeRestored(_) => Ok(()),
         }
     }
@@ -214,6 +242,21 @@ impl Fold {
         }
     }
 
+    fn approval(&mut self, seq: u64, record: &Record, id: &ApprovalId) -> Folded {
+        let prior = self.approvals.get(id);
+        let asked_seq = prior.map_or(seq, |known| known.asked_seq);
+        let known = prior.map(|known| known.approval.clone());
+        if let Some(approval) = approval::apply(known, record)? {
+            let row = Asked {
+                approval,
+                asked_seq,
+                decided_seq: (seq != asked_seq).then_some(seq),
+            };
+            self.approvals.insert(id.clone(), row);
+        }
+        Ok(())
+    }
+
     fn run(&mut self, seq: u64, record: &Record, run: &RunId) -> Folded {
         let (seq, prior) = match self.runs.get(run).cloned() {
             Some((began, prior)) => (began, Some(prior)),
@@ -258,6 +301,11 @@ impl Fold {
             | Record::CallFreed { execution_id, .. }
             | Record::CallUnknown { execution_id, .. } => call(execution_id),
             Record::RunStarted(new) => Subject::Job(&new.job),
+            Record::ApprovalAsked(question) => Subject::Question(question),
+            Record::ApprovalDecided { approval_id, .. } => match self.approvals.get(approval_id) {
+                Some(asked) => Subject::Question(&asked.approval.question),
+                None => Subject::Own,
+            },
             Record::RunStaged { run: of, .. } | Record::RunEnded { run: of, .. } => run(of),
             Record::DaemonStarted { .. }
             | Record::CallNoted(_)

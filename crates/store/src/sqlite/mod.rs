@@ -3,6 +3,7 @@
 //! Nobody but SQLite opens `journal.db` or its write-ahead log. What a verb means stands in the table of
 //! [`Journal`]; this module only says who carries it out.
 
+mod approvals;
 mod desk;
 mod fold;
 mod queue;
@@ -22,10 +23,12 @@ use desk::Desk;
 use queue::{Class, Hint, Shared, Writer};
 use read::Pool;
 pub use schema::FILE;
+use semel_core::approval::{Approval, Question, Ruling, Subject};
 use semel_core::call::{Aborting, CallState, Intent, Note, OpenCall, Receipt, Resolved, Scope, Settled};
 use semel_core::checkpoint::Checkpoint;
 use semel_core::ids::{
-    ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
+    ApprovalId, ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs,
+    VolumeIdentity,
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, Judgement, Restoration, Sealing, Sync};
@@ -44,6 +47,8 @@ pub struct Options {
     pub version: String,
     /// The boot in which it runs.
     pub boot_id: String,
+    /// The policy that calls are judged by; `None` where there is none.
+    pub policy_sha256: Option<Sha256>,
     /// When it opens the journal.
     pub now: UnixMs,
     /// What is told of every commit.
@@ -91,7 +96,8 @@ impl SqliteJournal {
     /// # Errors
     /// `store_unavailable`, with the reason `network_filesystem`, `engine_too_old`, `newer_schema`,
     /// `migration_changed`, `foreign_database` or `chain_broken` (the newest entries do not follow one another);
-    /// `io_failed` where the disk is full.
+    /// `io_failed` where the disk is full; `bad_config`, reason `policy_missing`, where the life before had a policy,
+    /// this one has none, and volumes are open.
     ///
     /// # Durability
     /// When this returns, the schema and the new life of the writer are on the disk.
@@ -114,12 +120,13 @@ impl SqliteJournal {
         let Options {
             version,
             boot_id,
+            policy_sha256,
             now,
             on_commit,
         } = options.clone();
         let writer = Writer::start(desk, reserve, Arc::clone(&shared), on_commit)?;
         let incarnation = writer.ask(Class::Settles, Hint::Known(Sync::Now), move |desk| {
-            desk.start(&boot_id, &version, now)
+            desk.start(&boot_id, &version, policy_sha256, now)
         })?;
         Ok(Self {
             pool: Pool::open(lock.dir())?,
@@ -320,6 +327,28 @@ impl Journal for SqliteJournal {
 
     fn job_commits(&self, job: JobId, since: UnixMs) -> Result<u64> {
         self.read(|conn| read::job_commits(conn, &job, since))
+    }
+
+    fn ask_approval(&self, question: Question, most: u32) -> Result<Approval> {
+        self.ask(Class::Begins, Hint::Known(Sync::Now), move |desk| {
+            desk.ask_approval(&question, most)
+        })
+    }
+
+    fn decide_approval(&self, approval_id: ApprovalId, ruling: Ruling) -> Result<Approval> {
+        self.settle(move |desk| desk.decide_approval(&approval_id, &ruling))
+    }
+
+    fn approval(&self, approval_id: ApprovalId) -> Result<Option<Approval>> {
+        self.read(|conn| approvals::by_id(conn, &approval_id).map(approvals::state))
+    }
+
+    fn approval_of(&self, scope: Scope, subject: Subject) -> Result<Option<Approval>> {
+        self.read(|conn| approvals::newest(conn, &scope, &subject).map(approvals::state))
+    }
+
+    fn approvals(&self, now: UnixMs) -> Result<Vec<Approval>> {
+        self.read(|conn| approvals::pending(conn, now))
     }
 
     fn start_run(&self, new: NewRun) -> Result<Run> {

@@ -22,11 +22,18 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: &[Migration] = &[Migration {
-    number: 1,
-    name: "journal",
-    sql: include_str!("../../migrations/0001_journal.sql"),
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        number: 1,
+        name: "journal",
+        sql: include_str!("../../migrations/0001_journal.sql"),
+    },
+    Migration {
+        number: 2,
+        name: "approvals",
+        sql: include_str!("../../migrations/0002_approvals.sql"),
+    },
+];
 
 /// Marks the database as a journal of Semel: "Semj".
 const APPLICATION_ID: i32 = 0x5365_6d6a;

@@ -20,9 +20,10 @@ use std::fmt::Debug;
 impl Fold {
     /// Holds the folded state against every table.
     pub(super) fn compare(self, conn: &Connection, faults: &mut Faults) -> Result<()> {
-        let sql = "SELECT incarnation, boot_id, version, at_ms FROM incarnations";
+        let sql = "SELECT incarnation, boot_id, version, at_ms, policy_sha256 FROM incarnations";
         let stored = list(conn, sql, |row| {
-            Ok((number(row, 0)?, (row.get(1)?, row.get(2)?, number(row, 3)?)))
+            let life = (row.get(1)?, row.get(2)?, number(row, 3)?, row.get(4)?);
+            Ok((number(row, 0)?, life))
         })?;
         differ("incarnation", &self.incarnations, &stored, faults);
         let stored = list(conn, "SELECT token_sha256, generation FROM volumes", |row| {
@@ -71,15 +72,17 @@ impl Fold {
         let stored = stored.collect();
         differ("consumption", &self.consumptions, &stored, faults);
         differ("call", &self.calls, &calls(conn, faults)?, faults);
+        let stored = super::approvals::rows(conn, faults)?;
+        differ("approval", &self.approvals, &stored, faults);
         Ok(())
     }
 }
 
-fn number(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<u64> {
+pub(super) fn number(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<u64> {
     row.get::<_, i64>(at).map(i64::unsigned_abs)
 }
 
-fn list<K: Ord, V>(
+pub(super) fn list<K: Ord, V>(
     conn: &Connection,
     sql: &str,
     read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<(K, V)>,
@@ -100,7 +103,7 @@ fn told<T: DeserializeOwned>(json: &str, faults: &mut Faults) -> Option<T> {
 }
 
 /// Holds the columns of a row against what it tells.
-fn agree<T: PartialEq + Debug>(what: &str, of: &str, must: &T, is: &T, faults: &mut Faults) {
+pub(super) fn agree<T: PartialEq + Debug>(what: &str, of: &str, must: &T, is: &T, faults: &mut Faults) {
     if must != is {
         faults.state(format!(
             "the row of {what} {of} says {is:?}, and must say {must:?}"

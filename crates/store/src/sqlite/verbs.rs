@@ -12,20 +12,37 @@ use semel_core::ids::{
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record, Restoration, Sealing};
 use semel_core::volume::{End, NewToken, NewVolume, OUTCOME_UNKNOWN, Volume, VolumeState};
-use semel_core::{Code, Refusal};
+use semel_core::{Code, Refusal, Sha256};
 
 /// How many tokens a generation gives out at most, beside its own.
 const MOST_TOKENS: u64 = 1000;
 
 impl Desk {
     /// Records that a process began to write.
-    pub(super) fn start(&mut self, boot_id: &str, version: &str, at: UnixMs) -> Result<Incarnation> {
+    ///
+    /// A policy does not go away by an oversight: while volumes are open that it was in force for, a life without one
+    /// does not begin.
+    pub(super) fn start(
+        &mut self,
+        boot_id: &str,
+        version: &str,
+        policy_sha256: Option<Sha256>,
+        at: UnixMs,
+    ) -> Result<Incarnation> {
         let last = self.number("SELECT max(incarnation) FROM incarnations", [])?;
+        let lapses = "SELECT 1 FROM incarnations WHERE incarnation = ?1 AND policy_sha256 IS NOT NULL
+                      AND EXISTS (SELECT 1 FROM volumes WHERE state IN ('opening', 'open'))";
+        if policy_sha256.is_none() && self.number(lapses, [super::int(last)?])? != 0 {
+            let why = "volumes are open that a policy was in force for, and none is given now; give it, or an empty \
+                       one";
+            return Err(Refusal::new(Code::BadConfig, why).reason("policy_missing").into());
+        }
         let incarnation = Incarnation(last + 1);
         self.record(&Record::DaemonStarted {
             incarnation,
             boot_id: boot_id.to_owned(),
             version: version.to_owned(),
+            policy_sha256,
             at,
         })?;
         Ok(incarnation)
@@ -461,7 +478,7 @@ impl Desk {
         self.record(&Record::WorktreeRestored(restoration.clone()))
     }
 
-    fn must_find(&self, generation: &Generation) -> Result<Volume> {
+    pub(super) fn must_find(&self, generation: &Generation) -> Result<Volume> {
         self.find_volume(generation)?.ok_or_else(|| {
             Refusal::new(Code::NotFound, "no such generation")
                 .name(generation.as_str())
@@ -486,14 +503,14 @@ impl Desk {
     }
 }
 
-fn stale(volume: &Volume, why: &str) -> Error {
+pub(super) fn stale(volume: &Volume, why: &str) -> Error {
     Refusal::new(Code::ReplayConflict, why)
         .reason("stale_generation")
         .name(volume.generation.as_str())
         .into()
 }
 
-fn fenced(volume: &Volume, fence: FencingToken) -> Result<()> {
+pub(super) fn fenced(volume: &Volume, fence: FencingToken) -> Result<()> {
     if volume.fencing_token == fence {
         Ok(())
     } else {

@@ -1,3 +1,5 @@
+mod beneath;
+
 use super::*;
 use crate::root::tests::skipped;
 use crate::root::{GitInternals, Resolver, Root};

@@ -24,6 +24,7 @@ fn bounds(over: &dyn Fn() -> bool) -> Bounds<'_> {
         directory: 100,
         depth: usize::MAX,
         git: GitEntries::Skip,
+        open: &|_| true,
         over,
     }
 }
@@ -299,6 +300,7 @@ fn a_search_follows_no_link_and_passes_git_by() {
     assert_eq!(all, ["src", "src/deep", "src/deep/a.rs", "src/lib.rs", "src.txt"]);
     let git = Bounds {
         git: GitEntries::Enter,
+        open: &|_| true,
         ..bounds(&never)
     };
     let pattern = globs(&["config"]);
@@ -339,6 +341,7 @@ fn pages_of_any_size_make_the_whole_list() {
             entries,
             depth,
             git: GitEntries::Tell,
+            open: &|_| true,
             ..bounds(&never)
         };
         search(world.volume.tree(), &path(""), &wanted, &bounds).unwrap()

@@ -150,7 +150,7 @@ impl Gateway {
                 .closing(None, move |gateway| {
                     let cancel = Cancel::new().map_err(host)?;
                     let owner = Owner::Operator;
-                    let draft = draft::open(&gateway.engine, &job, &base, durability, owner, &cancel)?;
+                    let draft = draft::open(&gateway.engine, &job, &base, durability, owner, None, &cancel)?;
                     Ok(opened_json(&draft.opened, None))
                 })
                 .await;
@@ -160,6 +160,7 @@ impl Gateway {
             role: asked.role,
             owner: Owner::Operator,
             durability: asked.durability,
+            confinement: None,
             source: asked.from.map_or(Source::Empty, Source::Dir),
         };
         self.closing(None, move |gateway| {
@@ -275,6 +276,7 @@ impl Gateway {
                 "answering": gateway.answering(),
                 "counted": gateway.counters.read(),
                 "journal": journal,
+                "approvals_pending": gateway.approvals_pending(),
                 "checkpoints": gateway.keeper.json(),
                 "orphans_ended": ended.into_iter().map(|(generation, _)| generation).collect::<Vec<_>>(),
             }))

@@ -34,6 +34,7 @@ pub(crate) fn beat(gateway: &Gateway, root: &StateRoot, incarnation: Incarnation
         incarnation: incarnation.0,
         phase: *gateway.phase().borrow(),
         in_flight: gateway.in_flight() as u64,
+        approvals_pending: gateway.approvals_pending(),
         answering: gateway.answering() as u64,
         journal: status.map(|status| JournalBeat {
             entries: status.entries,

@@ -216,6 +216,10 @@ impl Gateway {
                 code: Code::CallInFlight,
                 ..
             } => self.counters.in_flight_refused.add(),
+            Event::Refused {
+                code: Code::ApprovalRequired,
+                ..
+            } => self.counters.asked.add(),
             Event::Refused { .. } => self.counters.refused.add(),
             Event::Suppressed { .. } => {}
         }

@@ -17,6 +17,10 @@ pub(crate) enum CrashPoint {
     Host(Step),
     /// The intent is recorded.
     Begun,
+    /// That a person is asked is recorded; nobody was told.
+    ApprovalAsked,
+    /// What a person decided is recorded; nobody was told.
+    ApprovalDecided,
     /// The effect happened; it has no receipt yet.
     Acted,
     /// The receipt is recorded; nobody was told.
@@ -42,6 +46,7 @@ impl CrashPoint {
             host.partition(|step| matches!(step, Step::Staged | Step::StagedSynced));
         live.into_iter()
             .chain(before.into_iter().map(CrashPoint::Host))
+            .chain([CrashPoint::ApprovalAsked, CrashPoint::ApprovalDecided])
             .chain([CrashPoint::Begun])
             .chain(after.into_iter().map(CrashPoint::Host))
             .chain([
@@ -62,6 +67,8 @@ impl CrashPoint {
             CrashPoint::Checked => "checked",
             CrashPoint::Host(step) => step.name(),
             CrashPoint::Begun => "begun",
+            CrashPoint::ApprovalAsked => "approval_asked",
+            CrashPoint::ApprovalDecided => "approval_decided",
             CrashPoint::Acted => "acted",
             CrashPoint::Receipted => "receipted",
             CrashPoint::Aborting => "aborting",
@@ -91,6 +98,8 @@ pub(crate) struct Hooks {
     pub(crate) crash: Option<Crash>,
     /// Where a call pauses, and for how long.
     pub(crate) pause: Option<(CrashPoint, Duration)>,
+    /// How much later than now approvals are held against.
+    pub(crate) ahead: Duration,
     /// Where a call is held until a test lets it go.
     pub(crate) hold: Option<Hold>,
     /// Where the name of each point is written that is reached.

@@ -2,6 +2,7 @@
 
 mod act;
 pub(crate) mod answer;
+mod approval;
 mod arguments;
 pub(crate) mod call;
 pub(crate) mod crash;
@@ -10,6 +11,7 @@ mod locks;
 mod mutate;
 mod mutation;
 mod noise;
+pub(crate) mod policy;
 mod prepare;
 pub(super) mod read;
 mod recent;
@@ -44,6 +46,8 @@ pub(crate) struct Gateway {
     pub(crate) engine: Engine,
     /// Crash points and pauses of the tests.
     pub(crate) hooks: Hooks,
+    /// What calls are judged by; `None` where there is no policy.
+    pub(super) policy: Option<policy::InForce>,
     /// What was counted.
     pub(crate) counters: Counters,
     /// What it knows of the log's checkpoints.
@@ -96,12 +100,13 @@ pub(crate) type Pass = OwnedRwLockReadGuard<()>;
 
 impl Gateway {
     /// Makes a gateway that is still starting.
-    pub(crate) fn new(engine: Engine, hooks: Hooks) -> Arc<Self> {
+    pub(crate) fn new(engine: Engine, hooks: Hooks, policy: Option<policy::InForce>) -> Arc<Self> {
         let keeper = Keeper::new(checkpoint::covered(&engine.config));
         Arc::new(Self {
             room: room::Room::new(&engine.volumes),
             engine,
             hooks,
+            policy,
             counters: Counters::default(),
             keeper,
             noise: Mutex::new(Sampler::new(limits::UNAUTHORIZED_NOTES)),

@@ -16,7 +16,7 @@ use crate::engine::{host, store};
 use crate::limits;
 use semel_core::call::{CallState, Decision, Event, Intent, Outcome, Scope, admit};
 use semel_core::ids::ExecutionId;
-use semel_core::volume::Durability;
+use semel_core::volume::{Durability, Volume};
 use semel_core::{Code, Refusal};
 use semel_host::{clock, files};
 use semel_store::Began;
@@ -114,11 +114,14 @@ impl Gateway {
             Err(step) => return *step,
         };
         self.hooks.reached(CrashPoint::Checked);
+        if let Err(refusal) = self.forbidden(&mutation) {
+            return self.precluded(&mutation, refusal);
+        }
         for _ in 0..MOVES {
             // Looked for again under the lock: a path may lead elsewhere than before.
             let needs = match mutation.needs() {
                 Ok(needs) => needs,
-                Err(refusal) => return self.precluded(&mutation, refusal),
+                Err(refusal) => return self.precluded(&mutation, self.veiled(&mutation, refusal)),
             };
             match held.take().filter(|held| held.needs == needs) {
                 Some(_held) => return self.execute(&mutation),
@@ -141,11 +144,7 @@ impl Gateway {
                 "a mutation reached its execution without a key",
             )));
         };
-        let scope = Scope {
-            principal: asked.lease.principal.clone(),
-            job: asked.lease.job.clone(),
-            generation: Some(asked.lease.generation.clone()),
-        };
+        let scope = scope_of(&asked.lease);
         let prior = self
             .engine
             .journal
@@ -156,13 +155,17 @@ impl Gateway {
             // No call under a path that leads nowhere was ever recorded: a known key belongs to another call.
             Err(escapes) => {
                 let execution = prior.as_ref().map(|state| state.intent().execution_id.clone());
-                let refusal = prior.map_or(escapes, |state| other_call(&state, asked.tool));
+                let refusal = match prior {
+                    Some(state) => other_call(&state, asked.tool),
+                    None => self.asked_otherwise(&scope, &key, asked.tool).unwrap_or(escapes),
+                };
                 return Err(Box::new(Step::Answer(self.refuse(asked, refusal, execution))));
             }
         };
         if let Some(step) = self.settled(asked, admit(prior.as_ref(), &request)) {
             return Err(Box::new(step));
         }
+        self.asked_before(&scope, &key, &request).map_err(fail)?;
         self.open_for_effects().map_err(fail)?;
         let disk = self.disk(&asked.lease).map_err(fail)?;
         Ok(Mutation {
@@ -171,6 +174,7 @@ impl Gateway {
             request,
             scope,
             disk,
+            git: self.git_internals(asked),
         })
     }
 
@@ -249,9 +253,16 @@ impl Gateway {
                 self.poison(&host(error));
                 return over(Err(stopped().into()));
             }
-            Err(error) => return Once::Over(self.precluded(mutation, host(error))),
+            Err(error) => {
+                let refusal = self.veiled(mutation, host(error));
+                return Once::Over(self.precluded(mutation, refusal));
+            }
         };
         let intent = mutation.intent(&execution, &ready);
+        if let Err(refusal) = self.permitted(mutation, &ready, &intent) {
+            mutation.discard(&execution, &intent.effects);
+            return Once::Over(self.precluded(mutation, refusal));
+        }
         let _flight = self.takes_off(&execution);
         match self.begin(intent.clone(), &ready) {
             Ok(Began::Began) => match self.act(mutation, &intent, &ready, displaced) {
@@ -321,6 +332,15 @@ fn unbegun(error: semel_store::Error) -> Unbegun {
     match error {
         semel_store::Error::Refused(refusal) => Unbegun::Refused(refusal),
         other => Unbegun::Open(store(other)),
+    }
+}
+
+/// Gives the scope of the keys of a lease.
+pub(super) fn scope_of(lease: &Volume) -> Scope {
+    Scope {
+        principal: lease.principal.clone(),
+        job: lease.job.clone(),
+        generation: Some(lease.generation.clone()),
     }
 }
 

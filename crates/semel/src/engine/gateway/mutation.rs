@@ -24,6 +24,8 @@ pub(super) struct Mutation<'a> {
     pub(super) request: Request,
     pub(super) scope: Scope,
     pub(super) disk: Arc<Disk>,
+    /// Whether a rule of the policy may open what belongs to git; each path is judged before the intent.
+    pub(super) git: GitInternals,
 }
 
 impl Mutation<'_> {
@@ -135,7 +137,7 @@ impl Mutation<'_> {
 
     /// Finds the directory and the name of a path.
     fn name_of(&self, path: &RelPath, last: LastLink) -> Result<PathKey, Refusal> {
-        check_target(path, GitInternals::Refuse).map_err(host)?;
+        check_target(path, self.git).map_err(host)?;
         let place = self.disk.tree().place(path, last).map_err(host)?;
         let parent = files::file_id(&place.parent).map_err(host)?;
         Ok(PathKey::new(parent, &place.name))
@@ -143,7 +145,7 @@ impl Mutation<'_> {
 
     /// Finds the topmost name that a new directory takes; `None` where it exists.
     fn name_of_new(&self, path: &RelPath) -> Result<Option<PathKey>, Refusal> {
-        let missing = files::missing_directories(&self.disk, [path], GitInternals::Refuse).map_err(host)?;
+        let missing = files::missing_directories(&self.disk, [path], self.git).map_err(host)?;
         let Some(top) = missing.first().map(files::Missing::top) else {
             return Ok(None);
         };
@@ -152,7 +154,7 @@ impl Mutation<'_> {
     }
 
     fn kind_at(&self, path: &RelPath) -> Result<Option<FileKind>, Refusal> {
-        files::kind_at(&self.disk, path, GitInternals::Refuse).map_err(host)
+        files::kind_at(&self.disk, path, self.git).map_err(host)
     }
 
     /// Says of a write whose parent is missing what a write says: a precondition does not hold.

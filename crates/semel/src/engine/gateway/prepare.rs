@@ -10,7 +10,7 @@ use semel_core::patch::{self, Edit, Mode, Operation};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::Error;
 use semel_host::files::{self, FileKind, Move, Prepared, Removable, Remove, SetMode, Terms, Write};
-use semel_host::root::{GitInternals, Place};
+use semel_host::root::Place;
 use std::collections::BTreeMap;
 
 /// Is what was staged, or looked at, before the intent: the effects in their order.
@@ -111,7 +111,7 @@ impl Bench<'_> {
         Terms {
             slot,
             durability: self.mutation.asked.lease.durability,
-            git: GitInternals::Refuse,
+            git: self.mutation.git,
         }
     }
 
@@ -173,7 +173,7 @@ impl Bench<'_> {
 
     /// Makes directories, where they are missing.
     pub(super) fn directories(&mut self, wanted: &[RelPath]) -> Result<(), Error> {
-        let missing = files::missing_directories(&self.mutation.disk, wanted, GitInternals::Refuse)?;
+        let missing = files::missing_directories(&self.mutation.disk, wanted, self.mutation.git)?;
         for one in missing {
             self.add(|disk, terms, gateway| files::prepare_directory(disk, one, terms, &gateway.hooks))?;
         }
@@ -201,7 +201,7 @@ impl Bench<'_> {
         let there = if is_new {
             None
         } else {
-            files::kind_at(&self.mutation.disk, to, GitInternals::Refuse)?
+            files::kind_at(&self.mutation.disk, to, self.mutation.git)?
         };
         match (there, overwrite) {
             (None, _) => {

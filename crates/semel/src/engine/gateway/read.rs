@@ -2,15 +2,18 @@
 
 use super::Gateway;
 use super::answer::{Answer, put_path, result};
-use super::arguments::Args;
+use super::arguments::{Args, Look};
 use super::call::{Asked, read_answer};
-use super::shows;
+use super::mutate::scope_of;
+use super::policy::resolved;
+use super::shows::{self, Asks, Seen};
 use crate::engine::store;
 use crate::limits;
-use semel_core::call::{CallState, Event, Outcome, Scope};
+use semel_core::call::{CallState, Event, Outcome};
 use semel_core::ids::IdempotencyKey;
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal};
+use semel_host::root::LastLink;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Instant;
@@ -48,9 +51,24 @@ impl Gateway {
         };
         let path = asked.understood.path.clone()?;
         let disk = self.disk(&asked.lease)?;
+        let last = match &**look {
+            Look::Info { .. } => LastLink::Keep,
+            Look::File { .. } | Look::Directory { .. } | Look::Search { .. } | Look::Grep { .. } => {
+                LastLink::Follow
+            }
+        };
+        let named = resolved(disk.tree(), &path, last);
+        self.may_read(asked, &named)?;
         let began = Instant::now();
-        let over = || asked.gone() || began.elapsed() >= limits::SEARCH;
-        let mut body = shows::look(disk.tree(), &path, look, &over)?;
+        let asks = Asks {
+            open: &|path| self.shows(asked, path),
+            over: &|| asked.gone() || began.elapsed() >= limits::SEARCH,
+        };
+        let Seen { at, mut body } = shows::look(disk.tree(), &path, look, &asks)?;
+        // A link may lead elsewhere by now: what was read is what has to be open to the caller.
+        if at != named {
+            self.may_read(asked, &at)?;
+        }
         body.insert("generation".to_owned(), json!(asked.lease.generation));
         Ok(body)
     }
@@ -64,18 +82,13 @@ impl Gateway {
         lease: &Volume,
         key: &IdempotencyKey,
     ) -> Result<Map<String, Value>, Refusal> {
-        let scope = Scope {
-            principal: lease.principal.clone(),
-            job: lease.job.clone(),
-            generation: Some(lease.generation.clone()),
-        };
-        let state = self
-            .engine
-            .journal
-            .prior(scope, key.clone())
-            .map_err(store)?
-            .ok_or_else(|| Refusal::new(Code::NotFound, "no call with this key began").name(key.as_str()))?;
-        Ok(receipt_body(&state))
+        let scope = scope_of(lease);
+        let prior = self.engine.journal.prior(scope.clone(), key.clone());
+        if let Some(state) = prior.map_err(store)? {
+            return Ok(receipt_body(&state));
+        }
+        self.asked_body(&scope, key)?
+            .ok_or_else(|| Refusal::new(Code::NotFound, "no call with this key began").name(key.as_str()))
     }
 }
 

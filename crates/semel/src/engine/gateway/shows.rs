@@ -18,29 +18,40 @@ use serde_json::{Map, Value, json};
 
 type Body = Map<String, Value>;
 
-/// Looks, and says what was seen. `over` says when a search is to end.
+/// Is what a look asks on its way.
+pub(super) struct Asks<'a> {
+    /// Whether an entry may be shown.
+    pub(super) open: &'a dyn Fn(&RelPath) -> bool,
+    /// Whether a search is to end.
+    pub(super) over: &'a dyn Fn() -> bool,
+}
+
+/// Is what was seen.
+pub(super) struct Seen {
+    /// What was looked at, with every link followed.
+    pub(super) at: RelPath,
+    /// The answer.
+    pub(super) body: Body,
+}
+
+/// Looks, and says what was seen.
 ///
 /// # Errors
 /// Those of the look.
-pub(super) fn look(
-    root: &Root,
-    path: &RelPath,
-    look: &Look,
-    over: &dyn Fn() -> bool,
-) -> Result<Body, Refusal> {
+pub(super) fn look(root: &Root, path: &RelPath, look: &Look, asks: &Asks<'_>) -> Result<Seen, Refusal> {
     match look {
         Look::File {
             range,
             encoding,
             digest,
         } => file(root, path, *range, (*encoding, *digest)),
-        Look::Directory { depth, page } => directory(root, path, (*depth, page), over),
+        Look::Directory { depth, page } => directory(root, path, (*depth, page), asks),
         Look::Info { digest } => info(root, path, *digest),
         Look::Search {
             pattern,
             exclude,
             page,
-        } => search(root, path, (pattern, exclude, page), over),
+        } => search(root, path, (pattern, exclude, page), asks),
         Look::Grep {
             pattern,
             files,
@@ -61,11 +72,12 @@ pub(super) fn look(
                 shown: limits::LINE_SHOWN,
                 line: limits::LINE_SEARCHED,
             };
-            let bounds = bounds(usize::MAX, entering(*git), over);
+            let bounds = bounds(usize::MAX, entering(*git), asks);
             let found = files::grep(root, path, &wanted, &bounds).map_err(host)?;
             let mut body = lines(&found, *tell);
             put_path(&mut body, found.walked.at.as_ref().unwrap_or(path));
-            Ok(body)
+            let at = found.walked.at.or(found.file).unwrap_or_else(|| path.clone());
+            Ok(Seen { at, body })
         }
     }
 }
@@ -84,13 +96,14 @@ fn entering(git: Flag) -> GitEntries {
     }
 }
 
-fn bounds(depth: usize, git: GitEntries, over: &dyn Fn() -> bool) -> Bounds<'_> {
+fn bounds<'a>(depth: usize, git: GitEntries, asks: &Asks<'a>) -> Bounds<'a> {
     Bounds {
         entries: limits::VISITED,
         directory: limits::DIRECTORY,
         depth,
         git,
-        over,
+        open: asks.open,
+        over: asks.over,
     }
 }
 
@@ -107,7 +120,7 @@ fn file(
     path: &RelPath,
     range: Range,
     (encoding, digest): (Encoding, Flag),
-) -> Result<Body, Refusal> {
+) -> Result<Seen, Refusal> {
     let cost = Cost {
         given: limits::READ,
         digest: digested(digest),
@@ -151,10 +164,11 @@ fn file(
     };
     body.insert("content".to_owned(), Value::String(text));
     body.insert("encoding".to_owned(), json!(encoding));
-    Ok(body)
+    let at = part.resolved;
+    Ok(Seen { at, body })
 }
 
-fn info(root: &Root, path: &RelPath, digest: Flag) -> Result<Body, Refusal> {
+fn info(root: &Root, path: &RelPath, digest: Flag) -> Result<Seen, Refusal> {
     let info = files::file_info(root, path, digested(digest)).map_err(host)?;
     let mut body = Body::new();
     put_path(&mut body, &info.resolved);
@@ -171,20 +185,21 @@ fn info(root: &Root, path: &RelPath, digest: Flag) -> Result<Body, Refusal> {
     if let Some(target) = info.target {
         put_bytes(&mut body, "link_target", &target);
     }
-    Ok(body)
+    let at = info.resolved;
+    Ok(Seen { at, body })
 }
 
 fn directory(
     root: &Root,
     path: &RelPath,
     (depth, page): (usize, &Page),
-    over: &dyn Fn() -> bool,
-) -> Result<Body, Refusal> {
+    asks: &Asks<'_>,
+) -> Result<Seen, Refusal> {
     let git = match page.git {
         Flag::Set => GitEntries::Enter,
         Flag::Unset => GitEntries::Tell,
     };
-    let found = found(root, path, (None, &[], page), &bounds(depth, git, over))?;
+    let found = found(root, path, (None, &[], page), &bounds(depth, git, asks))?;
     let mut body = Body::new();
     put_path(&mut body, found.walked.at.as_ref().unwrap_or(path));
     let entries = found.entries.iter().map(|entry| {
@@ -194,16 +209,17 @@ fn directory(
     });
     body.insert("entries".to_owned(), entries.collect());
     put_walked(&mut body, &found.walked);
-    Ok(body)
+    let at = found.walked.at.unwrap_or_else(|| path.clone());
+    Ok(Seen { at, body })
 }
 
 fn search(
     root: &Root,
     path: &RelPath,
     (pattern, exclude, page): (&[Glob], &[Glob], &Page),
-    over: &dyn Fn() -> bool,
-) -> Result<Body, Refusal> {
-    let bounds = bounds(usize::MAX, entering(page.git), over);
+    asks: &Asks<'_>,
+) -> Result<Seen, Refusal> {
+    let bounds = bounds(usize::MAX, entering(page.git), asks);
     let found = found(root, path, (Some(pattern), exclude, page), &bounds)?;
     let mut body = Body::new();
     put_path(&mut body, found.walked.at.as_ref().unwrap_or(path));
@@ -214,7 +230,8 @@ fn search(
     });
     body.insert("matches".to_owned(), entries.collect());
     put_walked(&mut body, &found.walked);
-    Ok(body)
+    let at = found.walked.at.unwrap_or_else(|| path.clone());
+    Ok(Seen { at, body })
 }
 
 fn found(
@@ -270,6 +287,7 @@ fn skipped(walked: &Walked) -> Vec<(&'static str, u64)> {
     let skipped = walked.skipped;
     vec![
         ("git", skipped.git),
+        ("policy", skipped.withheld),
         ("mounts", skipped.mounts),
         ("too_deep", skipped.too_deep),
         ("too_many_entries", skipped.too_many),

@@ -17,7 +17,6 @@ use semel_core::ids::{ExecutionId, FileId, IdempotencyKey};
 use semel_core::{Code, Refusal, RelPath};
 use semel_host::Error;
 use semel_host::files::{self, Expected, Move, Prepared, Removable, SetMode};
-use semel_host::root::GitInternals;
 use std::sync::Arc;
 
 impl Gateway {
@@ -123,7 +122,7 @@ impl Bench<'_> {
             Effect::RemoveEmpty { at, .. } => self.directories(std::slice::from_ref(at)),
             Effect::Restore { at, what, .. } => {
                 let expected = what.sha256.map_or(Expected::Any, Expected::Sha256);
-                let takes = match files::kind_at(&self.mutation.disk, at, GitInternals::Refuse)? {
+                let takes = match files::kind_at(&self.mutation.disk, at, self.mutation.git)? {
                     Some(files::FileKind::Directory) => Removable::Directory,
                     _ => Removable::Leaf,
                 };

@@ -9,8 +9,9 @@ use super::{agent, deliver, draft};
 use crate::engine::certify::{self, Ask};
 use crate::engine::proposal::{self, Base};
 use crate::engine::{Engine, host, store, volume};
+use semel_core::confinement::Confinement;
 use semel_core::ids::{Generation, JobId, RunId};
-use semel_core::job::Job;
+use semel_core::job::{Confine, Job};
 use semel_core::pipeline::{self, NewRun, Run, RunEnd, Stage, Step};
 use semel_core::volume::{End, OUTCOME_UNKNOWN, Owner, Role, Volume, VolumeState};
 use semel_core::{Code, Refusal, Sha256};
@@ -296,12 +297,18 @@ impl Working<'_> {
     fn draft_and_agent(&self, run: &Run) -> Result<Run, Refusal> {
         let job = &self.asked.job;
         let base = self.base()?;
+        // The agent is not begun unless the sandbox stands in full.
+        let confinement = match job.confinement {
+            Confine::Require => Some(Confinement::Full),
+            Confine::BestEffort => None,
+        };
         let draft = draft::open(
             self.engine,
             &job.job,
             &base,
             job.durability,
             Owner::Process,
+            confinement,
             self.cancel,
         )?;
         self.say.reached(Point::DraftOpened);

@@ -225,6 +225,51 @@ const EDITS: &[(&str, FaultKind, Option<u64>)] = &[
     ),
     ("DELETE FROM consumptions", FaultKind::State, None),
     (
+        "UPDATE incarnations SET policy_sha256 = zeroblob(32)",
+        FaultKind::State,
+        None,
+    ),
+    (
+        "UPDATE approvals SET state = 'approved', decided_seq = 3 WHERE state = 'pending'",
+        FaultKind::State,
+        None,
+    ),
+    (
+        "UPDATE approvals SET state = 'approved' WHERE state = 'denied'",
+        FaultKind::State,
+        None,
+    ),
+    (
+        "UPDATE approvals SET state = 'pending', decided_seq = NULL WHERE state = 'denied'",
+        FaultKind::State,
+        None,
+    ),
+    (
+        "UPDATE approvals SET key = 'else' WHERE key = 'asked'",
+        FaultKind::State,
+        None,
+    ),
+    (
+        "UPDATE approvals SET scope = 'else' WHERE key = 'asked'",
+        FaultKind::State,
+        None,
+    ),
+    (
+        "UPDATE approvals SET expires_ms = expires_ms + 1 WHERE key = 'waits'",
+        FaultKind::State,
+        None,
+    ),
+    (
+        "UPDATE approvals SET fingerprint = 'else' WHERE key IS NULL",
+        FaultKind::State,
+        None,
+    ),
+    (
+        "DELETE FROM approvals WHERE key = 'waits'",
+        FaultKind::State,
+        None,
+    ),
+    (
         "UPDATE records SET job = 'job-x' WHERE job = 'job-c'",
         FaultKind::Misfiled,
         None,
