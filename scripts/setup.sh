@@ -21,6 +21,7 @@ npm      npm             optional
 openssl  openssl         optional
 mkfs.ext4 e2fsprogs      optional
 strace   strace          optional
+lowntfs-3g ntfs-3g       optional
 ssh-keygen openssh-client optional
 '
 PATH="$PATH:/usr/sbin:/sbin"
