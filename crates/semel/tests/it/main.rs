@@ -34,6 +34,7 @@ mod metrics;
 mod patches;
 mod paths;
 mod policy;
+mod power;
 mod probe;
 mod reads;
 mod room;

@@ -1,0 +1,290 @@
+//! The laboratory of the power cuts: a daemon in durability `power` on filesystems that lose their power under load, and
+//! what has to be found when it comes back.
+
+use super::disk::{Disk, Kind};
+use super::hush::Hush;
+use super::work::{self, Chain, Dice};
+use crate::harness::{Daemon, Home, Volume, wait_until};
+use serde_json::json;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Where journal and volumes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// On one filesystem, whose log carries both.
+    Together,
+    /// On two, where neither's syncs help the other.
+    Apart,
+}
+
+/// What is counted over the points.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) points: u64,
+    /// Calls that were acknowledged.
+    pub(super) acknowledged: u64,
+    /// Calls that were open at the cut: that had their whole effect, none, and those of which it cannot be told.
+    pub(super) whole: u64,
+    pub(super) none: u64,
+    pub(super) unknown: u64,
+    /// Points after which the generation went on.
+    pub(super) went_on: u64,
+    /// Cuts while a daemon recovered.
+    pub(super) while_recovering: u64,
+    /// What was lost, invented or halved, in words.
+    pub(super) faults: Vec<String>,
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} points, {} calls acknowledged, {} faults; {} calls open: {} whole, {} none, {} unknown; {} generations \
+             went on, {} cuts while recovering",
+            self.points,
+            self.acknowledged,
+            self.faults.len(),
+            self.whole + self.none + self.unknown,
+            self.whole,
+            self.none,
+            self.unknown,
+            self.went_on,
+            self.while_recovering
+        )
+    }
+}
+
+pub(super) struct Lab {
+    daemon: Option<Daemon>,
+    disks: Vec<Disk>,
+    pub(super) home: Arc<Home>,
+    /// Holds the images; outside of the filesystems that are cut.
+    outside: tempfile::TempDir,
+    boots: u32,
+    pub(super) dice: Dice,
+    pub(super) tally: Tally,
+    hush: Option<Hush>,
+}
+
+/// What was done in one point, until the cut.
+pub(super) struct Point {
+    pub(super) label: String,
+    pub(super) volume: Volume,
+    pub(super) chains: Vec<Chain>,
+    /// Volumes that were opened meanwhile.
+    pub(super) opened: Vec<Volume>,
+    pub(super) boot: Boot,
+}
+
+/// Whether the machine starts anew after the cut, or only the filesystem comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Boot {
+    Same,
+    Other,
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.daemon = None;
+        // The inner one first.
+        while self.disks.pop().is_some() {}
+    }
+}
+
+impl Lab {
+    /// Makes the filesystems, and starts a daemon on them.
+    ///
+    /// # Errors
+    /// Why this machine cannot.
+    pub(super) fn new(kind: Kind, layout: Layout, seed: u64, hush: Option<Hush>) -> Result<Self, String> {
+        if !crate::harness::is_root() {
+            return Err("only root can mount".to_owned());
+        }
+        let outside = tempfile::tempdir().unwrap();
+        let at = |name: &str| outside.path().join(name);
+        std::fs::create_dir(at("mnt")).unwrap();
+        let mut disks = vec![Disk::new(kind, &at("image"), &at("mnt"))?];
+        let home = Arc::new(Home::within(&at("mnt")));
+        std::fs::create_dir(home.state()).unwrap();
+        crate::harness::mode(&home.state(), 0o700);
+        if layout == Layout::Apart {
+            let volumes = home.state().join("volumes");
+            std::fs::create_dir(&volumes).unwrap();
+            disks.push(Disk::new(kind, &at("volumes"), &volumes)?);
+            crate::harness::mode(&volumes, 0o700);
+        }
+        let mut lab = Self {
+            daemon: None,
+            disks,
+            home,
+            outside,
+            boots: 1,
+            dice: Dice::new(seed),
+            tally: Tally::default(),
+            hush,
+        };
+        lab.start()?;
+        lab.sync();
+        Ok(lab)
+    }
+
+    /// Makes the command of a daemon in a machine that was started so often.
+    fn command(&self) -> Command {
+        let fake = self.outside.path().join("boot_id");
+        std::fs::write(&fake, format!("00000000-0000-4000-8000-{:012}\n", self.boots)).unwrap();
+        let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("HOME", self.outside.path())
+            .args(["--mount", "sh", "-c", script, "sh"])
+            .arg(&fake)
+            .arg(env!("CARGO_BIN_EXE_semel"))
+            .args(["serve", "--json", "--quiet", "--listen", "127.0.0.1:0", "--state"])
+            .arg(self.home.state())
+            .stderr(Stdio::null());
+        if let Some(hush) = &self.hush {
+            hush.hear(&mut command);
+        }
+        command
+    }
+
+    pub(super) fn start(&mut self) -> Result<(), String> {
+        let daemon = Daemon::begun(&mut self.command());
+        self.daemon = Some(daemon.map_err(|status| format!("the daemon does not start: {status}"))?);
+        Ok(())
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.daemon.as_ref().expect("a daemon runs").url
+    }
+
+    /// Makes everything durable that the test put there.
+    fn sync(&self) {
+        for disk in &self.disks {
+            disk.sync();
+        }
+    }
+
+    /// Cuts the power of all filesystems, in an order of chance.
+    fn cut(&mut self) -> Result<(), String> {
+        let first = self.dice.below(2) as usize;
+        for n in 0..self.disks.len() {
+            self.disks[(n + first) % self.disks.len()].cut()?;
+        }
+        Ok(())
+    }
+
+    /// Brings the filesystems back as a machine does that starts.
+    fn back(&mut self) {
+        self.daemon = None;
+        let checked = self.dice.below(2) == 0;
+        for disk in self.disks.iter_mut().rev() {
+            disk.unmount();
+        }
+        for disk in &mut self.disks {
+            if checked {
+                disk.check();
+            }
+            disk.mount().expect("it can be mounted again");
+        }
+    }
+
+    /// Lets clients work, and cuts the power at a point of chance.
+    ///
+    /// # Errors
+    /// Why this machine cannot.
+    pub(super) fn point(&mut self) -> Result<Point, String> {
+        self.tally.points += 1;
+        let label = format!("point {}", self.tally.points);
+        let volume = self.home.open(&format!("p{}", self.tally.points), "power");
+        let mut clients: Vec<Vec<Chain>> = (0..4)
+            .map(|client| work::chains(&mut self.dice, &volume.tree, client))
+            .collect();
+        self.sync();
+        let after = self.dice.below(48) as usize;
+        let jitter = Duration::from_micros(self.dice.below(3000));
+        let lives_on = Duration::from_millis(self.dice.below(8));
+        let (acknowledged, working) = (AtomicUsize::new(0), AtomicUsize::new(clients.len()));
+        let url = self.url().to_owned();
+        let home = self.home.clone();
+        let mut opened = Vec::new();
+        let mut cut = Ok(());
+        let job = format!("q{}", self.tally.points);
+        std::thread::scope(|scope| {
+            let (home, volume) = (&home, &volume);
+            let (acknowledged, working, url) = (&acknowledged, &working, &url);
+            for chains in &mut clients {
+                scope.spawn(move || {
+                    work::run(home, url, volume, chains, acknowledged);
+                    working.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+            let opening = scope.spawn(|| opens(home, &job));
+            wait_until(Duration::from_secs(30), || {
+                acknowledged.load(Ordering::SeqCst) >= after || working.load(Ordering::SeqCst) == 0
+            });
+            // Milliseconds would be too coarse for what happens between two calls.
+            let since = Instant::now();
+            while since.elapsed() < jitter {
+                std::hint::spin_loop();
+            }
+            cut = self.cut();
+            std::thread::sleep(lives_on);
+            self.daemon = None;
+            opened = opening.join().unwrap();
+        });
+        cut?;
+        self.tally.acknowledged += acknowledged.load(Ordering::SeqCst) as u64;
+        let boot = match self.dice.below(2) {
+            0 => Boot::Same,
+            _ => Boot::Other,
+        };
+        self.boots += u32::from(boot == Boot::Other);
+        self.back();
+        if self.dice.below(4) == 0 {
+            self.cut_while_recovering()?;
+        }
+        self.start()?;
+        Ok(Point {
+            label,
+            volume,
+            chains: clients.into_iter().flatten().collect(),
+            opened,
+            boot,
+        })
+    }
+
+    fn cut_while_recovering(&mut self) -> Result<(), String> {
+        self.tally.while_recovering += 1;
+        let mut child = self
+            .command()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|e| e.to_string())?;
+        std::thread::sleep(Duration::from_millis(self.dice.below(120)));
+        self.cut()?;
+        drop(child.kill());
+        drop(child.wait());
+        self.back();
+        Ok(())
+    }
+}
+
+/// Opens volumes until that fails.
+fn opens(home: &Home, job: &str) -> Vec<Volume> {
+    let mut opened = Vec::new();
+    for n in 0..3 {
+        let wanted = json!({"job": format!("{job}-{n}"), "durability": "power"});
+        match home.try_admin("POST", "/v1/admin/volumes", &wanted) {
+            Some(reply) if reply.status == 200 => opened.push(Volume::of(&reply.body)),
+            _ => break,
+        }
+    }
+    opened
+}
