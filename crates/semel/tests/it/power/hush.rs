@@ -1,12 +1,13 @@
 //! Leaves out syncs of one kind: the kernel asks here before each, and hears "done" where nothing was.
 //!
-//! The product makes system calls of its own, which no library in front of it sees; a seccomp filter does.
+//! The product makes system calls of its own, which no library in front of it sees; a seccomp filter does. Where it is
+//! asked for, the changes of names and permissions are heard of, too, in their order.
 
-use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -61,15 +62,42 @@ impl What {
     }
 }
 
-/// How many syncs there were of each kind.
-pub(super) type Counts = BTreeMap<What, u64>;
+/// A file or directory, by device and number.
+pub(super) type Thing = (u64, u64);
 
-/// What is left out, and how many syncs there were.
+/// What is about to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A name in each of these directories, or the permissions of this file.
+    Changes(Vec<(What, Thing)>),
+    Syncs(What, Thing),
+}
+
+/// What is heard of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hears {
+    Syncs,
+    Everything,
+}
+
+/// Leaves syncs out, and keeps what it hears.
 #[derive(Clone)]
 pub(super) struct Hush {
     leaves_out: &'static [What],
-    counts: Arc<Mutex<Counts>>,
+    hears: Hears,
+    events: Arc<Mutex<Vec<Event>>>,
+    left_out: Arc<Mutex<u64>>,
 }
+
+const SYNCS: &[libc::c_long] = &[libc::SYS_fsync, libc::SYS_fdatasync];
+const CHANGES: &[libc::c_long] = &[
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_unlinkat,
+    libc::SYS_mkdirat,
+    libc::SYS_fchmodat,
+];
 
 const fn statement(code: u32, k: u32, (jt, jf): (u8, u8)) -> libc::sock_filter {
     libc::sock_filter {
@@ -80,22 +108,21 @@ const fn statement(code: u32, k: u32, (jt, jf): (u8, u8)) -> libc::sock_filter {
     }
 }
 
-/// Asks about `fsync` and `fdatasync`, and lets everything else pass.
-fn filter() -> [libc::sock_filter; 5] {
+/// Asks about these calls, and lets everything else pass.
+fn filter(calls: &[libc::c_long]) -> Vec<libc::sock_filter> {
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
-    [
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, (0, 0)),
-        statement(equal, libc::SYS_fsync as u32, (2, 0)),
-        statement(equal, libc::SYS_fdatasync as u32, (1, 0)),
-        statement(answer, libc::SECCOMP_RET_ALLOW, (0, 0)),
-        statement(answer, libc::SECCOMP_RET_USER_NOTIF, (0, 0)),
-    ]
+    let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, (0, 0))];
+    for (n, call) in calls.iter().enumerate() {
+        filter.push(statement(equal, *call as u32, ((calls.len() - n) as u8, 0)));
+    }
+    filter.push(statement(answer, libc::SECCOMP_RET_ALLOW, (0, 0)));
+    filter.push(statement(answer, libc::SECCOMP_RET_USER_NOTIF, (0, 0)));
+    filter
 }
 
 /// Makes the calling process one whose syncs are asked about; gives the number of the descriptor that asks.
-fn ask_from_now_on() -> std::io::Result<i32> {
-    let mut filter = filter();
+fn ask_from_now_on(filter: &mut [libc::sock_filter]) -> std::io::Result<i32> {
     let program = libc::sock_fprog {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr(),
@@ -133,21 +160,34 @@ fn taken_from(pid: i32, number: i32) -> std::io::Result<OwnedFd> {
 }
 
 impl Hush {
-    pub(super) fn new(leaves_out: &'static [What]) -> Self {
+    pub(super) fn new(leaves_out: &'static [What], hears: Hears) -> Self {
         Self {
             leaves_out,
-            counts: Arc::default(),
+            hears,
+            events: Arc::default(),
+            left_out: Arc::default(),
         }
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        self.counts.lock().unwrap().clone()
+    /// Gives what was heard since it was asked last.
+    pub(super) fn heard(&self) -> Vec<Event> {
+        std::mem::take(&mut self.events.lock().unwrap())
+    }
+
+    /// Gives how many syncs were left out.
+    pub(super) fn left_out(&self) -> u64 {
+        *self.left_out.lock().unwrap()
     }
 
     /// Lets a command be asked about, once it starts, and whatever it starts.
     pub(super) fn hear(&self, command: &mut Command) {
         let (mut told, tell) = std::io::pipe().unwrap();
         let (wait, mut go) = std::io::pipe().unwrap();
+        let calls = match self.hears {
+            Hears::Syncs => SYNCS.to_vec(),
+            Hears::Everything => [SYNCS, CHANGES].concat(),
+        };
+        let mut filter = filter(&calls);
         let hush = self.clone();
         std::thread::spawn(move || {
             let mut words = [0; 8];
@@ -160,7 +200,7 @@ impl Hush {
             hush.answer(&asks);
         });
         let begin = move || {
-            let number = ask_from_now_on()?;
+            let number = ask_from_now_on(&mut filter)?;
             let pid = i32::try_from(std::process::id()).unwrap_or_default();
             let words = [pid.to_ne_bytes(), number.to_ne_bytes()].concat();
             (&tell).write_all(&words)?;
@@ -206,12 +246,7 @@ impl Hush {
         if got != 0 {
             return;
         }
-        let fd = format!("/proc/{}/fd/{}", asked.pid, asked.data.args[0]);
-        let what = std::fs::read_link(fd).map(|place| What::of(&place));
-        if let Ok(what) = what {
-            *self.counts.lock().unwrap().entry(what).or_default() += 1;
-        }
-        let left_out = what.is_ok_and(|what| self.leaves_out.contains(&what));
+        let left_out = self.keep(&asked);
         let answer = libc::seccomp_notif_resp {
             id: asked.id,
             val: 0,
@@ -227,4 +262,45 @@ impl Hush {
             libc::ioctl(asks.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer);
         }
     }
+    /// Keeps what is about to be done; says whether it is left out.
+    fn keep(&self, asked: &libc::seccomp_notif) -> bool {
+        let call = libc::c_long::from(asked.data.nr);
+        let number = |at: usize| asked.data.args[at].to_string();
+        let thing = |fd: &str| {
+            let way = PathBuf::from(format!("/proc/{}/fd/{fd}", asked.pid));
+            let (place, facts) = (way.read_link().ok()?, way.metadata().ok()?);
+            Some((What::of(&place), (facts.dev(), facts.ino())))
+        };
+        if SYNCS.contains(&call) {
+            let Some((what, thing)) = thing(&number(0)) else {
+                return false;
+            };
+            let left_out = self.leaves_out.contains(&what);
+            *self.left_out.lock().unwrap() += u64::from(left_out);
+            if !left_out {
+                self.events.lock().unwrap().push(Event::Syncs(what, thing));
+            }
+            return left_out;
+        }
+        let changed = match call {
+            libc::SYS_renameat | libc::SYS_renameat2 => vec![thing(&number(0)), thing(&number(2))],
+            libc::SYS_linkat => vec![thing(&number(2))],
+            libc::SYS_fchmodat => vec![named(asked).and_then(|fd| thing(&fd))],
+            _ => vec![thing(&number(0))],
+        };
+        let changed = changed.into_iter().flatten().collect();
+        self.events.lock().unwrap().push(Event::Changes(changed));
+        false
+    }
+}
+
+/// Gives the descriptor that a path of the form `/proc/self/fd/N` in the memory of whoever asks names.
+fn named(asked: &libc::seccomp_notif) -> Option<String> {
+    use std::os::unix::fs::FileExt as _;
+    let memory = std::fs::File::open(format!("/proc/{}/mem", asked.pid)).ok()?;
+    let mut bytes = [0; 64];
+    let got = memory.read_at(&mut bytes, asked.data.args[1]).ok()?;
+    let text = bytes[..got].split(|byte| *byte == 0).next()?;
+    let text = std::str::from_utf8(text).ok()?;
+    Some(text.strip_prefix("/proc/self/fd/")?.to_owned())
 }

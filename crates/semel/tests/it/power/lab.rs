@@ -3,8 +3,8 @@
 
 use super::disk::{Disk, Kind};
 use super::hush::Hush;
-use super::work::{self, Chain, Dice};
-use crate::harness::{Daemon, Home, Volume, wait_until};
+use super::work::{self, Chain, Dice, Progress};
+use crate::harness::{Daemon, Home, Volume};
 use serde_json::json;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -200,6 +200,9 @@ impl Lab {
     /// Why this machine cannot.
     pub(super) fn point(&mut self) -> Result<Point, String> {
         self.tally.points += 1;
+        if self.dice.below(4) == 0 {
+            self.restart_calmly()?;
+        }
         let label = format!("point {}", self.tally.points);
         let volume = self.home.open(&format!("p{}", self.tally.points), "power");
         let mut clients: Vec<Vec<Chain>> = (0..4)
@@ -209,7 +212,7 @@ impl Lab {
         let after = self.dice.below(48) as usize;
         let jitter = Duration::from_micros(self.dice.below(3000));
         let lives_on = Duration::from_millis(self.dice.below(8));
-        let (acknowledged, working) = (AtomicUsize::new(0), AtomicUsize::new(clients.len()));
+        let (progress, working) = (Progress::default(), clients.len());
         let url = self.url().to_owned();
         let home = self.home.clone();
         let mut opened = Vec::new();
@@ -217,29 +220,31 @@ impl Lab {
         let job = format!("q{}", self.tally.points);
         std::thread::scope(|scope| {
             let (home, volume) = (&home, &volume);
-            let (acknowledged, working, url) = (&acknowledged, &working, &url);
+            let (progress, url) = (&progress, &url);
             for chains in &mut clients {
                 scope.spawn(move || {
-                    work::run(home, url, volume, chains, acknowledged);
-                    working.fetch_sub(1, Ordering::SeqCst);
+                    work::run(home, url, volume, chains, progress);
+                    progress.ended.fetch_add(1, Ordering::SeqCst);
                 });
             }
-            let opening = scope.spawn(|| opens(home, &job));
-            wait_until(Duration::from_secs(30), || {
-                acknowledged.load(Ordering::SeqCst) >= after || working.load(Ordering::SeqCst) == 0
-            });
-            // Milliseconds would be too coarse for what happens between two calls.
+            let opening = scope.spawn(|| opens(home, &job, progress));
+            let number = |of: &AtomicUsize| of.load(Ordering::SeqCst);
+            while number(&progress.acknowledged) < after && number(&progress.ended) < working {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            // A sleep would be too coarse for what happens between two calls.
             let since = Instant::now();
             while since.elapsed() < jitter {
                 std::hint::spin_loop();
             }
+            progress.dark.store(true, Ordering::SeqCst);
             cut = self.cut();
             std::thread::sleep(lives_on);
             self.daemon = None;
             opened = opening.join().unwrap();
         });
         cut?;
-        self.tally.acknowledged += acknowledged.load(Ordering::SeqCst) as u64;
+        self.tally.acknowledged += progress.acknowledged.load(Ordering::SeqCst) as u64;
         let boot = match self.dice.below(2) {
             0 => Boot::Same,
             _ => Boot::Other,
@@ -257,6 +262,15 @@ impl Lab {
             opened,
             boot,
         })
+    }
+
+    /// Ends the daemon as an operator does, which leaves the journal in its one file; another begins a new log.
+    fn restart_calmly(&mut self) -> Result<(), String> {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.terminate();
+            daemon.ended(Duration::from_secs(30)).ok_or("the daemon does not end")?;
+        }
+        self.start()
     }
 
     fn cut_while_recovering(&mut self) -> Result<(), String> {
@@ -277,12 +291,14 @@ impl Lab {
 }
 
 /// Opens volumes until that fails.
-fn opens(home: &Home, job: &str) -> Vec<Volume> {
+fn opens(home: &Home, job: &str, progress: &Progress) -> Vec<Volume> {
     let mut opened = Vec::new();
     for n in 0..3 {
         let wanted = json!({"job": format!("{job}-{n}"), "durability": "power"});
         match home.try_admin("POST", "/v1/admin/volumes", &wanted) {
-            Some(reply) if reply.status == 200 => opened.push(Volume::of(&reply.body)),
+            Some(reply) if reply.status == 200 && !progress.dark.load(Ordering::SeqCst) => {
+                opened.push(Volume::of(&reply.body));
+            }
             _ => break,
         }
     }

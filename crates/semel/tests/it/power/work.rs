@@ -8,7 +8,7 @@ use crate::crash::tree::{Entry, Picture, below, chmod, make, picture, put};
 use crate::harness::{Conn, Home, Reply, Volume};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Numbers that follow from a seed.
 pub(super) struct Dice(u64);
@@ -50,7 +50,8 @@ pub(super) struct Step {
 pub(super) enum Heard {
     /// It was acknowledged, with this answer.
     Done(Value),
-    /// No answer came, or one that is no acknowledgement: its status and code.
+    /// No answer came, or one that is no acknowledgement: its status and code. One that came after the power was gone
+    /// is none either: what the kernel says of syncs while a filesystem goes down is not to be counted on.
     Open(Option<(u16, String)>),
 }
 
@@ -254,15 +255,26 @@ pub(super) fn chains(dice: &mut Dice, tree: &Path, client: usize) -> Vec<Chain> 
     chains
 }
 
+/// What the clients and the one who cuts the power know of each other.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// How many calls were acknowledged.
+    pub(super) acknowledged: AtomicUsize,
+    /// How many clients came to an end.
+    pub(super) ended: AtomicUsize,
+    /// Whether the power goes.
+    pub(super) dark: AtomicBool,
+}
+
 /// Makes the calls of chains until one is not acknowledged.
-pub(super) fn run(home: &Home, url: &str, volume: &Volume, chains: &mut [Chain], acknowledged: &AtomicUsize) {
+pub(super) fn run(home: &Home, url: &str, volume: &Volume, chains: &mut [Chain], progress: &Progress) {
     for chain in chains {
         for step in 0..chain.steps.len() {
             let reply = chain.send(home, url, volume, step);
             match reply {
-                Some(reply) if reply.status == 200 => {
+                Some(reply) if reply.status == 200 && !progress.dark.load(Ordering::SeqCst) => {
                     chain.heard.push(Heard::Done(reply.body));
-                    acknowledged.fetch_add(1, Ordering::SeqCst);
+                    progress.acknowledged.fetch_add(1, Ordering::SeqCst);
                 }
                 other => {
                     let said = other.map(|reply| (reply.status, reply.code().to_owned()));
