@@ -55,7 +55,7 @@ fn nothing_acknowledged_is_lost_on_xfs() {
 
 /// Leaves one kind of sync out, and says after how many points that was noticed.
 fn noticed(kind: Kind, layout: Layout, leaves_out: &'static [What]) -> Result<Option<(u64, String)>, String> {
-    const MOST: u64 = 24;
+    const MOST: u64 = 40;
     let hush = Hush::new(leaves_out, Hears::Syncs);
     let mut lab = Lab::new(kind, layout, seed(), Some(hush.clone()))?;
     while lab.tally.points < MOST && lab.tally.faults.is_empty() {
@@ -69,7 +69,7 @@ fn noticed(kind: Kind, layout: Layout, leaves_out: &'static [What]) -> Result<Op
 
 #[test]
 fn explore() {
-    let all = [What::Log, What::Journal, What::Staged, What::Staging, What::Trash, What::Parent, What::File, What::Volume, What::Root];
+    let all = [What::Journal, What::Root, What::File];
     for kind in [Kind::Xfs, Kind::Ext4] {
         for layout in [Layout::Together, Layout::Apart] {
             for one in all.into_iter().filter(|_| std::env::var("ALL").is_ok()) {

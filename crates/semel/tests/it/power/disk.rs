@@ -141,8 +141,12 @@ impl Disk {
     /// Does what a machine does before it mounts at its start.
     pub(super) fn check(&self) {
         if self.kind == Kind::Ext4 {
-            // It replays the journal, and tells of what it mended by its status.
-            let checked = ran("e2fsck", &["-p", &self.device]);
+            // It replays the journal. The device may be held for a moment yet by the filesystem that went.
+            let mut checked = Ok(String::new());
+            wait_until(Duration::from_secs(10), || {
+                checked = ran("e2fsck", &["-p", &self.device]);
+                checked.is_ok()
+            });
             assert!(checked.is_ok(), "{checked:?}");
         }
     }

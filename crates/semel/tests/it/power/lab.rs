@@ -6,6 +6,7 @@ use super::hush::Hush;
 use super::work::{self, Chain, Dice, Progress};
 use crate::harness::{Daemon, Home, Volume};
 use serde_json::json;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,6 +35,8 @@ pub(super) struct Tally {
     pub(super) went_on: u64,
     /// Cuts while a daemon recovered.
     pub(super) while_recovering: u64,
+    /// Cuts while another daemon started for the first time, or soon after.
+    pub(super) first_starts: u64,
     /// What was lost, invented or halved, in words.
     pub(super) faults: Vec<String>,
 }
@@ -43,7 +46,7 @@ impl std::fmt::Display for Tally {
         write!(
             f,
             "{} points, {} calls acknowledged, {} faults; {} calls open: {} whole, {} none, {} unknown; {} generations \
-             went on, {} cuts while recovering",
+             went on, {} cuts while recovering, {} at a first start",
             self.points,
             self.acknowledged,
             self.faults.len(),
@@ -52,7 +55,8 @@ impl std::fmt::Display for Tally {
             self.none,
             self.unknown,
             self.went_on,
-            self.while_recovering
+            self.while_recovering,
+            self.first_starts
         )
     }
 }
@@ -77,6 +81,13 @@ pub(super) struct Point {
     /// Volumes that were opened meanwhile.
     pub(super) opened: Vec<Volume>,
     pub(super) boot: Boot,
+}
+
+/// A daemon that started for the first time in a point.
+struct First {
+    state: PathBuf,
+    /// Its operator's token, where it listened before the cut.
+    token: Option<String>,
 }
 
 /// Whether the machine starts anew after the cut, or only the filesystem comes back.
@@ -132,7 +143,7 @@ impl Lab {
     }
 
     /// Makes the command of a daemon in a machine that was started so often.
-    fn command(&self) -> Command {
+    fn command(&self, state: &Path) -> Command {
         let fake = self.outside.path().join("boot_id");
         std::fs::write(&fake, format!("00000000-0000-4000-8000-{:012}\n", self.boots)).unwrap();
         let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
@@ -145,7 +156,7 @@ impl Lab {
             .arg(&fake)
             .arg(env!("CARGO_BIN_EXE_semel"))
             .args(["serve", "--json", "--quiet", "--listen", "127.0.0.1:0", "--state"])
-            .arg(self.home.state())
+            .arg(state)
             .stderr(Stdio::null());
         if let Some(hush) = &self.hush {
             hush.hear(&mut command);
@@ -154,7 +165,7 @@ impl Lab {
     }
 
     pub(super) fn start(&mut self) -> Result<(), String> {
-        let daemon = Daemon::begun(&mut self.command());
+        let daemon = Daemon::begun(&mut self.command(&self.home.state()));
         self.daemon = Some(daemon.map_err(|status| format!("the daemon does not start: {status}"))?);
         Ok(())
     }
@@ -200,22 +211,23 @@ impl Lab {
     /// Why this machine cannot.
     pub(super) fn point(&mut self) -> Result<Point, String> {
         self.tally.points += 1;
-        if self.dice.below(4) == 0 {
-            self.restart_calmly()?;
-        }
         let label = format!("point {}", self.tally.points);
         let volume = self.home.open(&format!("p{}", self.tally.points), "power");
         let mut clients: Vec<Vec<Chain>> = (0..4)
             .map(|client| work::chains(&mut self.dice, &volume.tree, client))
             .collect();
         self.sync();
+        if self.dice.below(4) == 0 {
+            self.restart_calmly()?;
+        }
+        let another = (self.dice.below(3) == 0).then(|| self.another());
         let after = self.dice.below(48) as usize;
         let jitter = Duration::from_micros(self.dice.below(3000));
         let lives_on = Duration::from_millis(self.dice.below(8));
         let (progress, working) = (Progress::default(), clients.len());
         let url = self.url().to_owned();
         let home = self.home.clone();
-        let mut opened = Vec::new();
+        let (mut opened, mut first) = (Vec::new(), None);
         let mut cut = Ok(());
         let job = format!("q{}", self.tally.points);
         std::thread::scope(|scope| {
@@ -228,6 +240,14 @@ impl Lab {
                 });
             }
             let opening = scope.spawn(|| opens(home, &job, progress));
+            let starting = another.map(|(state, mut command)| {
+                scope.spawn(move || {
+                    let daemon = Daemon::begun(&mut command).ok();
+                    let token = std::fs::read_to_string(state.join("operator.token")).ok();
+                    let heard = daemon.is_some() && !progress.dark.load(Ordering::SeqCst);
+                    (First { state, token: token.filter(|_| heard) }, daemon)
+                })
+            });
             let number = |of: &AtomicUsize| of.load(Ordering::SeqCst);
             while number(&progress.acknowledged) < after && number(&progress.ended) < working {
                 std::thread::sleep(Duration::from_micros(50));
@@ -242,6 +262,7 @@ impl Lab {
             std::thread::sleep(lives_on);
             self.daemon = None;
             opened = opening.join().unwrap();
+            first = starting.map(|starting| starting.join().unwrap().0);
         });
         cut?;
         self.tally.acknowledged += progress.acknowledged.load(Ordering::SeqCst) as u64;
@@ -255,6 +276,9 @@ impl Lab {
             self.cut_while_recovering()?;
         }
         self.start()?;
+        if let Some(first) = first {
+            self.starts_again(&label, &first);
+        }
         Ok(Point {
             label,
             volume,
@@ -262,6 +286,26 @@ impl Lab {
             opened,
             boot,
         })
+    }
+
+    /// Makes the command of a daemon that never ran before.
+    fn another(&self) -> (PathBuf, Command) {
+        let state = self.home.path().join(format!("another-{}", self.tally.points));
+        let command = self.command(&state);
+        (state, command)
+    }
+
+    /// Starts a daemon again whose first start met the cut: wherever that was, it starts, and as the one it was.
+    fn starts_again(&mut self, label: &str, first: &First) {
+        self.tally.first_starts += 1;
+        let again = Daemon::begun(&mut self.command(&first.state));
+        let token = std::fs::read_to_string(first.state.join("operator.token")).ok();
+        let fault = match (again, &first.token) {
+            (Err(status), _) => format!("after a cut at its first start it does not start: {status}"),
+            (Ok(_), Some(was)) if token.as_ref() != Some(was) => "it forgot its operator".to_owned(),
+            (Ok(_), _) => return,
+        };
+        self.tally.faults.push(format!("{label}: {fault}"));
     }
 
     /// Ends the daemon as an operator does, which leaves the journal in its one file; another begins a new log.
@@ -276,7 +320,7 @@ impl Lab {
     fn cut_while_recovering(&mut self) -> Result<(), String> {
         self.tally.while_recovering += 1;
         let mut child = self
-            .command()
+            .command(&self.home.state())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
