@@ -181,8 +181,12 @@ impl Lab {
         }
     }
 
-    /// Cuts the power of all filesystems, in an order of chance.
-    fn cut(&mut self) -> Result<(), String> {
+    /// Cuts the power of all filesystems, in an order of chance. What runs until then stands still first, or there would
+    /// be a moment in which it goes on with one of two filesystems; with a single one it may go on, and meets its end.
+    fn cut(&mut self, runs: u32) -> Result<(), String> {
+        if self.disks.len() > 1 || self.dice.below(2) == 0 {
+            crate::harness::signal(runs, libc::SIGSTOP);
+        }
         let first = self.dice.below(2) as usize;
         for n in 0..self.disks.len() {
             self.disks[(n + first) % self.disks.len()].cut()?;
@@ -258,7 +262,8 @@ impl Lab {
                 std::hint::spin_loop();
             }
             progress.dark.store(true, Ordering::SeqCst);
-            cut = self.cut();
+            let runs = self.daemon.as_ref().expect("a daemon runs").child.id();
+            cut = self.cut(runs);
             std::thread::sleep(lives_on);
             self.daemon = None;
             opened = opening.join().unwrap();
@@ -326,7 +331,7 @@ impl Lab {
             .spawn()
             .map_err(|e| e.to_string())?;
         std::thread::sleep(Duration::from_millis(self.dice.below(120)));
-        self.cut()?;
+        self.cut(child.id())?;
         drop(child.kill());
         drop(child.wait());
         self.back();
