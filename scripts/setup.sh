@@ -20,6 +20,7 @@ node     nodejs          optional
 npm      npm             optional
 openssl  openssl         optional
 mkfs.ext4 e2fsprogs      optional
+mkfs.xfs xfsprogs       optional
 strace   strace          optional
 ssh-keygen openssh-client optional
 '

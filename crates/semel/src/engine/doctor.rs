@@ -40,8 +40,8 @@ pub(crate) struct Finding {
 pub(crate) fn look(config: &Config) -> Result<Vec<Finding>, Refusal> {
     plain::private_directory(&config.state).map_err(host)?;
     let mut findings = vec![confinement(), landlock()];
-    let power = files::power_supported(&config.state)
-        .and_then(|()| Volumes::open(&config.state)?.power_supported());
+    let power =
+        files::power_supported(&config.state).and_then(|()| Volumes::open(&config.state)?.power_supported());
     findings.push(match power {
         Ok(()) => finding("durability", Grade::Ok, "power and process"),
         Err(error) => finding(

@@ -89,7 +89,11 @@ fn noticed(kind: Kind, layout: Layout, leaves_out: &'static [What]) -> Result<Op
     }
     assert!(hush.left_out() > 0, "some are left out");
     let points = lab.tally.points;
-    Ok(lab.tally.faults.first().map(|fault| format!("at {points}: {fault}")))
+    Ok(lab
+        .tally
+        .faults
+        .first()
+        .map(|fault| format!("at {points}: {fault}")))
 }
 
 fn a_missing_sync_is_noticed(kind: Kind) {

@@ -135,7 +135,11 @@ impl Disk {
         let known = Path::new("/sys/fs")
             .join(self.kind.name())
             .join(self.device.trim_start_matches("/dev/"));
-        assert!(wait_until(within, || !known.exists()), "{} stays", known.display());
+        assert!(
+            wait_until(within, || !known.exists()),
+            "{} stays",
+            known.display()
+        );
     }
 
     /// Does what a machine does before it mounts at its start.

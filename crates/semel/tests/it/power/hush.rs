@@ -240,8 +240,7 @@ impl Hush {
         let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the request fills the structure, which outlives the call.
         #[expect(unsafe_code, reason = "std has no ioctl")]
-        let got =
-            unsafe { libc::ioctl(asks.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) };
+        let got = unsafe { libc::ioctl(asks.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) };
         // Whoever asked may have been killed meanwhile.
         if got != 0 {
             return;
@@ -259,7 +258,11 @@ impl Hush {
         // SAFETY: the request reads the structure, which outlives the call.
         #[expect(unsafe_code, reason = "std has no ioctl")]
         unsafe {
-            libc::ioctl(asks.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer);
+            libc::ioctl(
+                asks.as_raw_fd(),
+                libc::SECCOMP_IOCTL_NOTIF_SEND,
+                &raw const answer,
+            );
         }
     }
     /// Keeps what is about to be done; says whether it is left out.

@@ -209,10 +209,10 @@ impl Lab {
         }
     }
 
-    /// Lets clients work, and cuts the power at a point of chance.
+    /// Lets clients work, cuts the power at a moment of chance, and brings everything back.
     ///
     /// # Errors
-    /// Why this machine cannot.
+    /// Why this machine cannot, or why the daemon does not start.
     pub(super) fn point(&mut self) -> Result<Point, String> {
         self.tally.points += 1;
         let label = format!("point {}", self.tally.points);
@@ -224,53 +224,7 @@ impl Lab {
         if self.dice.below(4) == 0 {
             self.restart_calmly()?;
         }
-        let another = (self.dice.below(3) == 0).then(|| self.another());
-        let after = self.dice.below(48) as usize;
-        let jitter = Duration::from_micros(self.dice.below(3000));
-        let lives_on = Duration::from_millis(self.dice.below(8));
-        let (progress, working) = (Progress::default(), clients.len());
-        let url = self.url().to_owned();
-        let home = self.home.clone();
-        let (mut opened, mut first) = (Vec::new(), None);
-        let mut cut = Ok(());
-        let job = format!("q{}", self.tally.points);
-        std::thread::scope(|scope| {
-            let (home, volume) = (&home, &volume);
-            let (progress, url) = (&progress, &url);
-            for chains in &mut clients {
-                scope.spawn(move || {
-                    work::run(home, url, volume, chains, progress);
-                    progress.ended.fetch_add(1, Ordering::SeqCst);
-                });
-            }
-            let opening = scope.spawn(|| opens(home, &job, progress));
-            let starting = another.map(|(state, mut command)| {
-                scope.spawn(move || {
-                    let daemon = Daemon::begun(&mut command).ok();
-                    let token = std::fs::read_to_string(state.join("operator.token")).ok();
-                    let heard = daemon.is_some() && !progress.dark.load(Ordering::SeqCst);
-                    (First { state, token: token.filter(|_| heard) }, daemon)
-                })
-            });
-            let number = |of: &AtomicUsize| of.load(Ordering::SeqCst);
-            while number(&progress.acknowledged) < after && number(&progress.ended) < working {
-                std::thread::sleep(Duration::from_micros(50));
-            }
-            // A sleep would be too coarse for what happens between two calls.
-            let since = Instant::now();
-            while since.elapsed() < jitter {
-                std::hint::spin_loop();
-            }
-            progress.dark.store(true, Ordering::SeqCst);
-            let runs = self.daemon.as_ref().expect("a daemon runs").child.id();
-            cut = self.cut(runs);
-            std::thread::sleep(lives_on);
-            self.daemon = None;
-            opened = opening.join().unwrap();
-            first = starting.map(|starting| starting.join().unwrap().0);
-        });
-        cut?;
-        self.tally.acknowledged += progress.acknowledged.load(Ordering::SeqCst) as u64;
+        let (opened, first) = self.worked(&volume, &mut clients)?;
         let boot = match self.dice.below(2) {
             0 => Boot::Same,
             _ => Boot::Other,
@@ -291,6 +245,51 @@ impl Lab {
             opened,
             boot,
         })
+    }
+
+    /// Lets clients work until the power goes; gives the volumes that were opened meanwhile, and who else started.
+    fn worked(
+        &mut self,
+        volume: &Volume,
+        clients: &mut Vec<Vec<Chain>>,
+    ) -> Result<(Vec<Volume>, Option<First>), String> {
+        let another = (self.dice.below(3) == 0).then(|| self.another());
+        let after = self.dice.below(48) as usize;
+        let jitter = Duration::from_micros(self.dice.below(3000));
+        let lives_on = Duration::from_millis(self.dice.below(8));
+        let (progress, working) = (&Progress::default(), clients.len());
+        let (home, url) = (self.home.clone(), self.url().to_owned());
+        let job = format!("q{}", self.tally.points);
+        let met = std::thread::scope(|scope| {
+            let (home, url) = (&home, &url);
+            for chains in clients {
+                scope.spawn(move || {
+                    work::run(home, url, volume, chains, progress);
+                    progress.ended.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+            let opening = scope.spawn(|| opens(home, &job, progress));
+            let starting = another.map(|another| scope.spawn(|| starts(another, progress)));
+            let number = |of: &AtomicUsize| of.load(Ordering::SeqCst);
+            while number(&progress.acknowledged) < after && number(&progress.ended) < working {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            // A sleep would be too coarse for what happens between two calls.
+            let since = Instant::now();
+            while since.elapsed() < jitter {
+                std::hint::spin_loop();
+            }
+            progress.dark.store(true, Ordering::SeqCst);
+            let runs = self.daemon.as_ref().expect("a daemon runs").child.id();
+            let cut = self.cut(runs);
+            std::thread::sleep(lives_on);
+            // Whoever waits for an answer waits no longer.
+            self.daemon = None;
+            let first = starting.map(|starting| starting.join().unwrap().0);
+            cut.map(|()| (opening.join().unwrap(), first))
+        });
+        self.tally.acknowledged += progress.acknowledged.load(Ordering::SeqCst) as u64;
+        met
     }
 
     /// Makes the command of a daemon that never ran before.
@@ -317,7 +316,9 @@ impl Lab {
     fn restart_calmly(&mut self) -> Result<(), String> {
         if let Some(mut daemon) = self.daemon.take() {
             daemon.terminate();
-            daemon.ended(Duration::from_secs(30)).ok_or("the daemon does not end")?;
+            daemon
+                .ended(Duration::from_secs(30))
+                .ok_or("the daemon does not end")?;
         }
         self.start()
     }
@@ -337,6 +338,15 @@ impl Lab {
         self.back();
         Ok(())
     }
+}
+
+/// Starts a daemon for the first time.
+fn starts((state, mut command): (PathBuf, Command), progress: &Progress) -> (First, Option<Daemon>) {
+    let daemon = Daemon::begun(&mut command).ok();
+    let token = std::fs::read_to_string(state.join("operator.token")).ok();
+    let heard = daemon.is_some() && !progress.dark.load(Ordering::SeqCst);
+    let token = token.filter(|_| heard);
+    (First { state, token }, daemon)
 }
 
 /// Opens volumes until that fails.

@@ -45,7 +45,13 @@ impl Lab {
         let reply = call();
         assert_eq!(reply.status, 200, "{label}: {}", reply.body);
         let faults = faults(&self.hush.heard());
-        (reply, faults.into_iter().map(|fault| format!("{label}: {fault}")).collect())
+        (
+            reply,
+            faults
+                .into_iter()
+                .map(|fault| format!("{label}: {fault}"))
+                .collect(),
+        )
     }
 
     fn case(&self, n: usize, case: &'static Case) -> Vec<String> {

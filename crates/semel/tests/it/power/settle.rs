@@ -190,7 +190,10 @@ impl Lab {
             _ => false,
         };
         if !right {
-            return Err(format!("happened: {}, but its receipt is {receipt}", stands.happened));
+            return Err(format!(
+                "happened: {}, but its receipt is {receipt}",
+                stands.happened
+            ));
         }
         if generation == Generation::Ended {
             return Ok(());
@@ -226,7 +229,9 @@ impl Lab {
             let dirty = mine.next().map(|one| one["dirty"].clone());
             let wanted = match (&dirty, stat.status) {
                 (Some(Value::Null), 200) => true,
-                (Some(reason), _) => *reason == json!("boot_changed") || *reason == json!("journal_rolled_back"),
+                (Some(reason), _) => {
+                    *reason == json!("boot_changed") || *reason == json!("journal_rolled_back")
+                }
                 (None, _) => false,
             };
             if !wanted || picture(&volume.tree).is_empty() {
@@ -268,9 +273,18 @@ fn differs(how: &str, there: &Picture, wanted: &Picture) -> String {
     all.sort();
     all.dedup();
     let of = |all: &Picture, path| all.get(path).map(|entry| cut(&format!("{entry:?}")));
-    let other = all.into_iter().filter(|path| there.get(*path) != wanted.get(*path));
+    let other = all
+        .into_iter()
+        .filter(|path| there.get(*path) != wanted.get(*path));
     let said: Vec<String> = other
-        .map(|path| format!("{}: {:?} for {:?}", path.display(), of(there, path), of(wanted, path)))
+        .map(|path| {
+            format!(
+                "{}: {:?} for {:?}",
+                path.display(),
+                of(there, path),
+                of(wanted, path)
+            )
+        })
         .collect();
     format!("{how}: {said:?}")
 }

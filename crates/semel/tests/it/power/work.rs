@@ -157,7 +157,8 @@ fn of_case(dir: &str, case: &'static Case, undone: bool) -> Chain {
         let stays = ["new", "new/deep"].iter().map(Path::new);
         after.extend(stays.filter_map(|path| Some((path.to_owned(), done.get(path)?.clone()))));
         // An empty directory is made anew, as any that is made.
-        if let (None, Some(Entry::Directory { mode })) = (done.get(Path::new("d")), after.get_mut(Path::new("d")))
+        if let (None, Some(Entry::Directory { mode })) =
+            (done.get(Path::new("d")), after.get_mut(Path::new("d")))
             && case.kept.is_empty()
             && case.tool == "delete_directory"
         {
@@ -192,10 +193,15 @@ fn rewritten(dir: &str, dice: &mut Dice) -> Chain {
 fn lived_in(dir: &str) -> Chain {
     let mut script = Script::new(dir, |_| {});
     let (a, f, g) = (script.at("a"), script.at("a/b/f"), script.at("a/b/g"));
-    script.step("create_directory", json!({"path": script.at("a/b")}), &[], |dir| {
-        make(&dir.join("a"), 0o755);
-        make(&dir.join("a/b"), 0o755);
-    });
+    script.step(
+        "create_directory",
+        json!({"path": script.at("a/b")}),
+        &[],
+        |dir| {
+            make(&dir.join("a"), 0o755);
+            make(&dir.join("a/b"), 0o755);
+        },
+    );
     script.step(
         "write_file",
         json!({"path": f, "content": "one\ntwo\n"}),
@@ -211,14 +217,9 @@ fn lived_in(dir: &str) -> Chain {
     script.step("set_mode", json!({"path": f, "mode": "0700"}), &[], |dir| {
         chmod(&dir.join("a/b/f"), 0o700);
     });
-    script.step(
-        "move_file",
-        json!({"source": f, "destination": g}),
-        &[],
-        |dir| {
-            std::fs::rename(dir.join("a/b/f"), dir.join("a/b/g")).unwrap();
-        },
-    );
+    script.step("move_file", json!({"source": f, "destination": g}), &[], |dir| {
+        std::fs::rename(dir.join("a/b/f"), dir.join("a/b/g")).unwrap();
+    });
     let to = script.at("c");
     script.step("move_file", json!({"source": a, "destination": to}), &[], |dir| {
         std::fs::rename(dir.join("a"), dir.join("c")).unwrap();
