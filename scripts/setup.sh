@@ -21,6 +21,7 @@ npm      npm             optional
 openssl  openssl         optional
 mkfs.ext4 e2fsprogs      optional
 mkfs.xfs xfsprogs       optional
+mkfs.btrfs btrfs-progs  optional
 strace   strace          optional
 ssh-keygen openssh-client optional
 '

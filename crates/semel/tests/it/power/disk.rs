@@ -2,6 +2,8 @@
 //!
 //! The cut is the kernel's own: from one moment on nothing more of the filesystem reaches its device, and what only the
 //! page cache knows is gone with the unmounting. What the device was told stays, in the order in which it was told.
+//! btrfs has no such cut. Its device is a file on a filesystem that can clone one in a moment: the clone is what the
+//! machine finds when it starts.
 
 use crate::harness::wait_until;
 use std::os::fd::AsRawFd as _;
@@ -14,6 +16,7 @@ use std::time::Duration;
 pub(super) enum Kind {
     Ext4,
     Xfs,
+    Btrfs,
 }
 
 impl Kind {
@@ -21,6 +24,7 @@ impl Kind {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
         }
     }
 
@@ -29,6 +33,7 @@ impl Kind {
         match self {
             Self::Ext4 => "data=ordered,commit=300",
             Self::Xfs => "defaults",
+            Self::Btrfs => "commit=300",
         }
     }
 }
@@ -36,8 +41,13 @@ impl Kind {
 pub(super) struct Disk {
     kind: Kind,
     device: String,
+    image: PathBuf,
     at: PathBuf,
+    /// Where the kernel shows it while it knows it.
+    known: PathBuf,
     mounted: bool,
+    /// What the image lies on, where that has to be able to clone it.
+    below: Option<Box<Disk>>,
 }
 
 fn ran(program: &str, args: &[&str]) -> Result<String, String> {
@@ -59,24 +69,60 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path of the test is text")
 }
 
+/// Makes one file what another is in this moment.
+fn clones(from: &Path, to: &Path) -> Result<(), String> {
+    /// `_IOW(0x94, 9, int)`.
+    const FICLONE: u64 = 0x4004_9409;
+    let from = std::fs::File::open(from).map_err(|e| e.to_string())?;
+    let to = std::fs::OpenOptions::new()
+        .write(true)
+        .open(to)
+        .map_err(|e| e.to_string())?;
+    // SAFETY: a plain system call on descriptors.
+    #[expect(unsafe_code, reason = "std has no ioctl")]
+    let answer = unsafe { libc::ioctl(to.as_raw_fd(), FICLONE as _, from.as_raw_fd()) };
+    match answer {
+        0 => Ok(()),
+        _ => Err(format!("FICLONE: {}", std::io::Error::last_os_error())),
+    }
+}
+
 impl Disk {
     /// Makes an image and mounts it.
     ///
     /// # Errors
     /// Why this machine cannot.
     pub(super) fn new(kind: Kind, image: &Path, at: &Path) -> Result<Self, String> {
-        let file = std::fs::File::create(image).map_err(|e| e.to_string())?;
+        let mut image = image.to_owned();
+        let mut below = None;
+        if kind == Kind::Btrfs {
+            let place = image.with_extension("below");
+            std::fs::create_dir(&place).map_err(|e| e.to_string())?;
+            below = Some(Box::new(Self::new(Kind::Xfs, &image, &place)?));
+            image = place.join("image");
+        }
+        let file = std::fs::File::create(&image).map_err(|e| e.to_string())?;
         file.set_len(512 << 20).map_err(|e| e.to_string())?;
-        let image = text(image);
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid").map_err(|e| e.to_string())?;
+        let (text, id) = (text(&image), id.trim());
         match kind {
-            Kind::Ext4 => ran("mkfs.ext4", &["-q", "-F", "-N", "65536", image])?,
-            Kind::Xfs => ran("mkfs.xfs", &["-q", "-f", image])?,
+            Kind::Ext4 => ran("mkfs.ext4", &["-q", "-F", "-N", "65536", text])?,
+            Kind::Xfs => ran("mkfs.xfs", &["-q", "-f", text])?,
+            Kind::Btrfs => ran("mkfs.btrfs", &["-q", "-f", "-U", id, text])?,
+        };
+        let device = ran("losetup", &["--find", "--show", text])?;
+        let known = match kind {
+            Kind::Ext4 | Kind::Xfs => device.trim_start_matches("/dev/"),
+            Kind::Btrfs => id,
         };
         let mut disk = Self {
             kind,
-            device: ran("losetup", &["--find", "--show", image])?,
+            known: Path::new("/sys/fs").join(kind.name()).join(known),
+            device,
+            image,
             at: at.to_owned(),
             mounted: false,
+            below,
         };
         disk.mount()?;
         Ok(disk)
@@ -107,6 +153,9 @@ impl Disk {
         const SHUTDOWN: u64 = 0x8004_587d;
         /// Without writing the log first.
         const NOLOGFLUSH: u32 = 2;
+        if self.kind == Kind::Btrfs {
+            return self.cloned();
+        }
         let root = std::fs::File::open(&self.at).map_err(|e| e.to_string())?;
         let how = NOLOGFLUSH;
         // SAFETY: the request reads a 32-bit word, which outlives the call.
@@ -116,6 +165,13 @@ impl Disk {
             0 => Ok(()),
             _ => Err(format!("FS_IOC_SHUTDOWN: {}", std::io::Error::last_os_error())),
         }
+    }
+
+    /// Keeps the device as it is in this moment.
+    fn cloned(&self) -> Result<(), String> {
+        let clone = self.image.with_extension("clone");
+        std::fs::File::create(&clone).map_err(|e| e.to_string())?;
+        clones(&self.image, &clone)
     }
 
     /// Unmounts it, and waits until the kernel has forgotten it: whoever mounts it again reads the device.
@@ -132,14 +188,16 @@ impl Disk {
         });
         assert!(gone, "{told}");
         self.mounted = false;
-        let known = Path::new("/sys/fs")
-            .join(self.kind.name())
-            .join(self.device.trim_start_matches("/dev/"));
+        let known = &self.known;
         assert!(
             wait_until(within, || !known.exists()),
             "{} stays",
             known.display()
         );
+        if self.kind == Kind::Btrfs {
+            // The device keeps its number, from which btrfs makes the identity that it shows.
+            clones(&self.image.with_extension("clone"), &self.image).unwrap();
+        }
     }
 
     /// Does what a machine does before it mounts at its start.
@@ -163,5 +221,7 @@ impl Drop for Disk {
             drop(ran("umount", &["--lazy", text(&self.at)]));
         }
         drop(ran("losetup", &["--detach", &self.device]));
+        // Unmounted only now, since the device lies on it.
+        self.below = None;
     }
 }

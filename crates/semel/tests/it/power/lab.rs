@@ -41,6 +41,20 @@ pub(super) struct Tally {
     pub(super) faults: Vec<String>,
 }
 
+impl Tally {
+    pub(super) fn add(&mut self, more: &Self) {
+        self.points += more.points;
+        self.acknowledged += more.acknowledged;
+        self.whole += more.whole;
+        self.none += more.none;
+        self.unknown += more.unknown;
+        self.went_on += more.went_on;
+        self.while_recovering += more.while_recovering;
+        self.first_starts += more.first_starts;
+        self.faults.extend_from_slice(&more.faults);
+    }
+}
+
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
@@ -137,6 +151,12 @@ impl Lab {
             tally: Tally::default(),
             hush,
         };
+        // Tried at once: what this kernel cannot is told before anything is held against us.
+        lab.sync();
+        for disk in &lab.disks {
+            disk.cut()?;
+        }
+        lab.back();
         lab.start()?;
         lab.sync();
         Ok(lab)
@@ -157,16 +177,24 @@ impl Lab {
             .arg(env!("CARGO_BIN_EXE_semel"))
             .args(["serve", "--json", "--quiet", "--listen", "127.0.0.1:0", "--state"])
             .arg(state)
-            .stderr(Stdio::null());
+            .stderr(std::fs::File::create(self.told()).unwrap());
         if let Some(hush) = &self.hush {
             hush.hear(&mut command);
         }
         command
     }
 
+    /// Where a daemon tells why it does not start.
+    fn told(&self) -> PathBuf {
+        self.outside.path().join("told")
+    }
+
     pub(super) fn start(&mut self) -> Result<(), String> {
         let daemon = Daemon::begun(&mut self.command(&self.home.state()));
-        self.daemon = Some(daemon.map_err(|status| format!("the daemon does not start: {status}"))?);
+        self.daemon = Some(daemon.map_err(|status| {
+            let told = std::fs::read_to_string(self.told()).unwrap_or_default();
+            format!("the daemon does not start: {status}: {told}")
+        })?);
         Ok(())
     }
 
