@@ -251,6 +251,15 @@ impl Volumes {
         })
     }
 
+    /// Refuses where the filesystem of the volumes, which may be another than that of the state root, cannot keep what
+    /// durability `power` promises.
+    ///
+    /// # Errors
+    /// As [`files::power_supported`].
+    pub fn power_supported(&self) -> Result<()> {
+        files::power_supported_at(&self.dir)
+    }
+
     /// Opens, or makes, the place of the volumes under a state root.
     ///
     /// # Errors
