@@ -59,25 +59,26 @@ pub(crate) fn serve(heartbeat: PathBuf) -> Result<(), Refusal> {
 }
 
 fn answer(request: &Request<Incoming>, file: &Path) -> Response<Full<Bytes>> {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed\n".to_owned());
-        response
-            .headers_mut()
-            .insert("allow", hyper::header::HeaderValue::from_static("GET, HEAD"));
-        return response;
-    }
-    let seen = heartbeat(file);
-    match request.uri().path() {
-        "/livez" => said(seen, moves),
-        "/readyz" => said(seen, |beat| beat.phase == Phase::Ready && moves(beat)),
-        "/startupz" => said(seen, |beat| beat.phase != Phase::Starting),
-        "/metrics" => {
+    let reply: fn(Result<Heartbeat, Refusal>) -> Response<Full<Bytes>> = match request.uri().path() {
+        "/livez" => |seen| said(seen, moves),
+        "/readyz" => |seen| said(seen, |beat| beat.phase == Phase::Ready && moves(beat)),
+        "/startupz" => |seen| said(seen, |beat| beat.phase != Phase::Starting),
+        "/metrics" => |seen| {
             let mut response = text(StatusCode::OK, metrics(seen.ok().as_ref()));
             response.headers_mut().insert("content-type", METRICS);
             response
-        }
-        _ => text(StatusCode::NOT_FOUND, "not_found\n".to_owned()),
+        },
+        // Before the method: what is not here is not here for anybody.
+        _ => return text(StatusCode::NOT_FOUND, "not_found\n".to_owned()),
+    };
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return reply(heartbeat(file));
     }
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed\n".to_owned());
+    response
+        .headers_mut()
+        .insert("allow", hyper::header::HeaderValue::from_static("GET, HEAD"));
+    response
 }
 
 const METRICS: hyper::header::HeaderValue =

@@ -6,6 +6,7 @@ use super::reader::{too_large, trim_end};
 use super::{Anchor, End, Hunk, Line, Side};
 use crate::code::{Code, Refusal};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// The most lines that are looked at in all to place the hunks of one file by their context.
 pub const MOST_COMPARED: usize = 200_000_000;
@@ -73,7 +74,7 @@ fn as_stated(hunks: &[Hunk], lines: &[&[u8]]) -> Option<Vec<Place>> {
             }
             end += 1;
         }
-        let whole = hunk.anchor == Anchor::Anywhere || end == lines.len();
+        let whole = Bound::of(hunk).holds(at..end, lines.len());
         // Added lines alone have nothing but their number, and that is not enough.
         let context = end > at || lines.is_empty();
         if !whole || !context {
@@ -90,6 +91,46 @@ fn as_stated(hunks: &[Hunk], lines: &[&[u8]]) -> Option<Vec<Place>> {
 
 fn old(hunk: &Hunk) -> impl Iterator<Item = &Line> {
     hunk.lines.iter().filter(|line| line.side != Side::Add)
+}
+
+/// Says to which end of a file a hunk is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bound {
+    Nowhere,
+    Start,
+    End,
+}
+
+impl Bound {
+    /// Reads it off a hunk: one that says so is bound to the end, and so is one of a unified diff that adds lines and keeps
+    /// none after them; one that keeps none before them is bound to the start.
+    ///
+    /// A diff keeps lines on both sides of what it adds unless the file ends there. Without this, a patch that only adds
+    /// fits again once it is applied, and would have its effect twice under another key.
+    ///
+    /// # Source
+    /// `match_beginning` and `match_end` of `git apply`, which binds hunks that remove lines, too: those fit no second time.
+    fn of(hunk: &Hunk) -> Self {
+        if hunk.anchor == Anchor::EndOfFile {
+            return Self::End;
+        }
+        let adds_alone = hunk.stated.is_some() && hunk.lines.iter().all(|line| line.side != Side::Remove);
+        let kept = |line: Option<&Line>| line.is_some_and(|line| line.side == Side::Keep);
+        match (kept(hunk.lines.first()), kept(hunk.lines.last())) {
+            (true, false) if adds_alone => Self::End,
+            (false, true) if adds_alone => Self::Start,
+            _ => Self::Nowhere,
+        }
+    }
+
+    /// Says whether lines that lie there, in a file of so many, hold to it.
+    fn holds(self, at: Range<usize>, lines: usize) -> bool {
+        match self {
+            Self::Nowhere => true,
+            Self::Start => at.start == 0,
+            Self::End => at.end == lines,
+        }
+    }
 }
 
 /// Is what makes two lines equal on a level of looseness: bytes, and whether they end.
@@ -146,11 +187,14 @@ impl<'a> Search<'a> {
                 _ => return Err(ambiguous(&found)),
             }
         }
-        let why = match hunk.anchor {
-            Anchor::Anywhere => {
+        let why = match Bound::of(hunk) {
+            Bound::Nowhere => {
                 "the lines that the hunk keeps or removes are not in the file as they stand there"
             }
-            Anchor::EndOfFile => "the file does not end with the lines that the hunk keeps or removes",
+            Bound::Start => {
+                "the file does not begin with the lines that the hunk keeps, and it adds lines above them"
+            }
+            Bound::End => "the file does not end with the lines that the hunk keeps or removes",
         };
         Err(refused("no_match", why))
     }
@@ -218,7 +262,8 @@ impl<'a> Search<'a> {
         let Some(needle) = old(hunk).map(number).collect::<Option<Vec<u32>>>() else {
             return Ok(Vec::new());
         };
-        let fits = |at: &usize| hunk.anchor == Anchor::Anywhere || at + needle.len() == lines.len();
+        let bound = Bound::of(hunk);
+        let fits = |at: &usize| bound.holds(*at..at + needle.len(), lines.len());
         let found = Places::of(&needle, &level.file).filter(fits).collect();
         self.spend()?;
         Ok(found)

@@ -33,8 +33,8 @@ use std::path::{Path, PathBuf};
 /// Fetches what the lock names into caches of this generation; the tree stays as it is.
 ///
 /// # Errors
-/// `tree_not_empty` where an environment or build residue came with the tree, `install_failed` with the last
-/// lines of the installer, `timed_out` past the deadline, `bad_config` for an argument that is no selection,
+/// `tree_not_empty` where an environment or build residue came with the tree, `lock_incomplete` where a lock that pip reads
+/// does not close over what its packages need, `install_failed` with the last lines of the installer, `timed_out` past the deadline, `bad_config` for an argument that is no selection,
 /// `sandbox_unavailable` where the sandbox is required and cannot be had.
 pub fn fetch(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
     check_empty(plan)?;
@@ -44,7 +44,11 @@ pub fn fetch(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
         Installer::Npm => npm::fetch(plan)?,
         Installer::Cargo => cargo::fetch(plan)?,
     };
-    run_steps(plan, steps, cancel)
+    let outcome = run_steps(plan, steps, cancel);
+    match plan.tools.installer() {
+        Installer::Pip => outcome.map_err(pip::closes),
+        Installer::Uv | Installer::Npm | Installer::Cargo => outcome,
+    }
 }
 
 /// Installs from what was fetched, without a network.

@@ -1,11 +1,12 @@
 //! pip: requirements files with hashes into `.venv`.
 //!
-//! Wheels alone, each named with its hash; nothing is resolved and nothing is built. The environment holds no pip
-//! of its own: the toolchain's pip installs into it from outside.
+//! Wheels alone, each named with its hash; nothing is built, and nothing that the file does not name is taken: pip
+//! follows what the wheels say they need, and refuses a file that leaves any of it out. The environment holds no pip of
+//! its own: the toolchain's pip installs into it from outside.
 
 use super::plan::{Plan, Step, run_step, selections};
 use super::toolchain::Tools;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plain::digest_file;
 use crate::process::Cancel;
 use crate::sandbox::Network;
@@ -19,13 +20,34 @@ use std::path::PathBuf;
 
 pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
     let download = base(plan, Network::Host)?
-        .args(["-I", "-m", "pip", "download", "--require-hashes", "--no-deps"])
+        .args(["-I", "-m", "pip", "download", "--require-hashes"])
         .args(["--only-binary", ":all:", "--cache-dir"])
         .args([plan.place().join("cache")])
         .args(["--dest"])
         .args([wheels(plan)])
         .args(requirements(plan));
     Ok(vec![download])
+}
+
+/// Names the refusal of a requirements file that does not close over what its wheels need: the file's fault, whatever the
+/// generation.
+///
+/// # Source
+/// `HashUnpinned` of pip's `exceptions.py`: with `--require-hashes`, a distribution that no line of the file pins.
+pub(super) fn closes(error: Error) -> Error {
+    const UNPINNED: &str = "all requirements must have their versions pinned";
+    match error {
+        Error::Refused(refusal)
+            if refusal.code == Code::InstallFailed
+                && refusal.names.iter().any(|line| line.contains(UNPINNED)) =>
+        {
+            let why = "the requirements leave out what their packages need, or a version of it";
+            Refusal::new(Code::LockIncomplete, why)
+                .names(refusal.names)
+                .into()
+        }
+        other => other,
+    }
 }
 
 pub(super) fn install(plan: &Plan) -> Result<Vec<Step>> {
@@ -37,13 +59,7 @@ pub(super) fn install(plan: &Plan) -> Result<Vec<Step>> {
     let fill = base(plan, Network::Loopback)?
         .args(["-I", "-m", "pip", "--python"])
         .args([environment.join("bin/python")])
-        .args([
-            "install",
-            "--require-hashes",
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-        ])
+        .args(["install", "--require-hashes", "--only-binary", ":all:"])
         .args(["--no-index", "--no-cache-dir", "--no-compile", "--find-links"])
         .args([wheels(plan)])
         .args(requirements(plan))

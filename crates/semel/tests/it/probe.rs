@@ -155,7 +155,11 @@ fn the_probe_process_answers_and_holds_nothing() {
             assert_eq!(plain(&daemon.probe_url, method, path).0, 405, "{method} {path}");
         }
     }
-    assert_eq!(plain(&daemon.probe_url, "GET", "/v1/tools/write_file").0, 404);
+    for method in ["GET", "HEAD", "POST", "DELETE"] {
+        for path in ["/v1/tools/write_file", "/internal/replay-last", "/mcp", "/"] {
+            assert_eq!(plain(&daemon.probe_url, method, path).0, 404, "{method} {path}");
+        }
+    }
     let metrics = plain(&daemon.probe_url, "GET", "/metrics").1;
     assert!(
         metrics.contains("semel_up 1") && metrics.contains("# TYPE semel_executed_total counter"),

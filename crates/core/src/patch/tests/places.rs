@@ -207,3 +207,27 @@ fn the_end_of_a_file_is_what_the_diff_says() {
         (b"a\nb\n".to_vec(), How::TrailingSpace)
     );
 }
+
+#[test]
+fn what_a_diff_adds_at_an_end_of_a_file_fits_once() {
+    let diff = |hunk: &str| format!("--- a/f\n+++ b/f\n{hunk}");
+    for (hunk, before, after) in [
+        ("@@ -1 +1,2 @@\n log\n+entry\n", "log\n", "log\nentry\n"),
+        ("@@ -1 +1,2 @@\n+entry\n log\n", "log\n", "entry\nlog\n"),
+        ("@@ -9,2 +9,3 @@\n a\n b\n+c\n", "x\na\nb\n", "x\na\nb\nc\n"),
+    ] {
+        let text = |applied: crate::patch::Applied| String::from_utf8(applied.content).unwrap();
+        assert_eq!(text(patched(&diff(hunk), before).unwrap()), after, "{hunk}");
+        let again = patched(&diff(hunk), after).unwrap_err();
+        assert_eq!(
+            reason(&again),
+            (Code::PreconditionFailed, "no_match"),
+            "{hunk}: {again:?}"
+        );
+    }
+    // Lines that are removed or replaced fit no second time wherever they lie.
+    for hunk in ["@@ -1,2 +1,2 @@\n a\n-b\n+x\n", "@@ -2,2 +2,2 @@\n-b\n+x\n c\n"] {
+        assert!(patched(&diff(hunk), "0\na\nb\nc\n1\n").is_ok(), "{hunk}");
+        assert!(patched(&diff(hunk), "0\na\nx\nc\n1\n").is_err(), "{hunk}");
+    }
+}

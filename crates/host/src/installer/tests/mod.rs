@@ -208,13 +208,14 @@ pub(super) fn prepare(program: &Path, args: &[&str], cwd: &Path, env: &[(&str, &
     ended.stdout
 }
 
-/// Makes a wheel of text files, RECORD included; returns its SHA-256.
+/// Makes a wheel of text files, RECORD included; returns its SHA-256. The file `METADATA` is what its metadata says more.
 pub(super) fn wheel(python: &Path, dir: &Path, name: &str, version: &str, files: &[(&str, &str)]) -> String {
     const MAKE: &str = r#"
 import base64, hashlib, json, sys, zipfile
 out, name, version, files = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
 info = f"{name}-{version}.dist-info"
-files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+about = files.pop("METADATA", "")
+files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{about}"
 files[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 rows = []
 path = f"{out}/{name}-{version}-py3-none-any.whl"

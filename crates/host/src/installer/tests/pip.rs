@@ -66,6 +66,27 @@ fn a_wrong_or_missing_hash_is_not_installed() {
     }
 }
 
+/// Every line of the file is whole, and the one that is gone is what another package needs.
+#[test]
+fn a_file_that_leaves_out_what_a_package_needs_is_refused() {
+    let site = site();
+    let Some(plan) = project(&site) else {
+        return;
+    };
+    let python = plan.tools.python().unwrap().path.clone();
+    let needs = [("METADATA", "Requires-Dist: leaf\n"), ("top.py", "import leaf\n")];
+    let top = wheel(&python, &site.stock, "top", "1.0", &needs);
+    let leaf = std::fs::read_to_string(site.tree.join("requirements.txt")).unwrap();
+    let pin = format!("top==1.0 --hash=sha256:{top}\n");
+    site.write("requirements.txt", &pin);
+    let refusal = refused(fetch(&plan, &never()));
+    assert_eq!(refusal.code, Code::LockIncomplete, "{refusal:#?}");
+    assert!(refusal.names.join(" ").contains("leaf"), "{refusal:#?}");
+    site.write("requirements.txt", format!("{pin}{leaf}"));
+    fetch(&plan, &never()).unwrap();
+    install(&plan, &never()).unwrap();
+}
+
 #[test]
 fn an_environment_that_came_with_the_tree_is_refused() {
     let site = site();

@@ -146,7 +146,7 @@ impl World<'_> {
              which falls back to POST {} /internal/replay-last",
             naive,
             format!(
-                "delete 200 first, ready 200, fallback 405 on the probe listener and 404 on the app listener, {INTACT}"
+                "delete 200 first, ready 200, fallback 404 on the probe listener and 404 on the app listener, {INTACT}"
             ),
             guarded,
         )

@@ -147,6 +147,24 @@ fn b05_a_patch_that_is_applied_already_is_neither_applied_nor_undone() {
 }
 
 #[test]
+fn b05_a_patch_that_appends_is_applied_once_under_whatever_key() {
+    let home = Home::new();
+    let daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    let place = volume.tree.join("h");
+    std::fs::write(&place, "log\n").unwrap();
+    let mut conn = daemon.conn();
+    let patch =
+        "diff --git a/h b/h\nindex 6bfe6b1..b75f417 100644\n--- a/h\n+++ b/h\n@@ -1 +1,2 @@\n log\n+entry\n";
+    let seen = ["k1", "k2", "k1"].map(|key| {
+        let reply = conn.call(&volume, "apply_patch", key, &json!({"patch": patch}));
+        assert_eq!(std::fs::read(&place).unwrap(), b"log\nentry\n");
+        (reply.status, reply.body["replayed"] == json!(true))
+    });
+    assert_eq!(seen, [(200, false), (412, false), (200, true)]);
+}
+
+#[test]
 fn b06_siblings_links_and_hard_links_lead_nowhere() {
     let home = Home::new();
     let daemon = home.serve(&[]);
