@@ -289,7 +289,7 @@ fn note(n: u8) -> Note {
 }
 
 /// How many kinds of records there are.
-pub(crate) const KINDS: u8 = 22;
+pub(crate) const KINDS: u8 = 24;
 
 /// Makes a record of each kind.
 pub(crate) fn record(kind: u8, n: u8) -> Record {
@@ -439,6 +439,15 @@ fn later_record(kind: u8, n: u8) -> Record {
         },
         20 => Record::ApprovalAsked(Box::new(question(n))),
         21 => decided(n),
+        22 => Record::PreImagesEvicted {
+            generation: generation(n),
+            executions: vec![execution(n), execution(n.wrapping_add(1))],
+            at,
+        },
+        23 => Record::ReceiptsExpired {
+            generation: generation(n),
+            at,
+        },
         _ => Record::WorktreeRestored(Restoration {
             job: None,
             tree: "7".to_owned(),

@@ -115,6 +115,16 @@ impl Line {
             Record::TokenIssued(new) => self.issued(new),
             Record::VolumeLifted { generation, .. } => self.of_volume("volume_lifted", generation),
             Record::VolumeDestroyed { generation, .. } => self.of_volume("volume_destroyed", generation),
+            Record::PreImagesEvicted {
+                generation,
+                executions,
+                ..
+            } => {
+                self.generation = Some(generation.clone());
+                let calls: Vec<&str> = executions.iter().map(|id| id.as_str()).collect();
+                self.told("pre_images_evicted", format!("{generation} {}", calls.join(" ")));
+            }
+            Record::ReceiptsExpired { generation, .. } => self.of_volume("receipts_expired", generation),
             Record::RunStarted(new) => {
                 self.job = Some(new.job.clone());
                 self.told("run_started", format!("{} from {}", new.run, new.base));
