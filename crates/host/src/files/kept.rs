@@ -1,10 +1,9 @@
-//! What a volume holds beside its tree: what is staged, what calls removed or replaced, what commands wrote. It is
-//! weighed here, and pre-images are freed here.
+//! What a volume holds, weighed; and pre-images, which calls removed or replaced: listed, put aside, freed.
 //!
 //! Which pre-images may go is not decided here: whoever frees one keeps every call out that could put it back.
 
 use crate::error::{Error, Result};
-use crate::files::prepared::{Act, Prepared};
+use crate::files::prepared::Prepared;
 use crate::files::{FileKind, read, sync, syncable};
 use crate::volume::{Volume, reaper};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
@@ -59,54 +58,31 @@ impl Weight {
     }
 }
 
-/// Weighs what a volume holds beside its tree; ends once that is more than `most`.
+/// Weighs all that a volume holds: its tree, what is staged, what calls removed or replaced, what commands wrote, and the
+/// private places of its agent. A file weighs under each of its names.
 ///
 /// # Errors
-/// `io_failed` where it cannot be read.
-pub fn weigh(volume: &Volume, most: Weight) -> Result<Weight> {
-    let mut all = Weight::default();
+/// `io_failed` where it cannot be read. A directory that nobody may read weighs as one entry, and so does a mount.
+pub fn weigh(volume: &Volume) -> Result<Weight> {
+    let mut all = below(volume.tree().handle())?;
     for dir in [volume.staging(), volume.trash()] {
-        all = all.plus(below(dir, most.minus(all))?);
+        all = all.plus(below(dir)?);
     }
-    match rustix::fs::openat(volume.meta(), "exec", directory(), Mode::empty()) {
-        Ok(exec) => Ok(all.plus(below(exec.as_fd(), most.minus(all))?)),
-        Err(Errno::NOENT) => Ok(all),
-        Err(errno) => Err(Error::io("open", "exec", errno)),
+    for place in ["exec", "../work"] {
+        match rustix::fs::openat(volume.meta(), place, directory(), Mode::empty()) {
+            Ok(dir) => all = all.plus(below(dir.as_fd())?),
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(Error::io("open", place, errno)),
+        }
     }
+    Ok(all)
 }
-
-/// Weighs what a command wrote.
-///
-/// # Errors
-/// `io_failed` where it cannot be read.
-pub fn weigh_output(volume: &Volume, execution: &semel_core::ids::ExecutionId) -> Result<Weight> {
-    let place = format!("exec/{execution}");
-    weigh_at(volume.meta(), place.as_bytes(), EVERYTHING)
-}
-
-/// Says that nothing is too much to be weighed.
-const EVERYTHING: Weight = Weight {
-    bytes: u64::MAX,
-    entries: u64::MAX,
-};
 
 impl Prepared {
-    /// Weighs what the effect stages, and what it takes out of the tree, into `trash/`; ends once that is more than
-    /// `most`.
-    ///
-    /// # Errors
-    /// `io_failed` where it cannot be read.
-    pub fn weigh(&self, most: Weight) -> Result<Added> {
-        let taken = match &self.act {
-            Act::Install(staged) => staged.source(),
-            Act::Remove(removal) => Some(removal.source()),
-            Act::MakeDirectory(_) | Act::RemoveEmpty(_) | Act::Move(_) | Act::SetMode(_) => None,
-        };
-        let kept = match taken {
-            Some((dir, name, _)) => weigh_at(dir, name, most)?,
-            None => Weight::default(),
-        };
-        let staged = match &self.effect {
+    /// Weighs what the effect stages: by so much the volume grows. What it takes out of the tree stays, in `trash/`.
+    #[must_use]
+    pub fn stages(&self) -> Weight {
+        match &self.effect {
             Effect::Install { content, .. } => match content {
                 Content::File { size_bytes, .. } => Weight {
                     bytes: *size_bytes,
@@ -123,18 +99,8 @@ impl Prepared {
             | Effect::Restore { .. }
             | Effect::SetMode { .. }
             | Effect::Run { .. } => Weight::default(),
-        };
-        Ok(Added { staged, kept })
+        }
     }
-}
-
-/// Says what an effect adds to what a volume holds beside its tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Added {
-    /// While it is under way.
-    pub staged: Weight,
-    /// From then on.
-    pub kept: Weight,
 }
 
 /// Lists the pre-images that are kept, the oldest first.
@@ -156,7 +122,7 @@ pub fn pre_images(volume: &Volume) -> Result<Vec<Slot>> {
 /// # Errors
 /// `io_failed` where it cannot be read.
 pub fn weigh_pre_image(volume: &Volume, slot: &Slot) -> Result<Weight> {
-    weigh_at(volume.trash(), slot.as_str().as_bytes(), EVERYTHING)
+    weigh_at(volume.trash(), slot.as_str().as_bytes())
 }
 
 /// Puts pre-images aside under names that no effect has: each in one rename, whole or not at all. What is left is to
@@ -214,7 +180,7 @@ const fn directory() -> OFlags {
         .union(OFlags::CLOEXEC)
 }
 
-fn weigh_at(dir: BorrowedFd<'_>, name: &[u8], most: Weight) -> Result<Weight> {
+fn weigh_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Weight> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let fail = |errno| Error::io("weigh", semel_core::path::shown(name), errno);
     let stat = match rustix::fs::statat(dir, name, flags) {
@@ -225,7 +191,7 @@ fn weigh_at(dir: BorrowedFd<'_>, name: &[u8], most: Weight) -> Result<Weight> {
     let mut weight = Weight::of(&stat);
     if FileKind::of(&stat) == FileKind::Directory {
         match rustix::fs::openat(dir, name, directory(), Mode::empty()) {
-            Ok(opened) => weight = weight.plus(below(opened.as_fd(), most.minus(weight))?),
+            Ok(opened) => weight = weight.plus(below(opened.as_fd())?),
             // It went away meanwhile, or nobody may read it: it counts as one.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => {}
             Err(errno) => return Err(fail(errno)),
@@ -242,8 +208,8 @@ struct Level {
 }
 
 /// Weighs what lies below a directory, at any depth, with one handle: the way up is `..`, and is held against where it
-/// came from. It follows no link and enters no other device; it ends once there is more than `most`.
-fn below(dir: BorrowedFd<'_>, most: Weight) -> Result<Weight> {
+/// came from. It follows no link and enters no other device.
+fn below(dir: BorrowedFd<'_>) -> Result<Weight> {
     let fail = |errno| Error::io("weigh", "a directory", errno);
     let mut here = rustix::fs::openat(dir, ".", directory(), Mode::empty()).map_err(fail)?;
     let stat = rustix::fs::fstat(&here).map_err(fail)?;
@@ -251,8 +217,7 @@ fn below(dir: BorrowedFd<'_>, most: Weight) -> Result<Weight> {
     let mut levels = vec![Level::of(&here, &stat).map_err(fail)?];
     let mut weight = Weight::default();
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    while weight.fits(most) {
-        let Some(level) = levels.last_mut() else { break };
+    while let Some(level) = levels.last_mut() {
         let Some(name) = level.names.next() else {
             levels.pop();
             let Some(above) = levels.last() else { break };

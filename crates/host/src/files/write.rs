@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use semel_core::effect::{Before, Content, Effect, Slot};
 use semel_core::ids::FileId;
 use semel_core::{Code, Refusal, RelPath, Sha256};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
 /// States a write.
@@ -122,12 +122,6 @@ pub fn prepare_write(
 }
 
 impl StagedFile {
-    /// Gives the directory and the name of what is replaced, and what that is; `None` where the name is free.
-    pub(super) fn source(&self) -> Option<(BorrowedFd<'_>, &[u8], &FileId)> {
-        let target = self.target.as_ref()?;
-        Some((self.parent.as_fd(), &self.name, target))
-    }
-
     /// Installs the staged file by one rename, and keeps the pre-image in `trash/<slot>`.
     pub(super) fn install(
         &self,

@@ -1,11 +1,6 @@
-//! What a volume holds beside its tree: weighed, put aside, freed.
+//! What a volume holds, weighed; pre-images, put aside and freed.
 
 use super::*;
-
-const ALL: Weight = Weight {
-    bytes: u64::MAX,
-    entries: u64::MAX,
-};
 
 fn weight(bytes: u64, entries: u64) -> Weight {
     Weight { bytes, entries }
@@ -17,8 +12,12 @@ impl World {
         slot
     }
 
-    fn removes(&self, at: &str, takes: Removable) -> (Slot, Prepared) {
-        let slot = Slot::of(&ExecutionId::mint(crate::clock::seed().unwrap()), 0);
+    fn removes(&self, at: &str, takes: Removable, ms: u64) -> (Slot, Prepared) {
+        let seed = semel_core::ids::Seed {
+            unix_ms: ms,
+            random: [1; 10],
+        };
+        let slot = Slot::of(&ExecutionId::mint(seed), 0);
         let terms = Terms {
             slot: &slot,
             durability: Durability::Process,
@@ -36,44 +35,41 @@ impl World {
 }
 
 #[test]
-fn what_a_call_keeps_is_known_before_it_does() {
+fn all_that_a_volume_holds_is_weighed() {
     let world = World::new();
     std::fs::create_dir_all(world.tree("d/e/f")).unwrap();
     for (name, len) in [("d/a", 5000), ("d/e/b", 9000), ("d/e/f/c", 1), ("g", 8000)] {
         std::fs::write(world.tree(name), vec![b'x'; len]).unwrap();
     }
     symlink("/etc", world.tree("d/link")).unwrap();
-    let hole = std::fs::File::create(world.tree("hole")).unwrap();
-    hole.set_len(1 << 40).unwrap();
-    assert_eq!(weigh(&world.volume, ALL).unwrap(), weight(0, 0));
+    let tree = weight(5000 + 9000 + 1 + 8000, 8);
+    assert_eq!(weigh(&world.volume).unwrap(), tree, "links are not followed");
 
     let write = world.write("g", &[b'y'; 100], Expected::Any).unwrap();
-    let added = write.1.weigh(ALL).unwrap();
-    assert_eq!((added.staged, added.kept), (weight(100, 1), weight(8000, 1)));
-    assert_eq!(
-        weigh(&world.volume, ALL).unwrap(),
-        weight(100, 1),
-        "what is staged counts"
-    );
+    assert_eq!(write.1.stages(), weight(100, 1));
+    let with = tree.plus(weight(100, 1));
+    assert_eq!(weigh(&world.volume).unwrap(), with, "what is staged counts");
     world.done(write);
-    assert_eq!(weigh(&world.volume, ALL).unwrap(), weight(8000, 1));
+    assert_eq!(weigh(&world.volume).unwrap(), with, "what was replaced is kept");
 
-    let new = world.write("new", b"z", Expected::Any).unwrap();
-    assert_eq!(new.1.weigh(ALL).unwrap().kept, weight(0, 0));
-    world.done(new);
+    let removal = world.removes("d", Removable::Directory, 2);
+    assert_eq!(removal.1.stages(), weight(0, 0));
+    let slot = world.done(removal);
+    assert_eq!(weigh(&world.volume).unwrap(), with, "and so is what was removed");
+    let kept = weigh_pre_image(&world.volume, &slot).unwrap();
+    assert_eq!(kept, weight(5000 + 9000 + 1, 7));
 
-    let tree = world.removes("d", Removable::Directory);
-    let kept = tree.1.weigh(ALL).unwrap().kept;
-    assert_eq!(kept, weight(5000 + 9000 + 1, 7), "links are not followed");
-    let some = tree.1.weigh(weight(ALL.bytes, 3)).unwrap().kept;
-    assert!(some.entries > 3 && some.entries <= 5, "it ends early: {some:?}");
-    let tree = world.done(tree);
-    assert_eq!(weigh_pre_image(&world.volume, &tree).unwrap(), kept);
-    assert_eq!(weigh(&world.volume, ALL).unwrap(), kept.plus(weight(8000, 1)));
-
-    let hole = world.removes("hole", Removable::Leaf);
+    for place in ["meta/exec/id", "work/home"] {
+        let place = world.volume.path().join(place);
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join("out"), [b'z'; 10]).unwrap();
+    }
+    let with = with.plus(weight(20, 4));
+    assert_eq!(weigh(&world.volume).unwrap(), with);
+    let hole = std::fs::File::create(world.tree("hole")).unwrap();
+    hole.set_len(1 << 40).unwrap();
     assert!(
-        hole.1.weigh(ALL).unwrap().kept.bytes < 1 << 20,
+        weigh(&world.volume).unwrap().bytes < with.bytes + (1 << 20),
         "holes are not counted"
     );
 }
@@ -89,7 +85,7 @@ fn a_tree_of_any_depth_is_weighed_with_few_handles() {
             .unwrap()
             .into();
     }
-    assert_eq!(weigh(&world.volume, ALL).unwrap(), weight(0, 3000));
+    assert_eq!(weigh(&world.volume).unwrap(), weight(0, 3000));
 }
 
 #[test]
@@ -99,9 +95,9 @@ fn a_pre_image_goes_whole_and_what_is_cut_off_is_done_later() {
     for name in ["d/e/b", "a", "z"] {
         std::fs::write(world.tree(name), name).unwrap();
     }
-    let first = world.done(world.removes("a", Removable::Leaf));
-    let tree = world.done(world.removes("d", Removable::Directory));
-    let last = world.done(world.removes("z", Removable::Leaf));
+    let first = world.done(world.removes("a", Removable::Leaf, 1));
+    let tree = world.done(world.removes("d", Removable::Directory, 2));
+    let last = world.done(world.removes("z", Removable::Leaf, 3));
     std::fs::write(world.volume.path().join("vol/trash/not-ours"), "x").unwrap();
     let listed = pre_images(&world.volume).unwrap();
     assert_eq!(
@@ -114,7 +110,7 @@ fn a_pre_image_goes_whole_and_what_is_cut_off_is_done_later() {
     put_aside(&world.volume, &gone).unwrap();
     assert_eq!(pre_images(&world.volume).unwrap(), std::slice::from_ref(&last));
     // Nothing is freed yet, and a second time changes nothing.
-    assert_eq!(weigh(&world.volume, ALL).unwrap().entries, 6);
+    assert_eq!(weigh(&world.volume).unwrap().entries, 6);
     put_aside(&world.volume, &gone).unwrap();
     // A life that ends here leaves the rest to the next one, in the middle of a tree, too.
     let aside = world
@@ -125,7 +121,7 @@ fn a_pre_image_goes_whole_and_what_is_cut_off_is_done_later() {
     std::fs::remove_file(aside.join("e/b")).unwrap();
     assert_eq!(free_aside(&world.volume).unwrap(), []);
     assert_eq!(
-        weigh(&world.volume, ALL).unwrap().entries,
+        weigh(&world.volume).unwrap().entries,
         2,
         "the last one, and what is not ours"
     );
