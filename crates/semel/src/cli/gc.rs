@@ -30,9 +30,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let hours = |hours: u32| Duration::from_secs(u64::from(hours) * 3600);
     let ages = Ages {
         files: args.older_than_hours.map_or(limits::QUARANTINE_AGE, hours),
-        receipts: args
-            .receipts_older_than_hours
-            .map_or(limits::RECEIPTS_AGE, hours),
+        receipts: args.receipts_older_than_hours.map_or(limits::RECEIPTS_AGE, hours),
     };
     let act = if args.dry_run { Act::DryRun } else { Act::Free };
     let freed = gc::gc(&engine, ages, act)?;

@@ -142,7 +142,10 @@ fn expire(
             continue;
         }
         if act == Act::Free {
-            match engine.journal.expire_receipts(known.generation.clone(), clock::now()) {
+            match engine
+                .journal
+                .expire_receipts(known.generation.clone(), clock::now())
+            {
                 Ok(_) => {}
                 Err(error) => {
                     let refusal = store(error);
@@ -150,7 +153,9 @@ fn expire(
                     if !matches!(refusal.code, Code::OutcomeUnknown | Code::VolumeBusy) {
                         return Err(refusal);
                     }
-                    freed.kept.push(format!("receipts of {} ({})", known.generation, refusal.why));
+                    freed
+                        .kept
+                        .push(format!("receipts of {} ({})", known.generation, refusal.why));
                     continue;
                 }
             }

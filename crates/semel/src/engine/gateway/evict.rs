@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 const AT_ONCE: usize = 1000;
 /// For how long it is taken for true that there is nothing more to be freed.
 const IN_VAIN_FOR: Duration = Duration::from_secs(1);
-/// So much is freed at once where the disk is nearly full.
+/// Where the disk is nearly full, so much is freed between two looks at it.
 const PORTION: Weight = Weight {
-    bytes: limits::VOLUMES_FREE,
+    bytes: limits::VOLUMES_FREE / 8,
     entries: limits::VOLUMES_FREE_FILES,
 };
 
@@ -130,7 +130,10 @@ impl Gateway {
             }
             let calls: Vec<ExecutionId> = some.keys().cloned().collect();
             let gone = self.evict(disk, &calls)?;
-            freed = freed.plus(sum(some.iter().filter(|(call, _)| gone.contains(*call)).map(|(_, w)| w)));
+            freed = freed.plus(sum(some
+                .iter()
+                .filter(|(call, _)| gone.contains(*call))
+                .map(|(_, w)| w)));
             some.clear();
             if wanted.fits(freed) {
                 break;

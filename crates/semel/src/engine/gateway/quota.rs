@@ -96,12 +96,16 @@ impl Gateway {
             .fold(Weight::default(), Weight::plus);
         // What is put back was in the volume all the time; it is never held up, and frees nothing that it needs.
         let undoes = matches!(mutation.asked.understood.args, Args::Undo { .. });
-        let (Some(most), false, false) = (most(self.engine.config.quota), undoes, adds == Weight::default())
-        else {
+        let Some(most) = most(self.engine.config.quota).filter(|_| !undoes) else {
             return Ok(());
         };
         let size = self.ledger.of(&mutation.asked.lease.generation);
         let mut size = lock(&size);
+        if adds == Weight::default() {
+            // What it removes may go: the next call that does not fit is worth another look.
+            size.full = None;
+            return Ok(());
+        }
         match size.add(adds, most, Instant::now()) {
             Adding::Fits => return Ok(()),
             Adding::Refused => return Err(over(most)),
@@ -212,13 +216,25 @@ mod tests {
     fn it_is_looked_before_it_is_refused_and_not_too_often() {
         let (most, start) = (weight(100, 10), Instant::now());
         let mut size = Size::default();
-        assert_eq!(size.add(weight(1, 1), most, start), Adding::Look, "nothing is known");
+        assert_eq!(
+            size.add(weight(1, 1), most, start),
+            Adding::Look,
+            "nothing is known"
+        );
         size.used = Some(weight(60, 5));
         assert_eq!(size.add(weight(40, 1), most, start), Adding::Fits);
         assert_eq!(size.used, Some(weight(100, 6)), "it is counted");
         assert_eq!(size.add(weight(0, 4), most, start), Adding::Fits);
-        assert_eq!(size.add(weight(1, 0), most, start), Adding::Look, "too many bytes");
-        assert_eq!(size.add(weight(0, 1), most, start), Adding::Look, "too many files");
+        assert_eq!(
+            size.add(weight(1, 0), most, start),
+            Adding::Look,
+            "too many bytes"
+        );
+        assert_eq!(
+            size.add(weight(0, 1), most, start),
+            Adding::Look,
+            "too many files"
+        );
         size.full = Some(start);
         let at = |ms| start + Duration::from_millis(ms);
         let look = u64::try_from(limits::QUOTA_LOOK.as_millis()).unwrap();

@@ -74,12 +74,7 @@ pub(crate) fn run(
 
 /// Does something while the daemon is looked after: one that died is started again at its place, so that an agent that
 /// sends its call again finds it. The work is cancelled where the daemon ended the volume for being over its quota.
-fn attended<T>(
-    engine: &Engine,
-    generation: &Generation,
-    cancel: &Cancel,
-    work: impl FnOnce() -> T,
-) -> T {
+fn attended<T>(engine: &Engine, generation: &Generation, cancel: &Cancel, work: impl FnOnce() -> T) -> T {
     let (done, wait) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
