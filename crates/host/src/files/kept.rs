@@ -221,12 +221,10 @@ fn below(dir: BorrowedFd<'_>) -> Result<Weight> {
         let Some(name) = level.names.next() else {
             levels.pop();
             let Some(above) = levels.last() else { break };
-            let up = rustix::fs::openat(&here, "..", directory(), Mode::empty()).map_err(fail)?;
-            let stat = rustix::fs::fstat(&up).map_err(fail)?;
-            if (stat.st_dev, stat.st_ino) != above.id {
-                // Another process moved it away: what else is above is not looked for, and found the next time.
+            let Some(up) = above_of(&here, above.id) else {
+                // Another process moved it away, or closed it: what else is above is found the next time.
                 break;
-            }
+            };
             here = up;
             continue;
         };
@@ -241,6 +239,10 @@ fn below(dir: BorrowedFd<'_>) -> Result<Weight> {
         let Ok(inner) = rustix::fs::openat(&here, name.as_slice(), directory(), Mode::empty()) else {
             continue;
         };
+        // And so does one that there would be no way back from.
+        if level_above(&levels).is_none_or(|id| above_of(&inner, id).is_none()) {
+            continue;
+        }
         let Ok(level) = rustix::fs::fstat(&inner).and_then(|stat| Level::of(&inner, &stat)) else {
             continue;
         };
@@ -248,6 +250,17 @@ fn below(dir: BorrowedFd<'_>) -> Result<Weight> {
         here = inner;
     }
     Ok(weight)
+}
+
+fn level_above(levels: &[Level]) -> Option<(u64, u64)> {
+    levels.last().map(|level| level.id)
+}
+
+/// Goes up, where that leads to the directory that is expected there.
+fn above_of(dir: &OwnedFd, expected: (u64, u64)) -> Option<OwnedFd> {
+    let up = rustix::fs::openat(dir, "..", directory(), Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(&up).ok()?;
+    ((stat.st_dev, stat.st_ino) == expected).then_some(up)
 }
 
 impl Level {
