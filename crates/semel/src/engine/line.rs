@@ -119,11 +119,7 @@ impl Line {
                 generation,
                 executions,
                 ..
-            } => {
-                self.generation = Some(generation.clone());
-                let calls: Vec<&str> = executions.iter().map(|id| id.as_str()).collect();
-                self.told("pre_images_evicted", format!("{generation} {}", calls.join(" ")));
-            }
+            } => self.evicted(generation, executions),
             Record::ReceiptsExpired { generation, .. } => self.of_volume("receipts_expired", generation),
             Record::RunStarted(new) => {
                 self.job = Some(new.job.clone());
@@ -148,6 +144,12 @@ impl Line {
             } => self.decided(approval_id, ruling),
             Record::WorktreeRestored(met) => self.restored(met),
         }
+    }
+
+    fn evicted(&mut self, generation: &Generation, executions: &[ExecutionId]) {
+        self.generation = Some(generation.clone());
+        let calls: Vec<&str> = executions.iter().map(ExecutionId::as_str).collect();
+        self.told("pre_images_evicted", calls.join(" "));
     }
 
     fn event(&mut self, event: &str) {

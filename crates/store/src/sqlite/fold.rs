@@ -87,23 +87,7 @@ impl Fold {
     /// Folds one more entry.
     pub(super) fn apply(&mut self, seq: u64, record: &Record) -> Folded {
         match record {
-            Record::DaemonStarted {
-                incarnation,
-                boot_id,
-                version,
-                policy_sha256,
-                at,
-            } => {
-                let last = self.incarnations.last_key_value().map_or(0, |(last, _)| *last);
-                let policy = policy_sha256.as_ref().map(|policy| *policy.as_bytes());
-                let row = (boot_id.clone(), version.clone(), at.0, policy);
-                self.incarnations.insert(incarnation.0, row);
-                if incarnation.0 == last + 1 {
-                    Ok(())
-                } else {
-                    illegal("the incarnations do not count up")
-                }
-            }
+            Record::DaemonStarted { .. } => self.started(record),
             Record::VolumeOpened { new, .. } => self.opened(record).and(self.volume(record, &new.generation)),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
@@ -161,6 +145,28 @@ impl Fold {
             }
             Record::ApprovalDecided { approval_id, .. } => self.approval(seq, record, approval_id),
             Record::CallNoted(_) | Record::DraftSealed(_) | Record::WorktreeRestored(_) => Ok(()),
+        }
+    }
+
+    fn started(&mut self, record: &Record) -> Folded {
+        let Record::DaemonStarted {
+            incarnation,
+            boot_id,
+            version,
+            policy_sha256,
+            at,
+        } = record
+        else {
+            return Ok(());
+        };
+        let last = self.incarnations.last_key_value().map_or(0, |(last, _)| *last);
+        let policy = policy_sha256.as_ref().map(|policy| *policy.as_bytes());
+        let row = (boot_id.clone(), version.clone(), at.0, policy);
+        self.incarnations.insert(incarnation.0, row);
+        if incarnation.0 == last + 1 {
+            Ok(())
+        } else {
+            illegal("the incarnations do not count up")
         }
     }
 
