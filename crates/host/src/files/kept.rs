@@ -159,11 +159,25 @@ pub fn free_aside(volume: &Volume) -> Result<Vec<reaper::Kept>> {
             Ok(()) | Err(Errno::NOENT) => continue,
             // Some filesystems answer EPERM for a directory.
             Err(Errno::ISDIR | Errno::PERM) => {}
-            Err(errno) => return Err(Error::io("free", semel_core::path::shown(&name), errno)),
+            Err(errno) => {
+                kept.push(stays(&name, &errno));
+                continue;
+            }
         }
-        kept.extend(reaper::remove_tree(volume.trash(), &name)?.kept);
+        match reaper::remove_tree(volume.trash(), &name) {
+            Ok(reaped) => kept.extend(reaped.kept),
+            // The others go all the same.
+            Err(error) => kept.push(stays(&name, &error)),
+        }
     }
     Ok(kept)
+}
+
+fn stays(name: &[u8], why: &dyn std::fmt::Display) -> reaper::Kept {
+    reaper::Kept {
+        path: semel_core::path::shown(name),
+        why: why.to_string(),
+    }
 }
 
 fn names(volume: &Volume) -> Result<Vec<Vec<u8>>> {

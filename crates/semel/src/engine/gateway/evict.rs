@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const AT_ONCE: usize = 1000;
 /// For how long it is taken for true that there is nothing more to be freed.
 const IN_VAIN_FOR: Duration = Duration::from_secs(1);
-/// Where the disk is nearly full, so much is freed between two looks at it.
+/// Where the disk is nearly full, so much is freed before the first look at it; twice as much before each other one.
 const PORTION: Weight = Weight {
     bytes: limits::VOLUMES_FREE / 8,
     entries: limits::VOLUMES_FREE_FILES,
@@ -159,26 +159,32 @@ impl Gateway {
         let mut oldest: Vec<(Kept, usize)> = Vec::new();
         for (at, volume) in volumes.iter().enumerate() {
             // One that is gone, or another one, is for others to find.
-            let kept = self.disk(volume).and_then(|disk| calls_kept(&disk));
+            let kept = self.disk_for_now(volume).and_then(|disk| calls_kept(&disk));
             oldest.extend(kept.into_iter().flatten().map(|call| (call, at)));
         }
         oldest.sort();
         let mut left = oldest.into_iter().peekable();
+        let mut wanted = PORTION;
         while left.peek().is_some() {
             let mut portion: BTreeMap<usize, Vec<ExecutionId>> = BTreeMap::new();
             let mut weight = Weight::default();
-            while weight.bytes < PORTION.bytes
-                && weight.entries < PORTION.entries
+            while weight.bytes < wanted.bytes
+                && weight.entries < wanted.entries
                 && let Some((call, at)) = left.next()
             {
-                weight = weight.plus(weighed(&*self.disk(&volumes[at])?, &call)?);
+                // What went meanwhile, or cannot be looked at, is passed by.
+                let looked = self.disk_for_now(&volumes[at]);
+                let Ok(more) = looked.and_then(|disk| weighed(&disk, &call)) else {
+                    continue;
+                };
+                weight = weight.plus(more);
                 portion.entry(at).or_default().push(call.0);
             }
             for (at, calls) in portion {
-                // One that is held alone, or ends, is passed by.
+                // One that is held alone, ends, or fails is passed by, but for a journal that takes nothing.
                 if let Some(still) = self.still_now(&volumes[at])
                     && let Err(refusal) = self.evict(&still.disk, &calls)
-                    && refusal.code != Code::ReplayConflict
+                    && refusal.code == Code::StoreUnavailable
                 {
                     return Err(refusal);
                 }
@@ -187,6 +193,7 @@ impl Gateway {
                 *vain = None;
                 return Ok(());
             }
+            wanted = wanted.plus(wanted);
         }
         *vain = Some(Instant::now());
         Err(full)
@@ -204,7 +211,7 @@ impl Gateway {
         Some(Still {
             _pass: self.gate(&volume.generation).try_read_owned().ok()?,
             _held: self.locks.try_take(&beside_calls(&volume.generation))?,
-            disk: self.disk(volume).ok()?,
+            disk: self.disk_for_now(volume).ok()?,
         })
     }
 
@@ -213,7 +220,7 @@ impl Gateway {
         let _one = lock(&self.evicting);
         for volume in self.open_volumes().unwrap_or_default() {
             // What cannot be removed stays, and weighs on; nothing else depends on it.
-            drop(self.disk(&volume).map(|disk| files::free_aside(&disk)));
+            drop(self.disk_for_now(&volume).map(|disk| files::free_aside(&disk)));
         }
     }
 
@@ -238,7 +245,7 @@ impl Gateway {
             let freed = self
                 .blocking(move |gateway| {
                     let still = Still {
-                        disk: gateway.disk(&volume)?,
+                        disk: gateway.disk_for_now(&volume)?,
                         _pass: pass,
                         _held: held,
                     };

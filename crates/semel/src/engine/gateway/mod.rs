@@ -233,6 +233,17 @@ impl Gateway {
     /// # Errors
     /// Those of reopening: `dirty_volume`, `unknown_state`.
     pub(crate) fn disk(&self, volume: &Volume) -> Result<Arc<Disk>, Refusal> {
+        let disk = self.disk_for_now(volume)?;
+        let mut known = self.roots.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(known.entry(volume.generation.clone()).or_insert(disk).clone())
+    }
+
+    /// Gives the open volume of a lease without keeping it open: whoever looks at all volumes would run out of
+    /// descriptors.
+    ///
+    /// # Errors
+    /// Those of reopening: `dirty_volume`, `unknown_state`.
+    pub(super) fn disk_for_now(&self, volume: &Volume) -> Result<Arc<Disk>, Refusal> {
         let known = self.roots.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(disk) = known.get(&volume.generation) {
             return Ok(disk.clone());
@@ -247,11 +258,7 @@ impl Gateway {
             .volumes
             .reopen(&volume.job, &volume.generation, identity)
             .map_err(host)?;
-        let mut known = self.roots.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(known
-            .entry(volume.generation.clone())
-            .or_insert_with(|| Arc::new(disk))
-            .clone())
+        Ok(Arc::new(disk))
     }
 
     fn gate(&self, generation: &Generation) -> Arc<tokio::sync::RwLock<()>> {
