@@ -355,6 +355,8 @@ pub fn apply(prior: Option<Approval>, record: &Record) -> Result<Option<Approval
         | Record::VolumeReady { .. }
         | Record::VolumeEnded { .. }
         | Record::VolumeDestroyed { .. }
+        | Record::PreImagesEvicted { .. }
+        | Record::ReceiptsExpired { .. }
         | Record::CallIntended(_)
         | Record::CallReceipted { .. }
         | Record::CallAborting { .. }

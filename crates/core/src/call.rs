@@ -451,6 +451,8 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::VolumeLifted { .. }
         | Record::TokenIssued(_)
         | Record::VolumeDestroyed { .. }
+        | Record::PreImagesEvicted { .. }
+        | Record::ReceiptsExpired { .. }
         | Record::CallNoted(_)
         | Record::RunStarted(_)
         | Record::RunStaged { .. }

@@ -153,7 +153,7 @@ table! {
     IoFailed = "io_failed", 74, 500, SameKey, "an operation of the system failed; it is proven not to have begun", "mend the cause, then send the same call with the same key";
     Unauthorized = "unauthorized", 77, 401, Never, "no token, an unknown token, or one without this authority", "use the token of this job; administration needs the operator's";
     TooLarge = "too_large", 79, 413, Never, "a part of the request exceeds its bound", "send less; see docs/limits.md";
-    QuotaExceeded = "quota_exceeded", 79, 413, Never, "the volume is over its quota", "open a volume with a larger quota";
+    QuotaExceeded = "quota_exceeded", 79, 413, Never, "the volume is over its quota", "remove what is not needed, or raise the quota";
     TooMany = "too_many", 79, 429, Later, "too many calls at once", "wait Retry-After seconds";
     Internal = "internal", 70, 500, SameKey, "a bug in Semel", "please report it with the text above";
 }

@@ -228,6 +228,8 @@ pub fn apply(prior: Option<Run>, record: &Record) -> Result<Option<Run>, Illegal
         | Record::VolumeLifted { .. }
         | Record::TokenIssued(_)
         | Record::VolumeDestroyed { .. }
+        | Record::PreImagesEvicted { .. }
+        | Record::ReceiptsExpired { .. }
         | Record::CallIntended(_)
         | Record::CallReceipted { .. }
         | Record::CallAborting { .. }

@@ -79,6 +79,22 @@ pub enum Record {
         /// When.
         at: UnixMs,
     },
+    /// What calls removed or replaced is freed, though their volume lives: they cannot be undone any more.
+    PreImagesEvicted {
+        /// Whose volume.
+        generation: Generation,
+        /// Which calls.
+        executions: Vec<ExecutionId>,
+        /// When.
+        at: UnixMs,
+    },
+    /// The receipts of a generation are past retention. Its keys stay known.
+    ReceiptsExpired {
+        /// Which generation.
+        generation: Generation,
+        /// When.
+        at: UnixMs,
+    },
     /// A call is about to have its effect.
     CallIntended(Box<Intent>),
     /// What came of a call.
@@ -259,6 +275,8 @@ impl Record {
             | Record::VolumeEnded { at, .. }
             | Record::VolumeLifted { at, .. }
             | Record::VolumeDestroyed { at, .. }
+            | Record::PreImagesEvicted { at, .. }
+            | Record::ReceiptsExpired { at, .. }
             | Record::CallAborting { at, .. }
             | Record::CallFreed { at, .. }
             | Record::CallUnknown { at, .. }
@@ -297,7 +315,8 @@ impl Record {
                 Durability::Power | Durability::PowerBestEffort => Sync::Now,
             },
             Record::CallNoted(_) => Sync::Whenever,
-            Record::WorktreeRestored(_) => Sync::Later,
+            // Whether a pre-image is still there, the disk itself says.
+            Record::WorktreeRestored(_) | Record::PreImagesEvicted { .. } => Sync::Later,
             Record::DaemonStarted { .. }
             | Record::VolumeOpened { .. }
             | Record::VolumeReady { .. }
@@ -305,6 +324,7 @@ impl Record {
             | Record::VolumeLifted { .. }
             | Record::TokenIssued(_)
             | Record::VolumeDestroyed { .. }
+            | Record::ReceiptsExpired { .. }
             | Record::RunStarted(_)
             | Record::RunStaged { .. }
             | Record::RunEnded { .. }

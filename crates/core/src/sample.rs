@@ -289,7 +289,7 @@ fn note(n: u8) -> Note {
 }
 
 /// How many kinds of records there are.
-pub(crate) const KINDS: u8 = 22;
+pub(crate) const KINDS: u8 = 24;
 
 /// Makes a record of each kind.
 pub(crate) fn record(kind: u8, n: u8) -> Record {
@@ -439,6 +439,7 @@ fn later_record(kind: u8, n: u8) -> Record {
         },
         20 => Record::ApprovalAsked(Box::new(question(n))),
         21 => decided(n),
+        22 | 23 => past_retention(kind, n),
         _ => Record::WorktreeRestored(Restoration {
             job: None,
             tree: "7".to_owned(),
@@ -448,6 +449,18 @@ fn later_record(kind: u8, n: u8) -> Record {
             waited_ms: u64::MAX,
             at,
         }),
+    }
+}
+
+fn past_retention(kind: u8, n: u8) -> Record {
+    let (generation, at) = (generation(n), UnixMs(u64::from(n)));
+    match kind {
+        22 => Record::PreImagesEvicted {
+            generation,
+            executions: vec![execution(n), execution(n.wrapping_add(1))],
+            at,
+        },
+        _ => Record::ReceiptsExpired { generation, at },
     }
 }
 

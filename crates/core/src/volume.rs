@@ -6,7 +6,9 @@
 use crate::code::{Code, Refusal};
 use crate::confinement::Confinement;
 use crate::digest::Sha256;
-use crate::ids::{AttemptId, FencingToken, Generation, JobId, Principal, UnixMs, VolumeIdentity};
+use crate::ids::{
+    AttemptId, ExecutionId, FencingToken, Generation, JobId, Principal, UnixMs, VolumeIdentity,
+};
 use crate::record::{IllegalRecord, Record};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -110,6 +112,9 @@ pub struct Volume {
     pub opened_at: UnixMs,
     /// When it ended.
     pub ended_at: Option<UnixMs>,
+    /// When its receipts were past retention; `None` while they are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipts_expired_at: Option<UnixMs>,
 }
 
 /// Holds what a new volume is asked for; the store gives it attempt and fencing token.
@@ -253,6 +258,20 @@ impl Volume {
         }
     }
 
+    /// Says whether the receipts of its calls are kept.
+    ///
+    /// # Errors
+    /// `key_expired`, naming the execution: it is known that the key was used, and it is never run afresh.
+    pub fn keeps_receipt(&self, execution: &ExecutionId) -> Result<(), Refusal> {
+        match self.receipts_expired_at {
+            None => Ok(()),
+            Some(_) => {
+                let why = "the key was used, and what the call answered is past retention";
+                Err(Refusal::new(Code::KeyExpired, why).names([execution.as_str(), self.generation.as_str()]))
+            }
+        }
+    }
+
     /// Says whether its content may be sealed.
     ///
     /// # Errors
@@ -307,6 +326,7 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
                 confinement: new.confinement,
                 opened_at: new.at,
                 ended_at: None,
+                receipts_expired_at: None,
             })),
             Some(_) => Err(illegal("a generation is opened twice")),
         },
@@ -332,7 +352,9 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
             }
             _ => Err(illegal("a volume is destroyed that has not ended")),
         },
-        Record::TokenIssued(_)
+        Record::ReceiptsExpired { at, .. } => expired(prior, *at).map(Some),
+        Record::PreImagesEvicted { .. }
+        | Record::TokenIssued(_)
         | Record::CallIntended(_)
         | Record::CallReceipted { .. }
         | Record::CallAborting { .. }
@@ -366,6 +388,20 @@ fn lifted(prior: Option<Volume>) -> Result<Volume, IllegalRecord> {
         }
         _ => Err(IllegalRecord(
             "a mark is lifted that an unknown outcome alone did not set".to_owned(),
+        )),
+    }
+}
+
+fn expired(prior: Option<Volume>, at: UnixMs) -> Result<Volume, IllegalRecord> {
+    match prior {
+        Some(volume) if volume.state == VolumeState::Destroyed && volume.receipts_expired_at.is_none() => {
+            Ok(Volume {
+                receipts_expired_at: Some(at),
+                ..volume
+            })
+        }
+        _ => Err(IllegalRecord(
+            "receipts expire whose volume is not destroyed, or that did before".to_owned(),
         )),
     }
 }

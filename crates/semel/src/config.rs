@@ -41,6 +41,19 @@ pub(crate) struct File {
     /// Settings of commands that calls run.
     #[serde(default)]
     pub(crate) commands: Commands,
+    /// How large a draft may become.
+    #[serde(default)]
+    pub(crate) quota: Quota,
+}
+
+/// Is how large a draft may become, with all that is kept beside its tree; what is not said has no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Quota {
+    /// Bytes on the disk.
+    pub(crate) volume_bytes: Option<u64>,
+    /// Files, directories and links.
+    pub(crate) volume_files: Option<u64>,
 }
 
 /// Is what the commands of volumes find that no job prepared, and what is asked of every sandbox of a command.
@@ -96,6 +109,8 @@ pub(crate) struct Config {
     pub(crate) policy: Option<PathBuf>,
     /// Whether a person may approve calls of processes that Semel did not confine.
     pub(crate) unconfined: Unconfined,
+    /// How large a draft may become.
+    pub(crate) quota: Quota,
 }
 
 /// Says whether a person may approve calls of processes that Semel did not confine.
@@ -238,6 +253,7 @@ impl Config {
             files: operator_files([place.as_deref(), read.policy.as_deref()]),
             file: place.and_then(|place| std::path::absolute(place).ok()),
             policy: read.policy,
+            quota: read.quota,
             unconfined: if read.approvals_without_confinement {
                 Unconfined::Approved
             } else {

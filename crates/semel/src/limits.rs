@@ -68,6 +68,7 @@ limits! {
     WRITER_STUCK: Duration = Duration::from_secs(30), "30 s", "a journal's writer that works longer at one commit: `/livez` and `/readyz` answer 503";
     VOLUMES_FREE: u64 = 32 << 20, "32 MiB", "free space where the volumes lie; below it nothing new begins: `io_failed`, reason `disk_full`";
     VOLUMES_FREE_FILES: u64 = 64, "64 files", "free inodes where the volumes lie; below it nothing new begins: `io_failed`, reason `disk_full`";
+    QUOTA_LOOK: Duration = Duration::from_secs(5), "5 s", "a volume that has a quota (`[quota]`) is looked at so often, or less where that takes long: over it, it ends dirty, reason `quota_exceeded`";
     PROBE_CONNECTIONS: usize = 32, "32 connections", "connections at once on the probe listener: the next one waits to be accepted";
     CHECKPOINT_ENTRIES: u64 = 10_000, "10,000 entries", "so many entries behind the last checkpoint of the log: the daemon signs another";
     CHECKPOINT_EVERY: Duration = Duration::from_secs(300), "5 min", "an entry that no checkpoint covers after so long: the daemon signs another";
@@ -92,5 +93,6 @@ limits! {
     OUTPUT: u64 = 16 << 20, "16 MiB", "of each output stream of a stage or command that is kept; the rest is dropped and said so";
     PROPOSAL_ENTRIES: usize = 200_000, "200,000 entries", "a proposal: `proposal_refused`";
     PROPOSAL_BYTES: u64 = 4 << 30, "4 GiB", "a proposal: `proposal_refused`";
-    QUARANTINE_AGE: Duration = Duration::from_secs(14 * 86_400), "14 days", "a quarantined volume older than that is freed by `semel gc`";
+    QUARANTINE_AGE: Duration = Duration::from_secs(14 * 86_400), "14 days", "a quarantined volume older than that is freed by `semel gc`, and so is what calls older than that removed or replaced in open volumes: `undo_expired`";
+    RECEIPTS_AGE: Duration = Duration::from_secs(90 * 86_400), "90 days", "receipts of a destroyed volume that ended longer ago expire by `semel gc`: `key_expired`";
 }

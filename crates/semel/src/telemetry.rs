@@ -54,6 +54,8 @@ counters! {
     unknown: "Calls whose outcome became unknown.";
     accept_errors: "Times that a connection could not be accepted, such as for want of descriptors.";
     unnoted: "Events that could not be noted in the journal.";
+    evicted: "Calls that cannot be undone any more: what they removed or replaced was freed before their volume was.";
+    over_quota: "Volumes that were ended for being over their quota.";
     unsigned: "Checkpoints of the log that were due and could not be made.";
 }
 
@@ -65,6 +67,11 @@ impl Counter {
     /// Counts one more.
     pub(crate) fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts many more.
+    pub(crate) fn add_many(&self, many: u64) {
+        self.0.fetch_add(many, Ordering::Relaxed);
     }
 
     fn get(&self) -> u64 {

@@ -205,6 +205,20 @@ journal! {
     /// # Errors
     /// `volume_busy` while it is open; `not_found` for a generation that never was.
     VolumeDestroyed = volume_destroyed(generation: Generation, at: UnixMs) -> Volume;
+    /// Records that what calls of an open volume removed or replaced is freed, before it is; gives those of them whose
+    /// pre-images may go. The others run, are unknown or not known, or are named by a call that is.
+    ///
+    /// # Errors
+    /// `not_found` for a generation that never was; `replay_conflict`, reason `stale_generation`, where it ended;
+    /// `bad_input` for more than 1,000 of them.
+    EvictPreImages = evict_pre_images(generation: Generation, executions: Vec<ExecutionId>, at: UnixMs) -> Vec<ExecutionId>;
+    /// Records that the receipts of a destroyed volume are past retention; a second time it is answered again. Its keys
+    /// stay known.
+    ///
+    /// # Errors
+    /// `not_found` for a generation that never was; `volume_busy` where it is not destroyed; `outcome_unknown` while the
+    /// outcome of a call is unknown.
+    ExpireReceipts = expire_receipts(generation: Generation, at: UnixMs) -> Volume;
     /// Finds a volume.
     Volume = volume(generation: Generation) -> Option<Volume>;
     /// Lists volumes, oldest first.

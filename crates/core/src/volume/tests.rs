@@ -36,8 +36,11 @@ fn happens(what: u8, role: Role) -> Record {
 /// The kind of the record that lifts a mark.
 const LIFTED: u8 = 17;
 
+/// The kind of the record by which receipts expire.
+const EXPIRED: u8 = 23;
+
 /// Is the reference: every step that a life has.
-fn follows(state: Option<VolumeState>, what: u8) -> Option<VolumeState> {
+fn follows(state: Option<VolumeState>, expired: bool, what: u8) -> Option<VolumeState> {
     use VolumeState::{Clean, Destroyed, Open, Opening, Quarantined};
     match (state, what) {
         (None, 0) => Some(Opening),
@@ -47,6 +50,8 @@ fn follows(state: Option<VolumeState>, what: u8) -> Option<VolumeState> {
         (Some(Clean | Quarantined), 4) => Some(Destroyed),
         // It was dirty for another reason than an unknown outcome.
         (_, LIFTED) => None,
+        (Some(Destroyed), EXPIRED) if !expired => Some(Destroyed),
+        (_, EXPIRED) => None,
         (Some(state), 5..) => Some(state),
         _ => None,
     }
@@ -66,13 +71,14 @@ proptest! {
         for what in what {
             let record = happens(what, role);
             let state = live.as_ref().map(|v| v.state);
-            match (apply(live.clone(), &record), follows(state, what)) {
+            let expired = live.as_ref().is_some_and(|v| v.receipts_expired_at.is_some());
+            match (apply(live.clone(), &record), follows(state, expired, what)) {
                 (Ok(Some(next)), Some(must)) => {
                     prop_assert_eq!(next.state, must);
                     records.push(record);
                     live = Some(next);
                 }
-                (Ok(None), None) if what >= 5 && what != LIFTED => {}
+                (Ok(None), None) if what >= 5 && what != LIFTED && what != EXPIRED => {}
                 (Err(_), None) => {}
                 (got, must) => prop_assert!(false, "{:?} gave {:?}, must give {:?}", record, got, must),
             }
@@ -81,6 +87,8 @@ proptest! {
             prop_assert_eq!(volume.live().is_ok(), volume.state == VolumeState::Open);
             prop_assert!(!ended || volume.live().is_err(), "live after its end");
             prop_assert_eq!(volume.ended_at.is_some(), ended);
+            let kept = volume.keeps_receipt(&sample::execution(1));
+            prop_assert_eq!(kept.is_err(), expired || (what == EXPIRED && volume.receipts_expired_at.is_some()));
             prop_assert_eq!(volume.sealable().is_ok(), role == Role::Draft && volume.state == VolumeState::Clean);
             prop_assert!(volume.dirty.is_none() || ended);
             if volume.state == VolumeState::Quarantined {

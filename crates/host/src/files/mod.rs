@@ -9,6 +9,7 @@ mod beneath;
 mod directory;
 mod grep;
 mod identity;
+mod kept;
 mod links;
 mod mode;
 mod moves;
@@ -33,6 +34,7 @@ pub use directory::{
 };
 pub use grep::{Grepped, Hit, Pattern, Shown, Syntax, Tell, WantedLines, grep};
 pub use identity::{file_id, file_id_at};
+pub use kept::{Weight, free_aside, pre_images, put_aside, weigh, weigh_pre_image};
 pub use mode::{SetMode, prepare_set_mode};
 pub use power::{power_supported, power_supported_at};
 pub use prepared::{Prepared, Terms, sync_effects, sync_staged};

@@ -7,6 +7,7 @@ use crate::engine::daemon::face::{self, Face};
 use crate::engine::daemon::supervise::{self, Given, Listener, Manager};
 use crate::engine::daemon::{keeper, serve as daemon};
 use crate::engine::gateway::crash::{Crash, CrashPoint, Hold, Hooks};
+use crate::engine::gateway::quota;
 use crate::http::{self, Activity, App, Door, Name, Network, Patience, Side};
 use crate::telemetry::Phase;
 use crate::wire::{self, Bind};
@@ -317,6 +318,7 @@ async fn until_over(
         made.incarnation,
     ));
     tokio::spawn(keeper::keep(gateway.clone()));
+    tokio::spawn(quota::keep(gateway.clone()));
     if life.span == Span::Transient {
         let activity = app.activity.clone();
         tokio::spawn(daemon::end_when_idle(gateway.clone(), move || activity.idle()));

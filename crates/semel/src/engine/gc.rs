@@ -1,12 +1,16 @@
 //! `semel gc`: frees what is past retention, and nothing that a living generation or a certificate needs.
 //!
-//! Records are never freed: what was done stays known when its files are gone.
+//! Records are never freed: what was done stays known when its files are gone. What calls of open volumes keep for
+//! `undo` is freed by the daemon, which alone can hold `undo` off meanwhile.
 
 use super::{Engine, certify, proposal, store, volume};
-use semel_core::ids::{Generation, UnixMs};
+use crate::wire::{Absent, Link};
+use semel_core::ids::{ExecutionId, Generation, UnixMs};
 use semel_core::volume::VolumeState;
-use semel_core::{Refusal, Sha256};
+use semel_core::{Code, Refusal, Sha256};
 use semel_host::clock;
+use serde::Deserialize;
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -19,6 +23,15 @@ pub(crate) enum Act {
     DryRun,
 }
 
+/// Says what is past retention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ages {
+    /// How long ago volumes ended, proposals were sealed, and calls of open volumes began.
+    pub(crate) files: Duration,
+    /// How long ago destroyed volumes ended whose receipts expire.
+    pub(crate) receipts: Duration,
+}
+
 /// Is what was freed, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Freed {
@@ -26,22 +39,29 @@ pub(crate) struct Freed {
     pub(crate) volumes: Vec<Generation>,
     /// Proposals, by digest.
     pub(crate) proposals: Vec<Sha256>,
+    /// Calls of open volumes that cannot be undone any more.
+    pub(crate) pre_images: Vec<ExecutionId>,
+    /// Generations whose receipts expired.
+    pub(crate) receipts: Vec<Generation>,
     /// What could not be removed.
     pub(crate) kept: Vec<String>,
 }
 
-/// Frees ended volumes, and proposals that nothing refers to, older than an age.
+fn ago(age: Duration) -> UnixMs {
+    let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+    UnixMs(clock::now().0.saturating_sub(age))
+}
+
+/// Frees ended volumes, proposals that nothing refers to, and what calls of open volumes keep for `undo`, older than an
+/// age; lets the receipts of destroyed volumes expire.
 ///
 /// # Errors
-/// `store_unavailable`, `io_failed`.
-pub(crate) fn gc(engine: &Engine, older: Duration, act: Act) -> Result<Freed, Refusal> {
-    let before = UnixMs(
-        clock::now()
-            .0
-            .saturating_sub(u64::try_from(older.as_millis()).unwrap_or(u64::MAX)),
-    );
+/// `store_unavailable`, `daemon_unreachable`, `io_failed`.
+pub(crate) fn gc(engine: &Engine, ages: Ages, act: Act) -> Result<Freed, Refusal> {
+    let before = ago(ages.files);
     let mut freed = Freed::default();
     let unfinished = unfinished(engine)?;
+    evict(engine, before, act, &mut freed)?;
     for known in engine.journal.volumes(None).map_err(store)? {
         let ended = matches!(known.state, VolumeState::Clean | VolumeState::Quarantined);
         let old = known.ended_at.is_some_and(|at| at < before);
@@ -76,7 +96,73 @@ pub(crate) fn gc(engine: &Engine, older: Duration, act: Act) -> Result<Freed, Re
         }
         freed.proposals.push(digest);
     }
+    expire(engine, ago(ages.receipts), &unfinished, act, &mut freed)?;
     Ok(freed)
+}
+
+/// Is what the daemon says of the pre-images that it freed.
+#[derive(Debug, Deserialize)]
+struct Evicted {
+    calls: Vec<ExecutionId>,
+    busy: Vec<Generation>,
+}
+
+/// Asks the daemon to free what calls of open volumes keep.
+fn evict(engine: &Engine, before: UnixMs, act: Act, freed: &mut Freed) -> Result<(), Refusal> {
+    let act = match act {
+        Act::Free => "free",
+        Act::DryRun => "dry_run",
+    };
+    let body = json!({"before": before, "act": act}).to_string();
+    let link = Link::new(engine.config.clone(), Absent::Start);
+    let answer = link.admin("POST", "/v1/admin/evict", body.into_bytes())?;
+    let answer: Evicted = serde_json::from_value(answer)
+        .map_err(|e| Refusal::new(Code::Internal, format!("the daemon answers otherwise: {e}")))?;
+    freed.pre_images = answer.calls;
+    let busy = |of: &Generation| format!("{of} (a call holds the volume)");
+    freed.kept.extend(answer.busy.iter().map(busy));
+    Ok(())
+}
+
+/// Lets the receipts of destroyed volumes expire that ended before a moment. A call whose outcome is unknown keeps those
+/// of its volume.
+fn expire(
+    engine: &Engine,
+    before: UnixMs,
+    unfinished: &Unfinished,
+    act: Act,
+    freed: &mut Freed,
+) -> Result<(), Refusal> {
+    for known in engine.journal.volumes(None).map_err(store)? {
+        // With the very same call a volume may have been freed that would only have been named.
+        let gone = known.state == VolumeState::Destroyed || freed.volumes.contains(&known.generation);
+        let old = known.ended_at.is_some_and(|at| at < before);
+        let needed = unfinished.generations.contains(&known.generation);
+        if !gone || !old || needed || known.receipts_expired_at.is_some() {
+            continue;
+        }
+        if act == Act::Free {
+            match engine
+                .journal
+                .expire_receipts(known.generation.clone(), clock::now())
+            {
+                Ok(_) => {}
+                Err(error) => {
+                    let refusal = store(error);
+                    // What could not be removed of it keeps it from being destroyed, too.
+                    if !matches!(refusal.code, Code::OutcomeUnknown | Code::VolumeBusy) {
+                        return Err(refusal);
+                    }
+                    freed
+                        .kept
+                        .push(format!("receipts of {} ({})", known.generation, refusal.why));
+                    continue;
+                }
+            }
+        }
+        freed.receipts.push(known.generation);
+    }
+    Ok(())
 }
 
 #[derive(Default)]

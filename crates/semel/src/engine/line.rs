@@ -115,6 +115,12 @@ impl Line {
             Record::TokenIssued(new) => self.issued(new),
             Record::VolumeLifted { generation, .. } => self.of_volume("volume_lifted", generation),
             Record::VolumeDestroyed { generation, .. } => self.of_volume("volume_destroyed", generation),
+            Record::PreImagesEvicted {
+                generation,
+                executions,
+                ..
+            } => self.evicted(generation, executions),
+            Record::ReceiptsExpired { generation, .. } => self.of_volume("receipts_expired", generation),
             Record::RunStarted(new) => {
                 self.job = Some(new.job.clone());
                 self.told("run_started", format!("{} from {}", new.run, new.base));
@@ -138,6 +144,12 @@ impl Line {
             } => self.decided(approval_id, ruling),
             Record::WorktreeRestored(met) => self.restored(met),
         }
+    }
+
+    fn evicted(&mut self, generation: &Generation, executions: &[ExecutionId]) {
+        self.generation = Some(generation.clone());
+        let calls: Vec<&str> = executions.iter().map(ExecutionId::as_str).collect();
+        self.told("pre_images_evicted", calls.join(" "));
     }
 
     fn event(&mut self, event: &str) {

@@ -135,10 +135,10 @@ pub(crate) fn log(config: Config, filter: LogFilter) -> Result<Vec<LogLine>, Ref
     reading(config)?.journal.log(filter).map_err(store)
 }
 
-/// Says what came of an execution, or of every call under a key, oldest first.
+/// Says what came of an execution, or of every call under a key whose receipt is kept, oldest first.
 ///
 /// # Errors
-/// `not_found` where there is none; as [`log`].
+/// `not_found` where there is none; `key_expired` where no receipt is kept any more; as [`log`].
 pub(crate) fn receipts(
     config: Config,
     execution: Option<ExecutionId>,
@@ -157,11 +157,20 @@ pub(crate) fn receipts(
             }
         }
     }
-    let mut receipts = Vec::new();
+    let (mut receipts, mut expired) = (Vec::new(), None);
     for execution in executions {
-        if let Some(state) = journal.execution(execution).map_err(store)? {
-            receipts.push(Value::Object(receipt_body(&state)));
+        let Some(state) = journal.execution(execution).map_err(store)? else {
+            continue;
+        };
+        let intent = state.intent();
+        let volume = journal.volume(intent.generation.clone()).map_err(store)?;
+        match volume.map_or(Ok(()), |volume| volume.keeps_receipt(&intent.execution_id)) {
+            Ok(()) => receipts.push(Value::Object(receipt_body(&state))),
+            Err(refusal) => expired = Some(refusal),
         }
+    }
+    if let (true, Some(expired)) = (receipts.is_empty(), expired) {
+        return Err(expired);
     }
     if receipts.is_empty() {
         let asked = execution

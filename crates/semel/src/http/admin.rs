@@ -104,6 +104,12 @@ pub(super) async fn shutdown(State(app): State<App>) -> Result<Response<Body>, P
     Ok(json(value!({"schema": "semel.shutdown/v1", "draining": true})))
 }
 
+/// Frees what old calls of open volumes removed or replaced.
+pub(super) async fn evict(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
+    let body = operators_body(&app, request).await?;
+    Ok(json(app.gateway.evict_older(&body).await?))
+}
+
 /// Opens a volume for a person.
 pub(super) async fn open_volume(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
     let body = operators_body(&app, request).await?;

@@ -129,6 +129,7 @@ fn router(app: App) -> Router {
         .route("/status", get(admin::status))
         .route("/listen", post(admin::listen))
         .route("/shutdown", post(admin::shutdown))
+        .route("/evict", post(admin::evict))
         .route("/volumes", post(admin::open_volume))
         .route("/volumes/{generation}/end", post(admin::end_volume))
         .route("/approvals", get(approvals::list))
@@ -168,6 +169,7 @@ pub(crate) const ROUTES: &[(&str, &str)] = &[
     ("GET", "/v1/admin/status"),
     ("POST", "/v1/admin/listen"),
     ("POST", "/v1/admin/shutdown"),
+    ("POST", "/v1/admin/evict"),
     ("POST", "/v1/admin/volumes"),
     ("POST", "/v1/admin/volumes/{generation}/end"),
     ("GET", "/v1/admin/approvals"),

@@ -118,6 +118,13 @@ const ADMIN: &[Admin] = &[
     ),
     (
         "post",
+        "/v1/admin/evict",
+        "admin_evict",
+        "Frees what old calls of open volumes removed or replaced, or names them: they cannot be undone any more.",
+        &[Code::BadInput, Code::Unauthorized, Code::IoFailed],
+    ),
+    (
+        "post",
         "/v1/admin/volumes",
         "admin_open_volume",
         "Opens a volume for a person.",
@@ -225,6 +232,8 @@ const MUTATIONS: &[Code] = &[
     Code::OutcomeUnknown,
     Code::Draining,
     Code::DirtyVolume,
+    Code::QuotaExceeded,
+    Code::KeyExpired,
 ];
 
 fn tool_operation(tool: Tool) -> Value {
@@ -244,7 +253,10 @@ fn tool_operation(tool: Tool) -> Value {
             json!({"$ref": "#/components/schemas/Effect"})
         }
         Kind::Read => reads::answer(tool),
-        Kind::Journal => json!({"$ref": "#/components/schemas/Receipt"}),
+        Kind::Journal => {
+            codes.push(Code::KeyExpired);
+            json!({"$ref": "#/components/schemas/Receipt"})
+        }
     };
     let mut schema = tool.schema();
     if tool.kind() != Kind::Journal {

@@ -12,7 +12,8 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Points that only an outside writer, a person who decides, or a command can bring about; they have tests of their own.
+/// Points that only an outside writer, a person who decides, a command, or retention can bring about; they have tests of
+/// their own.
 const OUTSIDE: &[&str] = &[
     "exchanged_back",
     "put_back",
@@ -22,6 +23,8 @@ const OUTSIDE: &[&str] = &[
     "exec_spawned",
     "exec_begun",
     "exec_ended",
+    "eviction_recorded",
+    "eviction_aside",
 ];
 
 fn points() -> Vec<String> {

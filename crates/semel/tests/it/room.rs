@@ -1,6 +1,6 @@
 //! A filesystem of the volumes that fills up: nothing new begins, what happened is still told, and nothing is lost.
 
-use crate::harness::{Daemon, Home, bare, skipped, wait_until};
+use crate::harness::{Daemon, Home, Volume, bare, skipped, wait_until};
 use serde_json::json;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -95,6 +95,66 @@ fn a_full_disk_of_the_volumes_refuses_what_is_new() {
             .output();
         assert!(verify.unwrap().status.success());
     }
+}
+
+/// What calls keep is freed before a call is refused: the oldest of all volumes first, as much as it takes.
+#[test]
+fn what_calls_keep_makes_room() {
+    let home = Home::new();
+    let Some(daemon) = small(&home, "size=56m,mode=700") else {
+        return;
+    };
+    let (one, two) = (home.open("one", "process"), home.open("two", "process"));
+    let inside = format!("/proc/{}/root", daemon.child.id());
+    let real = |place: &std::path::Path| std::path::PathBuf::from(format!("{inside}{}", place.display()));
+    let volumes = real(&home.state().join("volumes"));
+    let call = |volume, tool: &str, key: &str, arguments| daemon.conn().call(volume, tool, key, &arguments);
+    let trashed = |volume: &Volume| {
+        let trash = volume.tree.parent().unwrap().join("trash");
+        std::fs::read_dir(real(&trash)).unwrap().count()
+    };
+    let mut removed = Vec::new();
+    for volume in [&one, &two] {
+        std::fs::write(real(&volume.tree).join("f"), vec![0; 9 << 20]).unwrap();
+        let reply = call(volume, "delete_file", "d", json!({"path": "f"}));
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        removed.push(reply.body["execution_id"].as_str().unwrap().to_owned());
+        // Ids of executions tell times apart that are a millisecond apart.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!((trashed(&one), trashed(&two)), (1, 1));
+    std::fs::write(volumes.join("filler"), vec![0; 10 << 20]).unwrap();
+    assert!(wait_until(Duration::from_secs(20), || {
+        let reply = call(&two, "write_file", "w", json!({"path": "w", "content": "1"}));
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        trashed(&one) == 0
+    }));
+    assert_eq!(trashed(&two), 1, "no more than it takes");
+    let undo = |execution: &str| {
+        let path = format!("/v1/admin/executions/{execution}/undo");
+        home.admin("POST", &path, &serde_json::Value::Null)
+    };
+    let expired = undo(&removed[0]);
+    assert_eq!((expired.status, expired.code()), (410, "undo_expired"));
+    assert_eq!(undo(&removed[1]).status, 200);
+    // Where nothing more can go, calls are refused, and nothing was begun.
+    std::fs::write(volumes.join("filler2"), vec![0; 9 << 20]).unwrap();
+    let mut n = 0;
+    assert!(wait_until(Duration::from_secs(20), || {
+        n += 1;
+        let full = json!({"path": "x", "content": "1"});
+        call(&two, "write_file", &format!("x{n}"), full).reason() == "disk_full"
+    }));
+    assert_eq!(
+        call(&two, "write_file", "w", json!({"path": "w", "content": "1"})).body["replayed"],
+        true
+    );
+    drop(daemon);
+    let verify = bare(&["log", "verify", "--json", "--state"])
+        .arg(home.state())
+        .env("HOME", home.path())
+        .output();
+    assert!(verify.unwrap().status.success());
 }
 
 /// Makes a directory of 24 MiB in one file, or of 60 empty ones.

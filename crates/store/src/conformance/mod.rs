@@ -6,6 +6,7 @@
 mod approvals;
 mod calls;
 mod log;
+mod retention;
 pub mod sample;
 mod volumes;
 mod work;
@@ -68,6 +69,9 @@ laws! {
     volumes::an_end_is_answered_again,
     volumes::an_open_volume_is_not_destroyed,
     volumes::two_jobs_do_not_mix,
+    retention::only_what_nothing_needs_is_evicted,
+    retention::an_ended_generation_evicts_nothing,
+    retention::receipts_expire_with_their_volume,
     approvals::a_call_is_asked_about_once,
     approvals::the_first_decision_stands,
     approvals::sixteen_people_decide_once,

@@ -50,7 +50,12 @@ impl Desk {
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
             | Record::VolumeLifted { generation, .. }
-            | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
+            | Record::VolumeDestroyed { generation, .. }
+            | Record::ReceiptsExpired { generation, .. } => self.volume(record, generation),
+            Record::PreImagesEvicted { generation, .. } => {
+                let volume = self.find_volume(generation)?.ok_or_else(|| lost("a volume"))?;
+                self.append(record, Subject::Job(&volume.job)).map(drop)
+            }
             Record::TokenIssued(new) => self.issued(record, new),
             Record::CallIntended(intent) => self.intent(record, intent),
             Record::CallReceipted { execution_id, .. }

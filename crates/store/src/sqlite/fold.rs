@@ -65,6 +65,8 @@ pub(super) struct Fold {
     pub(super) volumes: BTreeMap<Generation, Volume>,
     pub(super) calls: BTreeMap<Place, Call>,
     pub(super) intents: BTreeMap<ExecutionId, Place>,
+    /// How many calls of a generation have no outcome.
+    open: BTreeMap<Generation, u64>,
     /// The newest intent of an execution that was freed, so that its last entry is found too.
     pub(super) freed: Option<CallState>,
     /// The execution whose effect a key has.
@@ -85,28 +87,20 @@ impl Fold {
     /// Folds one more entry.
     pub(super) fn apply(&mut self, seq: u64, record: &Record) -> Folded {
         match record {
-            Record::DaemonStarted {
-                incarnation,
-                boot_id,
-                version,
-                policy_sha256,
-                at,
-            } => {
-                let last = self.incarnations.last_key_value().map_or(0, |(last, _)| *last);
-                let policy = policy_sha256.as_ref().map(|policy| *policy.as_bytes());
-                let row = (boot_id.clone(), version.clone(), at.0, policy);
-                self.incarnations.insert(incarnation.0, row);
-                if incarnation.0 == last + 1 {
-                    Ok(())
-                } else {
-                    illegal("the incarnations do not count up")
-                }
-            }
+            Record::DaemonStarted { .. } => self.started(record),
             Record::VolumeOpened { new, .. } => self.opened(record).and(self.volume(record, &new.generation)),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
             | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
+            Record::ReceiptsExpired { generation, .. } => {
+                self.nothing_open(generation).and(self.volume(record, generation))
+            }
+            Record::PreImagesEvicted {
+                generation,
+                executions,
+                ..
+            } => self.evicted(generation, executions),
             Record::TokenIssued(new) => self.issued(new),
             Record::CallIntended(intent) => {
                 let place = (row::scope(&intent.scope), intent.key.as_str().to_owned());
@@ -154,6 +148,28 @@ impl Fold {
         }
     }
 
+    fn started(&mut self, record: &Record) -> Folded {
+        let Record::DaemonStarted {
+            incarnation,
+            boot_id,
+            version,
+            policy_sha256,
+            at,
+        } = record
+        else {
+            return Ok(());
+        };
+        let last = self.incarnations.last_key_value().map_or(0, |(last, _)| *last);
+        let policy = policy_sha256.as_ref().map(|policy| *policy.as_bytes());
+        let row = (boot_id.clone(), version.clone(), at.0, policy);
+        self.incarnations.insert(incarnation.0, row);
+        if incarnation.0 == last + 1 {
+            Ok(())
+        } else {
+            illegal("the incarnations do not count up")
+        }
+    }
+
     fn opened(&mut self, record: &Record) -> Folded {
         let Record::VolumeOpened {
             new,
@@ -197,17 +213,59 @@ impl Fold {
         Ok(())
     }
 
+    /// Receipts do not expire while a call of the generation has no outcome.
+    fn nothing_open(&self, generation: &Generation) -> Folded {
+        match self.open.get(generation) {
+            None | Some(0) => Ok(()),
+            Some(_) => illegal("receipts expire while a call has no outcome"),
+        }
+    }
+
+    /// Counts the calls of a generation that have no outcome.
+    fn count_open(&mut self, generation: &Generation, before: Option<&CallState>, now: Option<&CallState>) {
+        let open = |state: Option<&CallState>| match state {
+            Some(CallState::Running { .. } | CallState::Unknown { .. }) => 1,
+            Some(CallState::Finished { .. }) | None => 0_u64,
+        };
+        let count = self.open.entry(generation.clone()).or_default();
+        *count = (*count + open(now)).saturating_sub(open(before));
+    }
+
+    fn evicted(&self, generation: &Generation, executions: &[ExecutionId]) -> Folded {
+        if !self.volumes.contains_key(generation) {
+            return illegal("pre-images are freed of a volume that is not known");
+        }
+        for execution in executions {
+            let call = self
+                .intents
+                .get(execution)
+                .and_then(|place| self.calls.get(place));
+            let finished = call.is_some_and(|call| {
+                matches!(&call.state, CallState::Finished { intent, .. } if intent.generation == *generation)
+            });
+            if !finished {
+                return illegal("the pre-images of a call are freed that has no receipt in this generation");
+            }
+        }
+        Ok(())
+    }
+
     fn call(&mut self, seq: u64, record: &Record, place: Place) -> Folded {
         let prior = self.calls.get(&place);
         let intent_seq = prior.map_or(seq, |known| known.intent_seq);
         let known = prior.map(|known| known.state.clone());
-        let Some(state) = call::apply(known.clone(), record)? else {
+        let before = prior.and_then(|known| known.aborting_seq);
+        let next = call::apply(known.clone(), record)?;
+        if let Some(state) = next.as_ref().or(known.as_ref()) {
+            let generation = state.intent().generation.clone();
+            self.count_open(&generation, known.as_ref(), next.as_ref());
+        }
+        let Some(state) = next else {
             self.calls.remove(&place);
             self.freed = known;
             return Ok(());
         };
         let aborts = matches!(record, Record::CallAborting { .. });
-        let before = prior.and_then(|known| known.aborting_seq);
         let row = Call {
             state,
             intent_seq,
@@ -293,7 +351,9 @@ impl Fold {
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
             | Record::VolumeLifted { generation, .. }
-            | Record::VolumeDestroyed { generation, .. } => volume(generation),
+            | Record::VolumeDestroyed { generation, .. }
+            | Record::PreImagesEvicted { generation, .. }
+            | Record::ReceiptsExpired { generation, .. } => volume(generation),
             Record::TokenIssued(new) => volume(&new.generation),
             Record::CallIntended(intent) => Subject::Call(intent),
             Record::CallReceipted { execution_id, .. }

@@ -8,6 +8,7 @@ mod desk;
 mod fold;
 mod queue;
 mod read;
+mod retention;
 mod row;
 mod schema;
 mod tables;
@@ -245,6 +246,22 @@ impl Journal for SqliteJournal {
 
     fn volume_destroyed(&self, generation: Generation, at: UnixMs) -> Result<Volume> {
         self.settle(move |desk| desk.volume_destroyed(&generation, at))
+    }
+
+    fn evict_pre_images(
+        &self,
+        generation: Generation,
+        executions: Vec<ExecutionId>,
+        at: UnixMs,
+    ) -> Result<Vec<ExecutionId>> {
+        // It makes room: that there is little left is no reason to refuse it.
+        self.ask(Class::Settles, Hint::Known(Sync::Later), move |desk| {
+            desk.evict_pre_images(&generation, &executions, at)
+        })
+    }
+
+    fn expire_receipts(&self, generation: Generation, at: UnixMs) -> Result<Volume> {
+        self.settle(move |desk| desk.expire_receipts(&generation, at))
     }
 
     fn issue_token(&self, new: NewToken) -> Result<()> {

@@ -124,6 +124,8 @@ impl<'a> Found<'a> {
                 | Record::VolumeLifted { .. }
                 | Record::TokenIssued(_)
                 | Record::VolumeDestroyed { .. }
+                | Record::PreImagesEvicted { .. }
+                | Record::ReceiptsExpired { .. }
                 | Record::CallIntended(_)
                 | Record::CallReceipted { .. }
                 | Record::CallAborting { .. }

@@ -154,7 +154,7 @@ impl Desk {
             };
         }
         if *end == End::Clean {
-            self.settled(generation)?;
+            self.settled(generation, "the volume cannot end clean")?;
         }
         self.record(&Record::VolumeEnded {
             generation: generation.clone(),
@@ -165,7 +165,7 @@ impl Desk {
     }
 
     /// Refuses while a call of the generation runs or is unknown.
-    fn settled(&self, generation: &Generation) -> Result<()> {
+    pub(super) fn settled(&self, generation: &Generation, why: &str) -> Result<()> {
         let open: Option<(String, String)> = self
             .conn
             .prepare_cached(
@@ -181,7 +181,7 @@ impl Desk {
             None => Ok(()),
             Some((execution, state)) => Err(Refusal::new(
                 Code::OutcomeUnknown,
-                "a call of the generation has no outcome, so the volume cannot end clean",
+                format!("a call of the generation has no outcome, so {why}"),
             )
             .reason(if state == "running" {
                 "call_running"
@@ -331,7 +331,7 @@ impl Desk {
         let volume = self.must_find(generation)?;
         let only =
             volume.state == VolumeState::Quarantined && volume.dirty.as_deref() == Some(OUTCOME_UNKNOWN);
-        if only && self.settled(generation).is_ok() {
+        if only && self.settled(generation, "its mark stays").is_ok() {
             self.record(&Record::VolumeLifted {
                 generation: generation.clone(),
                 at,

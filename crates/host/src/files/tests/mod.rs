@@ -1,4 +1,5 @@
 mod beneath;
+mod kept;
 
 use super::*;
 use crate::root::tests::skipped;

@@ -1,6 +1,7 @@
 //! What only the operator may ask of the daemon: verbs of the journal for the commands, and its status.
 
 use crate::engine::gateway::Gateway;
+use crate::engine::gateway::quota;
 use crate::engine::gateway::recover;
 use crate::engine::job::draft;
 use crate::engine::proposal::Base;
@@ -331,6 +332,30 @@ impl Gateway {
             }
         }
         Ok(orphans)
+    }
+
+    /// Ends a volume that is over its quota, with its commands; whoever owns it finds it ended.
+    ///
+    /// # Errors
+    /// Those of ending; `replay_conflict` where somebody else ended it meanwhile.
+    pub(crate) async fn end_over_quota(
+        self: &Arc<Self>,
+        generation: Generation,
+        fence: FencingToken,
+    ) -> Result<(), Refusal> {
+        let end = End::Dirty {
+            reason: quota::REASON.to_owned(),
+        };
+        let closes = Closes {
+            generation: generation.clone(),
+            end: end.clone(),
+            fencing_token: Some(fence),
+        };
+        self.closing(Some(closes), move |gateway| {
+            volume::end(&gateway.engine, &generation, end).map(|_| Value::Null)
+        })
+        .await
+        .map(drop)
     }
 
     /// Says how the daemon is; ends the volumes whose owner died meanwhile.

@@ -34,6 +34,10 @@ pub(crate) enum CrashPoint {
     Aborting,
     /// One effect is taken back.
     RolledBack,
+    /// That pre-images are freed is recorded; they still lie where undoing finds them.
+    EvictionRecorded,
+    /// They were put aside, and are not freed yet.
+    EvictionAside,
     /// Recovery looked at an open intent.
     RecoveryObserved,
     /// Recovery recorded the outcome of an open intent.
@@ -61,6 +65,8 @@ impl CrashPoint {
                 CrashPoint::Aborting,
                 CrashPoint::RolledBack,
                 CrashPoint::Receipted,
+                CrashPoint::EvictionRecorded,
+                CrashPoint::EvictionAside,
                 CrashPoint::RecoveryObserved,
                 CrashPoint::RecoverySettled,
                 CrashPoint::RecoveryTidied,
@@ -84,6 +90,8 @@ impl CrashPoint {
             CrashPoint::Receipted => "receipted",
             CrashPoint::Aborting => "aborting",
             CrashPoint::RolledBack => "rolled_back",
+            CrashPoint::EvictionRecorded => "eviction_recorded",
+            CrashPoint::EvictionAside => "eviction_aside",
             CrashPoint::RecoveryObserved => "recovery_observed",
             CrashPoint::RecoverySettled => "recovery_settled",
             CrashPoint::RecoveryTidied => "recovery_tidied",

@@ -7,6 +7,7 @@ mod arguments;
 pub(crate) mod call;
 mod command;
 pub(crate) mod crash;
+pub(crate) mod evict;
 mod key;
 mod locks;
 mod mutate;
@@ -15,6 +16,7 @@ mod noise;
 pub(crate) mod output;
 pub(crate) mod policy;
 mod prepare;
+pub(crate) mod quota;
 pub(super) mod read;
 mod recent;
 pub(crate) mod recover;
@@ -74,6 +76,10 @@ pub(crate) struct Gateway {
     around: OnceLock<Surroundings>,
     /// The space where the volumes lie.
     pub(crate) room: room::Room,
+    /// How large the volumes are.
+    ledger: quota::Ledger,
+    /// Held by whoever frees pre-images.
+    evicting: Mutex<()>,
     searches: Arc<Semaphore>,
     poisoned: OnceLock<String>,
     phase: watch::Sender<Phase>,
@@ -127,6 +133,8 @@ impl Gateway {
             shares: share::Shares::default(),
             searches: Arc::new(Semaphore::new(limits::SEARCHES)),
             commands: Arc::default(),
+            ledger: quota::Ledger::default(),
+            evicting: Mutex::default(),
             around: OnceLock::new(),
             poisoned: OnceLock::new(),
             phase: watch::Sender::new(Phase::Starting),
@@ -160,21 +168,24 @@ impl Gateway {
         self.poisoned.get().map(String::as_str)
     }
 
-    /// Says whether new effects may begin.
+    /// Says whether new effects may begin; where the disk is nearly full, pre-images are freed first. It blocks.
     ///
     /// # Errors
     /// `store_unavailable` when poisoned; `draining` at shutdown; `io_failed`, reason `disk_full`.
     pub(crate) fn open_for_effects(&self) -> Result<(), Refusal> {
         match *self.phase.borrow() {
-            Phase::Ready => self.room.enough(),
+            Phase::Ready => {}
             Phase::Starting | Phase::Draining => {
-                Err(Refusal::new(Code::Draining, "the daemon is shutting down"))
+                return Err(Refusal::new(Code::Draining, "the daemon is shutting down"));
             }
-            Phase::Poisoned => Err(Refusal::new(
-                Code::StoreUnavailable,
-                "a failure left it open what is on the disk; the daemon ends and recovers",
-            )),
+            Phase::Poisoned => {
+                return Err(Refusal::new(
+                    Code::StoreUnavailable,
+                    "a failure left it open what is on the disk; the daemon ends and recovers",
+                ));
+            }
         }
+        self.room.enough().or_else(|full| self.make_room(full))
     }
 
     /// Takes one of the places for calls under way.
@@ -222,6 +233,17 @@ impl Gateway {
     /// # Errors
     /// Those of reopening: `dirty_volume`, `unknown_state`.
     pub(crate) fn disk(&self, volume: &Volume) -> Result<Arc<Disk>, Refusal> {
+        let disk = self.disk_for_now(volume)?;
+        let mut known = self.roots.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(known.entry(volume.generation.clone()).or_insert(disk).clone())
+    }
+
+    /// Gives the open volume of a lease without keeping it open: whoever looks at all volumes would run out of
+    /// descriptors.
+    ///
+    /// # Errors
+    /// Those of reopening: `dirty_volume`, `unknown_state`.
+    pub(super) fn disk_for_now(&self, volume: &Volume) -> Result<Arc<Disk>, Refusal> {
         let known = self.roots.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(disk) = known.get(&volume.generation) {
             return Ok(disk.clone());
@@ -236,11 +258,7 @@ impl Gateway {
             .volumes
             .reopen(&volume.job, &volume.generation, identity)
             .map_err(host)?;
-        let mut known = self.roots.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(known
-            .entry(volume.generation.clone())
-            .or_insert_with(|| Arc::new(disk))
-            .clone())
+        Ok(Arc::new(disk))
     }
 
     fn gate(&self, generation: &Generation) -> Arc<tokio::sync::RwLock<()>> {
@@ -264,6 +282,7 @@ impl Gateway {
             .unwrap_or_else(PoisonError::into_inner)
             .remove(generation);
         lock(&self.gates).remove(generation);
+        self.ledger.forget(generation);
     }
 
     /// Marks an execution as running.

@@ -196,6 +196,10 @@ impl Gateway {
                 Some(Step::Answer(self.refuse(asked, refusal, execution)))
             }
             Decision::Replay { intent, receipt } => {
+                if let Err(refusal) = self.keeps_receipt(&asked.lease, &intent) {
+                    let execution = intent.execution_id.clone();
+                    return Some(Step::Answer(self.refuse(asked, refusal, Some(execution))));
+                }
                 self.note_asked(asked, Event::Replayed, Some(intent.execution_id.clone()));
                 Some(Step::Answer(match &receipt.outcome {
                     Outcome::Done(done) => Ok(self.success(&intent, &receipt, done, Replayed::Yes)),
@@ -260,7 +264,8 @@ impl Gateway {
             }
         };
         let intent = mutation.intent(&execution, &ready);
-        if let Err(refusal) = self.permitted(mutation, &ready, &intent) {
+        let may = self.permitted(mutation, &ready, &intent);
+        if let Err(refusal) = may.and_then(|()| self.fits(mutation, &ready)) {
             mutation.discard(&execution, &intent.effects);
             return Once::Over(self.precluded(mutation, refusal));
         }

@@ -6,9 +6,9 @@ use super::arguments::{Args, Look};
 use super::call::{Asked, read_answer, scope_of};
 use super::policy::resolved;
 use super::shows::{self, Asks, Seen};
-use crate::engine::store;
+use crate::engine::{store, volume};
 use crate::limits;
-use semel_core::call::{CallState, Event, Outcome};
+use semel_core::call::{CallState, Event, Intent, Outcome};
 use semel_core::ids::IdempotencyKey;
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal};
@@ -75,7 +75,7 @@ impl Gateway {
     /// Says what came of a key in the scope of a token, ended or not.
     ///
     /// # Errors
-    /// `not_found` where the key was never used.
+    /// `not_found` where the key was never used; `key_expired` where its receipt is past retention.
     pub(crate) fn receipt(
         &self,
         lease: &Volume,
@@ -88,10 +88,22 @@ impl Gateway {
             None => prior(scope_of(lease, None))?,
         };
         if let Some(state) = state {
+            self.keeps_receipt(lease, state.intent())?;
             return Ok(receipt_body(&state));
         }
         self.asked_body(&in_generation, key)?
             .ok_or_else(|| Refusal::new(Code::NotFound, "no call with this key began").name(key.as_str()))
+    }
+
+    /// Says whether the receipt of a call is kept, for whoever holds a token of a volume.
+    ///
+    /// # Errors
+    /// `key_expired`; `store_unavailable`.
+    pub(super) fn keeps_receipt(&self, lease: &Volume, intent: &Intent) -> Result<(), Refusal> {
+        if intent.generation == lease.generation {
+            return lease.keeps_receipt(&intent.execution_id);
+        }
+        volume::find(&self.engine, &intent.generation)?.keeps_receipt(&intent.execution_id)
     }
 }
 

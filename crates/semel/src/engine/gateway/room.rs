@@ -16,6 +16,8 @@ const TRUE_FOR: Duration = Duration::from_millis(100);
 pub(crate) struct Room {
     volumes: Arc<Volumes>,
     seen: Seen,
+    /// Held by whoever makes room; when nothing more was found to be freed.
+    pub(super) making: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -33,6 +35,13 @@ impl Seen {
             }
         }
     }
+
+    fn anew(&self, ask: impl FnOnce() -> Option<Space>) -> Option<Space> {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let space = ask();
+        *seen = Some((Instant::now(), space));
+        space
+    }
 }
 
 impl Room {
@@ -41,7 +50,13 @@ impl Room {
         Self {
             volumes: volumes.clone(),
             seen: Seen::default(),
+            making: Mutex::default(),
         }
+    }
+
+    /// Says whether there is room, whatever was seen a moment ago.
+    pub(super) fn is_enough_now(&self) -> bool {
+        !self.seen.anew(|| self.volumes.space().ok()).is_some_and(scarce)
     }
 
     /// Gives what is left; `None` where the system does not say.
@@ -89,6 +104,16 @@ mod tests {
             assert!(space.unwrap().bytes + 100 > millis, "no older than that");
         }
         assert_eq!(asked, 10);
+    }
+
+    #[test]
+    fn what_is_seen_anew_is_seen_by_all() {
+        let seen = Seen::default();
+        let space = |bytes| Some(Space { bytes, files: None });
+        let now = Instant::now() + Duration::from_millis(50);
+        seen.at(now, || space(1));
+        assert_eq!(seen.anew(|| space(2)), space(2));
+        assert_eq!(seen.at(now, || space(3)), space(2));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::engine::store;
 use semel_core::call::{CallState, Intent, Outcome, Source};
 use semel_core::effect::{Content, Effect, Slot};
 use semel_core::ids::{ExecutionId, FileId, IdempotencyKey};
+use semel_core::volume::VolumeState;
 use semel_core::{Code, Refusal, RelPath};
 use semel_host::Error;
 use semel_host::files::{self, Expected, Move, Prepared, Removable, SetMode};
@@ -72,6 +73,10 @@ impl Gateway {
             }
         };
         let lease = crate::engine::volume::find(&self.engine, &intent.generation)?;
+        if lease.state == VolumeState::Destroyed {
+            let why = "the volume was freed, and what was there before with it";
+            return Err(Refusal::new(Code::UndoExpired, why).name(execution.as_str()));
+        }
         lease.live()?;
         Ok((intent, lease))
     }

@@ -4,6 +4,7 @@
 
 use super::draft::Draft;
 use super::say::Say;
+use crate::engine::gateway::quota;
 use crate::engine::surroundings::{SYSTEM, Surroundings};
 use crate::engine::{Engine, host};
 use crate::wire::Reached;
@@ -51,7 +52,7 @@ pub(crate) fn run(
     let command = command(engine, job, draft, &around)?;
     say.line(&format!("agent    {}", job.agent.command.join(" ")));
     let generation = &draft.opened.volume.generation;
-    let ended = attended(engine, generation, || process::run(&command, cancel)).map_err(host)?;
+    let ended = attended(engine, generation, cancel, || process::run(&command, cancel)).map_err(host)?;
     say.line(&format!(
         "agent    {}, {:.1} s, confinement {}",
         in_words(ended.end),
@@ -61,25 +62,38 @@ pub(crate) fn run(
     for missing in &ended.level.missing {
         say.line(&format!("agent    without {missing}"));
     }
+    if is_over_quota(engine, generation) {
+        let why = "the draft was over its quota, and the agent was ended; its draft is dirty";
+        return Err(Refusal::new(Code::QuotaExceeded, why)
+            .reason(quota::REASON)
+            .name(generation.as_str()));
+    }
     let said = draft.opened.disk.path().join("work").join("stderr");
     judge(&ended, job, &said)
 }
 
 /// Does something while the daemon is looked after: one that died is started again at its place, so that an agent that
-/// sends its call again finds it.
-fn attended<T>(engine: &Engine, generation: &Generation, work: impl FnOnce() -> T) -> T {
+/// sends its call again finds it. The work is cancelled where the daemon ended the volume for being over its quota.
+fn attended<T>(engine: &Engine, generation: &Generation, cancel: &Cancel, work: impl FnOnce() -> T) -> T {
     let (done, wait) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             while wait.recv_timeout(limits::HEARTBEAT) == Err(mpsc::RecvTimeoutError::Timeout) {
-                // Asking is enough; whoever needs the answer asks for itself.
-                drop(engine.journal.volume(generation.clone()));
+                if is_over_quota(engine, generation) {
+                    return cancel.cancel();
+                }
             }
         });
         let result = work();
         drop(done);
         result
     })
+}
+
+/// Asks the daemon; one that does not answer says nothing.
+fn is_over_quota(engine: &Engine, generation: &Generation) -> bool {
+    let volume = engine.journal.volume(generation.clone()).ok().flatten();
+    volume.is_some_and(|volume| volume.dirty.as_deref() == Some(quota::REASON))
 }
 
 fn judge(ended: &Ended, job: &Job, said: &Path) -> Result<(), Refusal> {

@@ -165,6 +165,10 @@ pub(crate) fn run(
 /// Records how a run ended, unless it can go on later: a store or a system that failed ends nothing.
 fn close(engine: &Engine, run: &Run, refusal: &Refusal, cancel: &Cancel) -> Result<(), Refusal> {
     let end = match refusal.code {
+        // Its agent was ended for that by us; nobody cancelled it.
+        Code::QuotaExceeded => RunEnd::Refused {
+            refusal: refusal.clone(),
+        },
         _ if cancel.is_cancelled() => RunEnd::Cancelled,
         Code::StoreUnavailable
         | Code::DaemonUnreachable
