@@ -210,6 +210,13 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         .max_blocking_threads(limits::IN_FLIGHT + 64)
         .build()
         .map_err(|e| Refusal::new(Code::IoFailed, format!("cannot start threads: {e}")))?;
+    let hands = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(limits::HANDS)
+        .thread_name("semel-hand")
+        .enable_time()
+        .build()
+        .map_err(|e| Refusal::new(Code::IoFailed, format!("cannot start threads: {e}")))?;
+    drop(made.gateway.hands.set(hands.handle().clone()));
     let life = Life {
         span: if args.transient {
             Span::Transient
@@ -226,6 +233,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         ));
     }
     daemon::withdraw(&made.root);
+    hands.shutdown_timeout(Duration::from_secs(1));
     runtime.shutdown_timeout(Duration::from_secs(1));
     drop(companion);
     ended(&made.gateway)

@@ -4,8 +4,10 @@
 
 use super::OnCommit;
 use super::desk::Desk;
+use super::recall::Recall;
 use super::writer::Thread;
 use crate::error::{Damage, Error, Result};
+use crate::journal::Then;
 use crate::reserve::Reserve;
 use semel_core::ids::ExecutionId;
 use semel_core::record::Sync;
@@ -25,6 +27,10 @@ pub(super) struct Shared {
     pub(super) poison: OnceLock<String>,
     /// How many verbs were asked for and are not answered.
     pub(super) queued: AtomicU64,
+    /// How many verbs that nobody waited for were not carried out.
+    pub(super) lost: AtomicU64,
+    /// What reads are answered from.
+    pub(super) recall: Recall,
     /// Since when the writer works at what it has, in milliseconds after `began`, and one more; 0 while it waits.
     busy_since: AtomicU64,
     began: Instant,
@@ -38,6 +44,8 @@ impl Default for Shared {
             synced: AtomicU64::default(),
             poison: OnceLock::default(),
             queued: AtomicU64::default(),
+            lost: AtomicU64::default(),
+            recall: Recall::default(),
             busy_since: AtomicU64::default(),
             began: Instant::now(),
         }
@@ -65,6 +73,11 @@ impl Shared {
                 .elapsed()
                 .saturating_sub(Duration::from_millis(since - 1)),
         }
+    }
+
+    /// Says whether so much waits for the writer that nothing is told to it any more without waiting.
+    pub(super) fn is_behind(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) >= UNHEARD
     }
 
     /// Refuses once the process is poisoned.
@@ -124,8 +137,21 @@ struct Job<T, F> {
     hint: Hint,
     work: F,
     kept: Option<Result<T>>,
-    reply: SyncSender<Result<T>>,
+    reply: Reply<T>,
 }
+
+/// Says who hears the answer.
+enum Reply<T> {
+    /// Whoever waits for it.
+    To(SyncSender<Result<T>>),
+    /// Whoever goes on with it.
+    Then(Then<T>),
+    /// Nobody; what could not be recorded is counted.
+    Counted(Arc<Shared>),
+}
+
+/// How many verbs may wait for the writer before nothing is told to it any more without waiting.
+const UNHEARD: u64 = 512;
 
 impl<T: Send, F: FnMut(&mut Desk) -> Result<T> + Send> Work for Job<T, F> {
     fn class(&self) -> Class {
@@ -165,16 +191,23 @@ impl<T: Send, F: FnMut(&mut Desk) -> Result<T> + Send> Work for Job<T, F> {
             }),
             (Err(why), _) => Err(Error::Poisoned { why: why.clone() }),
         };
-        match self.reply.try_send(answer) {
-            // Whoever asked is gone; what is recorded stays.
-            Ok(()) | Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => {}
+        match (self.reply, answer) {
+            (Reply::To(reply), answer) => match reply.try_send(answer) {
+                // Whoever asked is gone; what is recorded stays.
+                Ok(()) | Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => {}
+            },
+            (Reply::Then(then), answer) => then(answer),
+            (Reply::Counted(_), Ok(_)) => {}
+            (Reply::Counted(shared), Err(_)) => {
+                shared.lost.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }
 
 /// Holds the queue to the writer thread; ends it when dropped.
 pub(super) struct Writer {
-    queue: Option<Sender<Box<dyn Work>>>,
+    jobs: Option<Sender<Box<dyn Work>>>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
 }
@@ -199,7 +232,7 @@ impl Writer {
                 )
             })?;
         Ok(Self {
-            queue: Some(queue),
+            jobs: Some(queue),
             thread: Some(thread),
             shared,
         })
@@ -215,6 +248,35 @@ impl Writer {
         self.send(class, hint, work)?
             .recv()
             .unwrap_or_else(|_| Err(self.gone()))
+    }
+
+    /// Has a verb carried out, and its answer told after its commit, by the writer's own thread.
+    pub(super) fn ask_then<T: Send + 'static>(
+        &self,
+        class: Class,
+        hint: Hint,
+        work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
+        then: Then<T>,
+    ) {
+        // Who is not heard of again is answered with the poison.
+        match self.ready() {
+            Ok(jobs) => drop(self.queue(jobs, class, hint, work, Reply::Then(then))),
+            Err(error) => then(Err(error)),
+        }
+    }
+
+    /// Has a verb carried out, and waits for nothing, unless too many wait for the writer already.
+    pub(super) fn tell(
+        &self,
+        class: Class,
+        hint: Hint,
+        work: impl FnMut(&mut Desk) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        if self.shared.is_behind() {
+            return self.ask(class, hint, work);
+        }
+        let reply = Reply::Counted(Arc::clone(&self.shared));
+        self.queue(self.ready()?, class, hint, work, reply)
     }
 
     /// Proves that the writer still commits.
@@ -238,8 +300,24 @@ impl Writer {
         hint: Hint,
         work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
     ) -> Result<Receiver<Result<T>>> {
-        self.shared.sound()?;
         let (reply, answer) = sync_channel(1);
+        self.queue(self.ready()?, class, hint, work, Reply::To(reply))?;
+        Ok(answer)
+    }
+
+    fn ready(&self) -> Result<&Sender<Box<dyn Work>>> {
+        self.shared.sound()?;
+        self.jobs.as_ref().ok_or_else(|| self.gone())
+    }
+
+    fn queue<T: Send + 'static>(
+        &self,
+        jobs: &Sender<Box<dyn Work>>,
+        class: Class,
+        hint: Hint,
+        work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
+        reply: Reply<T>,
+    ) -> Result<()> {
         let job = Box::new(Job {
             class,
             hint,
@@ -247,10 +325,8 @@ impl Writer {
             kept: None,
             reply,
         });
-        let queue = self.queue.as_ref().ok_or_else(|| self.gone())?;
         self.shared.queued.fetch_add(1, Ordering::Relaxed);
-        queue.send(job).map_err(|_| self.gone())?;
-        Ok(answer)
+        jobs.send(job).map_err(|_| self.gone())
     }
 
     fn gone(&self) -> Error {
@@ -265,7 +341,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        drop(self.queue.take());
+        drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the writer has been seen by everyone who waited for it.
             drop(thread.join());

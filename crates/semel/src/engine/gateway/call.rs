@@ -247,6 +247,20 @@ impl Gateway {
         })
     }
 
+    /// Runs a call on the threads that may block; it is not ended when the caller goes away.
+    pub(super) async fn by_hand<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let running = match self.hands.get() {
+            Some(hands) => hands.spawn(work),
+            None => tokio::spawn(work),
+        };
+        running
+            .await
+            .map_err(|e| Refusal::new(Code::Internal, format!("a call panicked: {e}")))
+    }
+
     /// Runs what blocks on a thread of its own; it is not ended when the caller goes away.
     pub(in crate::engine) async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,

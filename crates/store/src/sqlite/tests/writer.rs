@@ -6,6 +6,7 @@ use super::super::{OnCommit, Options, SqliteJournal};
 use super::{Fresh, fresh, options};
 use crate::OwnerLock;
 use crate::conformance::sample;
+use crate::journal::LogFilter;
 use crate::{Error, Journal};
 use semel_core::call::Note;
 use semel_core::record::Sync;
@@ -83,7 +84,10 @@ fn a_note_is_never_synced_for_its_own_sake() {
     }
     std::thread::sleep(SYNC_WITHIN * 2);
     journal.note(sample::conflict(&intent)).unwrap();
+    // A read of the log shows what was noted before it.
+    let all = journal.log(LogFilter::default()).unwrap().len() as u64;
     let after = journal.status().unwrap();
+    assert_eq!(after.entries, all);
     assert_eq!(after.rows - before.rows, 201);
     assert_eq!(after.synced_commits, before.synced_commits);
     assert_eq!(journal.head().unwrap().size, after.entries);
