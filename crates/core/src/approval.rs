@@ -79,7 +79,7 @@ impl Question {
     }
 }
 
-/// Is what a call would do; digests and sizes, never contents.
+/// Is what a call would do: digests and sizes, never the contents of files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -92,9 +92,40 @@ pub struct Plan {
     /// The directories that would go with all that is in them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trees: Vec<Tree>,
+    /// The command that it would run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Commanded>,
     /// As things stand it would be refused, with this; whoever calls is not told before a person was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Code>,
+}
+
+/// Shows a command to the person who decides about it: nobody could by a digest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Commanded {
+    /// The line for the shell, or the program and its arguments as a JSON list; the first 4,096 characters.
+    pub says: String,
+    /// The digest of all of it.
+    pub sha256: Sha256,
+    /// The names of the variables that it is given; their values are the caller's secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+}
+
+impl Commanded {
+    /// The most characters that are shown.
+    const SHOWN: usize = 4096;
+
+    /// Shows a command.
+    #[must_use]
+    pub fn new(says: &str, env: Vec<String>) -> Self {
+        Self {
+            says: says.chars().take(Self::SHOWN).collect(),
+            sha256: Sha256::of(says.as_bytes()),
+            env,
+        }
+    }
 }
 
 /// Names a person's answer.

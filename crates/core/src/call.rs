@@ -4,6 +4,7 @@
 //! check policies or touch files.
 
 use crate::code::{Code, Refusal};
+use crate::command::Ran;
 use crate::digest::Fingerprint;
 use crate::effect::{Changed, Effect};
 use crate::ids::{
@@ -136,6 +137,9 @@ pub enum Outcome {
 pub struct Done {
     /// What became of each path, in the order of the effects; empty where there was nothing to do.
     pub changed: Vec<Changed>,
+    /// What came of the command, of a call that ran one; `None` where that was not seen, but settled by a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Box<Ran>>,
 }
 
 /// Says that a person settled an outcome that could not be told.
@@ -187,6 +191,7 @@ impl Intent {
     pub fn done(&self) -> Done {
         Done {
             changed: self.effects.iter().map(Effect::changed).collect(),
+            command: None,
         }
     }
 }

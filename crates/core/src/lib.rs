@@ -11,6 +11,7 @@ pub mod canonical;
 pub mod certificate;
 pub mod checkpoint;
 pub mod code;
+pub mod command;
 pub mod confinement;
 pub mod digest;
 pub mod effect;

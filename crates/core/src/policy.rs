@@ -132,6 +132,8 @@ pub struct PathGlob {
     folded: Matcher,
     /// One of its names is `.git`: it is meant for what belongs to git.
     names_git: bool,
+    /// It is `**`: it matches whatever there is, and no later rule is ever asked.
+    everything: bool,
 }
 
 impl TryFrom<String> for PathGlob {
@@ -160,6 +162,7 @@ impl TryFrom<String> for PathGlob {
             folded: exact.folded(),
             names_git: pattern.split('/').any(|name| name.eq_ignore_ascii_case(".git")),
             exact,
+            everything,
         })
     }
 }
@@ -287,14 +290,30 @@ impl Policy {
     #[must_use]
     pub fn could_be_inside(&self, caller: Caller<'_>, path: &RelPath) -> Verdict<'_> {
         let text = Text::of(&beneath(path.as_bytes()));
-        let could = |glob: &PathGlob| {
+        self.strictest(caller, |glob| {
             glob.exact.could_match_beyond(&text.exact) || glob.folded.could_match_beyond(&text.folded)
-        };
+        })
+    }
+
+    /// Gives the strictest verdict that any path could get, read or changed: a command may touch whatever there is.
+    #[must_use]
+    pub fn anywhere(&self, caller: Caller<'_>) -> Verdict<'_> {
+        let as_group = |group| self.strictest(Caller { group, ..caller }, |_| true);
+        as_group(Group::Mutate).stricter(as_group(Group::Read))
+    }
+
+    fn strictest(&self, caller: Caller<'_>, could: impl Fn(&PathGlob) -> bool) -> Verdict<'_> {
+        let mut verdict = Verdict::Allow;
         let rules = self.rule.iter().enumerate();
-        let matching = rules.filter(|(_, rule)| rule.is_about(caller) && rule.paths.iter().any(could));
-        matching
-            .map(|(at, rule)| Ground { number: at + 1, rule }.verdict())
-            .fold(Verdict::Allow, Verdict::stricter)
+        for (at, rule) in rules.filter(|(_, rule)| rule.is_about(caller)) {
+            if rule.paths.iter().any(&could) {
+                verdict = verdict.stricter(Ground { number: at + 1, rule }.verdict());
+            }
+            if rule.paths.iter().any(|glob| glob.everything) {
+                break;
+            }
+        }
+        verdict
     }
 
     fn first(&self, caller: Caller<'_>, text: &Text) -> Option<(Ground<'_>, NamesGit)> {

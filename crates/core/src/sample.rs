@@ -6,6 +6,8 @@ use crate::call::{
     Resolved, Scope, Source,
 };
 use crate::code::{Code, Refusal};
+use crate::command::{Asker, Ended, Kept, Ran, TreeEnded};
+use crate::confinement::Level;
 use crate::digest::{Fingerprint, Sha256};
 use crate::effect::{Before, Content, Effect, Slot};
 use crate::ids::{
@@ -85,13 +87,14 @@ pub(crate) fn effect(n: u8) -> Effect {
             },
             before: None,
         },
-        4 => match n / 6 % 3 {
+        4 => match n / 6 % 4 {
             0 => Effect::RemoveEmpty { at, id: file(n) },
             1 => Effect::Restore {
                 at,
                 kept: Slot::of(&execution(n), usize::from(n)),
                 what: before(n),
             },
+            2 => Effect::Run { cwd: at },
             _ => Effect::SetMode {
                 at,
                 id: file(n),
@@ -148,6 +151,7 @@ pub(crate) fn receipt(n: u8) -> Receipt {
         } else {
             Outcome::Done(Done {
                 changed: vec![effect(n).changed()],
+                command: n.is_multiple_of(4).then(|| Box::new(ran(n))),
             })
         },
         recovered: n.is_multiple_of(2).then(|| Recovered {
@@ -157,6 +161,27 @@ pub(crate) fn receipt(n: u8) -> Receipt {
         possible_duplicate_of: n.is_multiple_of(7).then(|| execution(n)),
         took_us: n.is_multiple_of(3).then_some(u64::from(n)),
         waited_us: n.is_multiple_of(3).then_some(0),
+    }
+}
+
+fn ran(n: u8) -> Ran {
+    let kept = |of: &[u8]| Kept {
+        total_bytes: u64::from(n),
+        kept_bytes: u64::from(n / 2),
+        sha256: Sha256::of(of),
+    };
+    Ran {
+        ended: match n / 4 % 4 {
+            0 => Ended::TimedOut,
+            1 => Ended::Exited { code: -i32::from(n) },
+            2 => Ended::Signalled { signal: i32::from(n) },
+            _ => Ended::Asked { by: Asker::Request },
+        },
+        tree_ended: TreeEnded::Proved,
+        level: Level::lacking(vec!["own /proc".to_owned()]),
+        took_ms: u64::from(n),
+        stdout: kept(b"out"),
+        stderr: kept(b"err"),
     }
 }
 
@@ -456,6 +481,7 @@ pub(crate) fn question(n: u8) -> Question {
                 }),
             }],
             refused: None,
+            command: None,
         },
         rule: 2,
         reason: n.is_multiple_of(3).then(|| "why".to_owned()),

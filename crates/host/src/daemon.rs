@@ -267,9 +267,13 @@ pub fn spawn_detached(program: &Path, args: &[std::ffi::OsString], log: OwnedFd)
         command.env_remove(name);
     }
     #[expect(unsafe_code, reason = "a new session can only be had between fork and exec")]
-    // SAFETY: setsid is async-signal-safe, and the closure allocates nothing.
+    // SAFETY: setsid and sigprocmask are async-signal-safe, and the closure allocates nothing.
     unsafe {
-        command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            // A command blocks SIGINT and SIGTERM to hear them by a descriptor; its daemon must not be deaf to them.
+            crate::sandbox::sys::hear_all_signals()
+        });
     }
     let child = command.spawn().map_err(|e| Error::io("start", program, e))?;
     Ok(Detached { child })

@@ -4,6 +4,7 @@
 //! person's own command: inside a job's process tree they are an agent's to set, and are refused.
 
 use semel_core::certificate::KeyId;
+use semel_core::job::Confine;
 use semel_core::{Code, Refusal};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -37,6 +38,21 @@ pub(crate) struct File {
     /// Whether a person may approve calls of processes that Semel did not confine.
     #[serde(default)]
     pub(crate) approvals_without_confinement: bool,
+    /// Settings of commands that calls run.
+    #[serde(default)]
+    pub(crate) commands: Commands,
+}
+
+/// Is what the commands of volumes find that no job prepared, and what is asked of every sandbox of a command.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Commands {
+    /// Programs whose toolchains are shown.
+    #[serde(default)]
+    pub(crate) tools: Vec<String>,
+    /// What is done where a part of the sandbox cannot be had.
+    #[serde(default)]
+    pub(crate) confinement: Confine,
 }
 
 /// Is what reaches the fetch stage, and it alone.
@@ -64,6 +80,10 @@ pub(crate) struct Config {
     pub(crate) fetch_env: BTreeMap<OsString, OsString>,
     /// Where programs are looked for.
     pub(crate) path: Vec<PathBuf>,
+    /// Programs whose toolchains the commands of volumes find that no job prepared.
+    pub(crate) tools: Vec<String>,
+    /// What is done with a command where a part of its sandbox cannot be had.
+    pub(crate) confinement: Confine,
     /// Ids of signing keys that the gate takes no more.
     pub(crate) revoked_keys: Vec<KeyId>,
     /// Homes, which no sandbox may see.
@@ -211,6 +231,8 @@ impl Config {
             } else {
                 read.path.clone()
             },
+            tools: read.commands.tools.clone(),
+            confinement: read.commands.confinement,
             revoked_keys: read.revoked_keys.clone(),
             homes: homes(),
             files: operator_files([place.as_deref(), read.policy.as_deref()]),

@@ -82,7 +82,15 @@ limits! {
     GRACE: Duration = Duration::from_secs(5), "5 s", "between SIGTERM and SIGKILL of a process tree";
     AGENT_TIMEOUT: Duration = Duration::from_secs(1800), "30 min", "an agent command without `timeout` in its job: `timed_out`";
     CERTIFY_TIMEOUT: Duration = Duration::from_secs(900), "15 min", "each of fetch, install and test without `timeout` in its job: `timed_out`";
-    OUTPUT: u64 = 16 << 20, "16 MiB", "of each output stream of a stage that is kept; the rest is dropped and said so";
+    COMMAND_TIMEOUT: Duration = Duration::from_secs(600), "10 min", "a command of `run_command` without `timeout_ms`: it is ended, and its answer says `timed_out`";
+    COMMAND_TIMEOUT_MOST: Duration = Duration::from_secs(4 * 3600), "4 h", "the longest `timeout_ms` of a command: `bad_input`";
+    COMMAND_LINE: usize = 96 << 10, "96 KiB", "a command with its variables: `too_large`";
+    COMMANDS_PER_VOLUME: usize = 8, "8 commands", "commands at once in one volume: `too_many`, reason `commands_of_volume`, with Retry-After";
+    COMMANDS: usize = 64, "64 commands", "commands at once in the daemon: `too_many`, reason `commands`, with Retry-After";
+    COMMAND_HEAD: usize = 64 << 10, "64 KiB", "of the beginning of each output stream that an answer holds; the rest is left out and counted, and can be read from its execution";
+    COMMAND_TAIL: usize = 64 << 10, "64 KiB", "of the end of each output stream that an answer holds, behind what was left out";
+    OUTPUT_READ: usize = 256 << 10, "256 KiB", "of an output stream in one reading: `next_offset` says where it goes on";
+    OUTPUT: u64 = 16 << 20, "16 MiB", "of each output stream of a stage or command that is kept; the rest is dropped and said so";
     PROPOSAL_ENTRIES: usize = 200_000, "200,000 entries", "a proposal: `proposal_refused`";
     PROPOSAL_BYTES: u64 = 4 << 30, "4 GiB", "a proposal: `proposal_refused`";
     QUARANTINE_AGE: Duration = Duration::from_secs(14 * 86_400), "14 days", "a quarantined volume older than that is freed by `semel gc`";

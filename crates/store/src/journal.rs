@@ -161,6 +161,17 @@ macro_rules! journal {
                 then(self.finish(execution_id, receipt));
             }
 
+            /// Finds a call by its key, as `prior` does, unless another generation made it.
+            fn prior_of(
+                &self,
+                generation: &Generation,
+                scope: Scope,
+                key: IdempotencyKey,
+            ) -> Result<Option<CallState>> {
+                let prior = self.prior(scope, key)?;
+                Ok(prior.filter(|state| state.intent().generation == *generation))
+            }
+
             /// Finds what a bearer token stands for, as `lease` does, where that takes no waiting; `None` says nothing.
             fn lease_at_once(&self, token_sha256: Sha256) -> Result<Option<Lease>> {
                 let _ = token_sha256;

@@ -40,6 +40,8 @@ pub enum Touched<'a> {
         /// What is in it.
         beneath: &'a Beneath,
     },
+    /// Whatever there is, to read and to change: a command does what it likes in its sandbox.
+    Everything,
 }
 
 /// Tells a person how much goes with a directory, and binds an approval to it.
@@ -88,6 +90,7 @@ pub fn touched<'a>(effect: &'a Effect, beneath: &'a Beneath) -> Vec<Touched<'a>>
             vec![whole(at)]
         }
         Effect::Move { from, to, .. } => vec![whole(from), whole(to)],
+        Effect::Run { .. } => vec![Touched::Everything],
     }
 }
 
@@ -95,6 +98,8 @@ pub fn touched<'a>(effect: &'a Effect, beneath: &'a Beneath) -> Vec<Touched<'a>>
 #[must_use]
 pub fn tree(effect: &Effect, beneath: &Beneath) -> Option<Tree> {
     let holds = match beneath {
+        // What a command would touch is told by itself.
+        _ if matches!(effect, Effect::Run { .. }) => return None,
         Beneath::Nothing => return None,
         Beneath::Unseen => None,
         Beneath::Seen(entries) => {
@@ -132,6 +137,7 @@ impl Policy {
             match touched {
                 Touched::Path(path) => judged.weigh(self.at(caller, path), path.as_bytes()),
                 Touched::Directory { at, beneath } => self.whole(caller, at, beneath, &mut judged),
+                Touched::Everything => judged.weigh(self.anywhere(caller), b""),
             }
         }
         judged

@@ -226,6 +226,48 @@ fn a_directory_that_goes_takes_the_strictest_verdict_of_all_that_is_in_it() {
     }
 }
 
+/// A command is allowed only by a rule that allows everything before any that does not, or where none is about it.
+#[test]
+fn a_command_touches_everything() {
+    let command = Caller {
+        tool: "run_command",
+        group: Group::Mutate,
+        role: Role::Draft,
+    };
+    for (text, verdict) in [
+        ("", "allow"),
+        ("[[rule]]\npaths = ['a/**']\nanswer = 'deny'", "deny 1"),
+        (
+            "[[rule]]\npaths = ['a/**']\ntools = ['read']\nanswer = 'ask'",
+            "ask 1",
+        ),
+        (
+            "[[rule]]\npaths = ['a/**']\ntools = ['write_file']\nanswer = 'deny'",
+            "allow",
+        ),
+        (
+            "[[rule]]\npaths = ['**']\ntools = ['run_command']\nanswer = 'ask'\n[[rule]]\npaths = ['a/**']\nanswer = 'deny'",
+            "ask 1",
+        ),
+        (
+            "[[rule]]\npaths = ['**/*']\ntools = ['run_command']\nanswer = 'allow'\n[[rule]]\npaths = ['a/**']\nanswer = 'deny'",
+            "deny 2",
+        ),
+        (
+            "[[rule]]\npaths = ['a/**']\nanswer = 'allow'\n[[rule]]\npaths = ['**']\nanswer = 'deny'",
+            "deny 2",
+        ),
+        (
+            "[[rule]]\npaths = ['**']\nroles = ['cert']\nanswer = 'deny'",
+            "allow",
+        ),
+    ] {
+        let policy = Policy::parse(text, &["run_command", "write_file"]).unwrap();
+        let judged = policy.judge(command, [Touched::Everything]);
+        assert_eq!(word(judged.verdict), verdict, "{text}");
+    }
+}
+
 #[test]
 fn an_effect_touches_both_ends_and_every_directory_that_it_makes() {
     use crate::sample;
@@ -425,6 +467,17 @@ proptest! {
         prop_assert!(could.rank() >= is.rank(), "{directory} {inside}: {could:?} {is:?}");
         let whole = policy.as_directory(caller, directory.as_bytes());
         prop_assert!(could.rank() >= whole.rank());
+    }
+
+    /// What is said of a command is never laxer than of anything that it could read or change by a tool.
+    #[test]
+    fn a_command_is_judged_no_laxer_than_any_place(rules in rules(), caller in callers(), text in paths()) {
+        let policy = made(&rules);
+        let anywhere = policy.judge(caller, [Touched::Everything]).verdict;
+        for group in [Group::Read, Group::Mutate] {
+            let is = policy.at(Caller { group, ..caller }, &path(&text));
+            prop_assert!(is == Verdict::Git || anywhere.rank() >= is.rank(), "{anywhere:?} {is:?}");
+        }
     }
 
     /// The strictest verdict of all places is the verdict of the call, in whatever order they come.

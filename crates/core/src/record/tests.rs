@@ -84,7 +84,7 @@ fn the_form_of_version_1() {
 }
 
 const FORM_1_APPROVALS: &str = "d70d6839c7eef6343105208bdef0edffb701a8b08a7766546185bcde93bec98a";
-const FORM_1: &str = "f02746c9461423c71e30844b2ad39e6c1b2c39a873dc6f6e806d7eebcfae57b8";
+const FORM_1: &str = "d35e04d70a139548f7c991bd3c13b715cb876d8eff0dd646423468492b4ef4d4";
 
 #[test]
 fn only_calls_of_a_process_volume_and_notes_wait() {

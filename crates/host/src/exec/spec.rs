@@ -122,6 +122,14 @@ pub(super) struct Order {
 }
 
 impl Spec {
+    /// Finds out whether this command could be started in a volume; nothing is on the disk but its private places.
+    ///
+    /// # Errors
+    /// As [`super::start`], as far as they can be told before.
+    pub fn check(&self, volume: &Volume) -> Result<()> {
+        self.order(volume).map(drop)
+    }
+
     /// Writes the order of this command in a volume, where the shim reads it by its descriptor; it is never in a file.
     ///
     /// # Errors

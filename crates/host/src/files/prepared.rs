@@ -127,6 +127,7 @@ impl Prepared {
             Effect::Remove { before, .. } => Some(&before.id),
             Effect::Move { what, .. } | Effect::Restore { what, .. } => Some(&what.id),
             Effect::RemoveEmpty { id, .. } | Effect::SetMode { id, .. } => Some(id),
+            Effect::Run { .. } => None,
         }
     }
 
@@ -135,10 +136,11 @@ impl Prepared {
         match &self.effect {
             Effect::Install { before: None, .. } => shown != TRASH,
             Effect::Remove { .. } | Effect::Restore { .. } => shown != STAGING,
-            Effect::RemoveEmpty { .. } => shown != STAGING && shown != TRASH,
-            // Where the filesystem lacks a flag, a move leaves its old name in trash.
-            Effect::Move { .. } => shown != STAGING,
+            // Where the filesystem lacks a flag, a move has second names in ours for a moment: one that is still there
+            // after a power cut tells nothing that the two names in the tree do not.
+            Effect::RemoveEmpty { .. } | Effect::Move { .. } => shown != STAGING && shown != TRASH,
             Effect::Install { before: Some(_), .. } | Effect::SetMode { .. } => true,
+            Effect::Run { .. } => false,
         }
     }
 

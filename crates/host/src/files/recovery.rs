@@ -45,7 +45,8 @@ pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observat
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
-        | Effect::SetMode { .. } => name,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => name,
     };
     let target = place_of(volume, effect.at())?;
     let destination = match effect {
@@ -54,7 +55,8 @@ pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observat
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => None,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => None,
     };
     let there = |place: &Option<Place>| match place {
         Some(place) => seen(file_id_at(&place.parent, &place.name)),
@@ -71,6 +73,8 @@ pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observat
         target: there(&target)?,
         destination: there(&destination)?,
         mode: target.as_ref().and_then(mode_at),
+        // It is looked for where commands are: `exec`.
+        run: None,
     })
 }
 
@@ -87,7 +91,8 @@ fn stated_content(
         Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => None,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => None,
     };
     let Some((before, stated)) = before.and_then(|before| Some((before, before.stated?))) else {
         return Ok(None);
@@ -183,7 +188,8 @@ pub fn tidy(volume: &Volume, slot: &Slot, effect: &Effect, tidy: Tidy) -> Result
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => Ok(None),
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => Ok(None),
     }
 }
 
@@ -194,7 +200,8 @@ fn pre_image(effect: &Effect) -> Option<&FileId> {
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => None,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => None,
     }
 }
 
@@ -236,7 +243,8 @@ fn drop_names(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
         Effect::Install { .. }
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
-        | Effect::SetMode { .. } => return Ok(()),
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => return Ok(()),
     };
     for path in paths {
         if let Some(place) = place_of(volume, path)? {
@@ -303,6 +311,12 @@ pub fn roll_back(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
             } else {
                 Err(changed_outside(volume, "tree", &path.to_string(), path))
             }
+        }
+        Effect::Run { cwd } => {
+            let why = "what a command did cannot be taken back";
+            Err(Refusal::new(Code::OutcomeUnknown, why)
+                .name(cwd.to_string())
+                .into())
         }
         // It is gone for good: no call does anything after it.
         Effect::RemoveEmpty { at: path, .. } => {
@@ -409,7 +423,8 @@ pub fn sync_settled(volume: &Volume, effects: &[Effect], durability: Durability)
             Effect::Install { .. }
             | Effect::Remove { .. }
             | Effect::RemoveEmpty { .. }
-            | Effect::Restore { .. } => {}
+            | Effect::Restore { .. }
+            | Effect::Run { .. } => {}
         }
     }
     let places: Vec<&Place> = places.iter().collect();

@@ -13,12 +13,12 @@ mod watch;
 
 pub use cancel::Cancel;
 pub(crate) use guarded::letter;
+pub use semel_core::command::TreeEnded;
 pub use semel_core::confinement::Level;
 
 use crate::error::{Error, Result};
 use crate::sandbox::Sandbox;
 use semel_core::{Code, Refusal};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -159,16 +159,6 @@ impl End {
     pub fn success(self) -> bool {
         self == Self::Exited(0)
     }
-}
-
-/// Whether every descendant is known to have ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TreeEnded {
-    /// Every descendant was reaped before the answer.
-    Proved,
-    /// A descendant may live on.
-    Unproved,
 }
 
 /// How many bytes of each stream were not kept.

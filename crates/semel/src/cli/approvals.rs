@@ -5,11 +5,11 @@ use super::answer::Answer;
 use super::status::age;
 use crate::engine::daemon::approvals::approvals_json;
 use crate::engine::look;
-use semel_core::Refusal;
 use semel_core::approval::Approval;
 use semel_core::effect::{Action, Changed};
 use semel_core::ids::UnixMs;
 use semel_core::path::shown;
+use semel_core::{Refusal, Sha256};
 
 /// List the calls that wait for a person: what each would do, by digests and sizes, never contents.
 #[derive(clap::Args, Debug)]
@@ -45,6 +45,19 @@ fn lines(approval: &Approval, now: UnixMs) -> String {
         question.rule,
         shown(reason.as_bytes())
     ));
+    if let Some(command) = &question.plan.command {
+        text.push_str(&format!("\n  would run {}", shown(command.says.as_bytes())));
+        if Sha256::of(command.says.as_bytes()) != command.sha256 {
+            text.push_str(&format!(
+                "\n      and more; SHA-256 of all of it {}",
+                command.sha256
+            ));
+        }
+        if !command.env.is_empty() {
+            let names: Vec<String> = command.env.iter().map(|name| shown(name.as_bytes())).collect();
+            text.push_str(&format!("\n      with the variables {}", names.join(", ")));
+        }
+    }
     for path in &question.plan.reads {
         text.push_str(&format!("\n  would read {path}"));
     }
@@ -72,6 +85,7 @@ fn would(changed: &Changed) -> String {
         Action::Moved => "move",
         Action::Restored => "put back",
         Action::ModeSet => "set the permissions of",
+        Action::Ran => "run a command in",
     };
     let mut text = format!("{verb} {}", changed.path);
     if let Some(to) = &changed.destination {

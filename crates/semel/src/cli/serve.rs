@@ -213,7 +213,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let hands = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(limits::HANDS)
         .thread_name("semel-hand")
-        .enable_time()
+        .enable_all()
         .build()
         .map_err(|e| Refusal::new(Code::IoFailed, format!("cannot start threads: {e}")))?;
     drop(made.gateway.hands.set(hands.handle().clone()));
@@ -305,6 +305,8 @@ async fn until_over(
     context: &Context,
 ) -> Result<(), Refusal> {
     let gateway = &made.gateway;
+    // Who waits for a command of an earlier life finds it under way.
+    gateway.attach(made.recovery.running.clone())?;
     let (network, asked) = Network::new();
     let app = App {
         gateway: gateway.clone(),

@@ -22,6 +22,7 @@ pub(crate) mod look;
 pub(crate) mod proposal;
 pub(crate) mod restore;
 pub(crate) mod signing;
+mod surroundings;
 mod trial;
 pub(crate) mod volume;
 

@@ -94,7 +94,9 @@ pub(crate) fn token_shape(text: &str) -> bool {
 /// cannot keep what is asked; `io_failed`, `store_unavailable`. A volume that could not be made is ended dirty.
 pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
     if wanted.durability == Durability::Power {
+        // The journal and the files: an operator may have put the volumes on a filesystem of their own.
         files::power_supported(&engine.config.state).map_err(host)?;
+        engine.volumes.power_supported().map_err(host)?;
     }
     let token = mint_token()?;
     let generation = Generation::mint(clock::seed().map_err(host)?);
@@ -224,15 +226,23 @@ pub(in crate::engine) fn mark(engine: &Engine, ended: &Volume, end: &End) -> Res
 /// # Errors
 /// As [`end`]; `volume_busy` while a process owns it.
 pub(crate) fn end_by_hand(engine: &Engine, generation: &Generation, how: End) -> Result<Volume, Refusal> {
-    let known = find(engine, generation)?;
+    nobody_owns(engine, &find(engine, generation)?)?;
+    end(engine, generation, how)
+}
+
+/// Refuses while a process owns a volume.
+///
+/// # Errors
+/// `volume_busy`; `unknown_state`, `io_failed`.
+pub(crate) fn nobody_owns(engine: &Engine, known: &Volume) -> Result<(), Refusal> {
     if known.owner == Owner::Process && known.state == VolumeState::Open {
-        let disk = engine.volumes.look(&known.job, generation).map_err(host)?;
+        let disk = engine.volumes.look(&known.job, &known.generation).map_err(host)?;
         if owner_alive(&disk).map_err(host)? {
             let why = "a process owns the volume; end it with semel cancel";
-            return Err(Refusal::new(Code::VolumeBusy, why).name(generation.as_str()));
+            return Err(Refusal::new(Code::VolumeBusy, why).name(known.generation.as_str()));
         }
     }
-    end(engine, generation, how)
+    Ok(())
 }
 
 /// Frees the files of an ended volume; the record of it stays.

@@ -6,6 +6,7 @@
 mod accept;
 mod admin;
 mod approvals;
+mod executions;
 mod framing;
 mod openapi;
 mod problem;
@@ -134,6 +135,7 @@ fn router(app: App) -> Router {
         .route("/approvals/{id}", post(approvals::decide))
         .route("/executions/{id}/undo", post(admin::undo))
         .route("/executions/{id}/resolve", post(admin::resolve))
+        .route("/executions/{id}/end", post(admin::end_execution))
         .method_not_allowed_fallback(no_method)
         .fallback(no_route)
         .layer(axum::middleware::from_fn_with_state(
@@ -144,6 +146,10 @@ fn router(app: App) -> Router {
         .route("/v1/tools/{tool}", post(tools::call))
         .route("/v1/tokens", post(tokens::issue))
         .route("/v1/receipts/{key}", get(receipts::get))
+        .route(
+            "/v1/executions/{execution_id}/output/{stream}",
+            get(executions::output),
+        )
         .route("/v1/openapi.json", get(async || axum::Json(openapi())))
         .nest("/v1/admin", admin)
         .method_not_allowed_fallback(no_method)
@@ -156,6 +162,7 @@ pub(crate) const ROUTES: &[(&str, &str)] = &[
     ("POST", "/v1/tools/{tool}"),
     ("POST", "/v1/tokens"),
     ("GET", "/v1/receipts/{key}"),
+    ("GET", "/v1/executions/{execution_id}/output/{stream}"),
     ("GET", "/v1/openapi.json"),
     ("POST", "/v1/admin/journal"),
     ("GET", "/v1/admin/status"),
@@ -166,6 +173,7 @@ pub(crate) const ROUTES: &[(&str, &str)] = &[
     ("GET", "/v1/admin/approvals"),
     ("POST", "/v1/admin/executions/{id}/undo"),
     ("POST", "/v1/admin/executions/{id}/resolve"),
+    ("POST", "/v1/admin/executions/{id}/end"),
     ("POST", "/v1/admin/approvals/{id}"),
 ];
 
@@ -245,6 +253,16 @@ fn request_id(request: &Request) -> Option<String> {
         Some(id) => Some(id.to_owned()),
         None => crate::engine::daemon::health::request_id(),
     }
+}
+
+/// Reads the body of a request of the operator.
+///
+/// # Errors
+/// As [`body`].
+async fn operators_body(app: &App, request: Request) -> Result<Bytes, Refusal> {
+    const MOST: usize = 16 << 20;
+    let (head, incoming) = request.into_parts();
+    body(app, &head.headers, incoming, MOST).await
 }
 
 /// Reads a body up to a bound; one that says that it is longer, or is packed, is refused before it is read.

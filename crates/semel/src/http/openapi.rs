@@ -21,6 +21,10 @@ pub(crate) fn document() -> Value {
     );
     paths.insert("/v1/tokens".to_owned(), json!({"post": token_operation()}));
     paths.insert(
+        "/v1/executions/{execution_id}/output/{stream}".to_owned(),
+        json!({"get": output_operation()}),
+    );
+    paths.insert(
         "/v1/openapi.json".to_owned(),
         json!({"get": {
             "operationId": "openapi",
@@ -70,7 +74,7 @@ pub(crate) fn document() -> Value {
                 "job": {"type": "http", "scheme": "bearer", "description": "The token of an open volume; it ends with its generation."},
                 "operator": {"type": "http", "scheme": "bearer", "description": "The operator's token, over the Unix socket alone."},
             },
-            "schemas": {"Problem": problem(), "ApprovalRequired": waiting(), "Effect": effect(), "Receipt": {"type": "object"}},
+            "schemas": {"Problem": problem(), "ApprovalRequired": waiting(), "Effect": effect(), "Command": command(), "Receipt": {"type": "object"}},
         },
     })
 }
@@ -166,6 +170,18 @@ const ADMIN: &[Admin] = &[
     ),
     (
         "post",
+        "/v1/admin/executions/{id}/end",
+        "admin_end_execution",
+        "Asks that a command be ended: by SIGTERM and, after a while, SIGKILL; or by SIGKILL at once.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::PreconditionFailed,
+        ],
+    ),
+    (
+        "post",
         "/v1/admin/approvals/{id}",
         "admin_approve",
         "Decides a call that waits for a person; the first decision stands. The call is not run by this.",
@@ -219,18 +235,12 @@ fn tool_operation(tool: Tool) -> Value {
         false,
     )];
     let answer = match tool.kind() {
+        Kind::Mutation if tool == Tool::RunCommand => {
+            mutation(&mut codes, &mut parameters);
+            json!({"$ref": "#/components/schemas/Command"})
+        }
         Kind::Mutation | Kind::Person => {
-            codes.extend_from_slice(MUTATIONS);
-            parameters.push(header(
-                "Idempotency-Key",
-                "1 to 255 visible ASCII characters, quoted or bare; one new value for each intended effect. May come as the argument idempotency_key instead.",
-                false,
-            ));
-            parameters.push(header(
-                "Prefer",
-                "wait=N: wait at most N seconds for the same call that runs already; wait=0 answers call_in_flight at once.",
-                false,
-            ));
+            mutation(&mut codes, &mut parameters);
             json!({"$ref": "#/components/schemas/Effect"})
         }
         Kind::Read => reads::answer(tool),
@@ -259,6 +269,20 @@ fn tool_operation(tool: Tool) -> Value {
         "requestBody": {"required": true, "content": {"application/json": {"schema": schema}}},
         "responses": responses,
     })
+}
+
+fn mutation(codes: &mut Vec<Code>, parameters: &mut Vec<Value>) {
+    codes.extend_from_slice(MUTATIONS);
+    parameters.push(header(
+        "Idempotency-Key",
+        "1 to 255 visible ASCII characters, quoted or bare; one new value for each intended effect. May come as the argument idempotency_key instead.",
+        false,
+    ));
+    parameters.push(header(
+        "Prefer",
+        "wait=N: wait at most N seconds for the same call that runs already; wait=0 answers call_in_flight at once.",
+        false,
+    ));
 }
 
 fn receipt_operation() -> Value {
@@ -328,6 +352,44 @@ fn token_operation() -> Value {
                 "name": {"type": "string", "pattern": "^[A-Za-z0-9._:@-]+$", "description": "Makes a principal of its own: its keys are apart from its parent's"},
             },
         }}}},
+        "responses": responses,
+    })
+}
+
+fn output_operation() -> Value {
+    let mut responses = responses(
+        &[],
+        &[
+            Code::Unauthorized,
+            Code::ReplayConflict,
+            Code::NotFound,
+            Code::BadInput,
+            Code::TooMany,
+        ],
+    );
+    responses["200"] = json!({
+        "description": "A piece of the stream; once running is false, an empty piece is the end.",
+        "content": {"application/json": {"schema": {
+            "type": "object",
+            "required": ["offset", "next_offset", "running"],
+            "properties": {
+                "offset": {"type": "integer"},
+                "data": {"type": "string"},
+                "data_b64": {"type": "string", "contentEncoding": "base64", "description": "In place of data, where it is not UTF-8"},
+                "next_offset": {"type": "integer", "description": "Where the next piece begins"},
+                "running": {"type": "boolean"},
+            },
+        }}},
+    });
+    json!({
+        "operationId": "output",
+        "summary": "Reads what a command wrote, also while it runs.",
+        "tags": ["tools"],
+        "parameters": [
+            {"name": "execution_id", "in": "path", "required": true, "schema": {"type": "string"}},
+            {"name": "stream", "in": "path", "required": true, "schema": {"enum": ["stdout", "stderr"]}},
+            {"name": "offset", "in": "query", "required": false, "schema": {"type": "integer", "minimum": 0, "default": 0}},
+        ],
         "responses": responses,
     })
 }
@@ -458,6 +520,48 @@ fn effect() -> Value {
     json!({
         "type": "object",
         "required": ["execution_id", "idempotency_key", "replayed", "generation"],
+        "properties": properties,
+    })
+}
+
+fn command() -> Value {
+    let text = json!({"type": "string"});
+    let number = json!({"type": "integer"});
+    let mut properties = json!({
+        "cwd": text,
+        "cwd_b64": text,
+        "end": {"enum": ["exited", "signalled", "timed_out", "asked", "unseen"], "description": "unseen: a person settled the call"},
+        "exit_code": {"type": ["integer", "null"]},
+        "signal": {"type": ["integer", "null"]},
+        "timed_out": {"type": "boolean"},
+        "asked_by": {"enum": ["request", "signal"]},
+        "took_ms": number,
+        "tree_ended": {"enum": ["proved", "unproved"]},
+        "confinement": {"enum": ["none", "partial", "full"]},
+        "confinement_missing": {"type": "array", "items": text},
+        "execution_id": text,
+        "idempotency_key": text,
+        "generation": text,
+        "possible_duplicate_of": text,
+        "replayed": {"type": "boolean"},
+    });
+    for name in ["stdout", "stderr"] {
+        properties[name] =
+            json!({"type": ["string", "null"], "description": "All that was kept, or its beginning"});
+        properties[format!("{name}_b64")] = json!({"type": "string", "contentEncoding": "base64", "description": "In its place, where it is not UTF-8"});
+        properties[format!("{name}_omitted_bytes")] =
+            json!({"type": "integer", "description": "How much is left out before the tail"});
+        properties[format!("{name}_tail")] = text.clone();
+        properties[format!("{name}_tail_b64")] = text.clone();
+        properties[format!("{name}_gone")] =
+            json!({"const": true, "description": "What was kept went with its volume"});
+        properties[format!("{name}_total_bytes")] = number.clone();
+        properties[format!("{name}_kept_bytes")] = number.clone();
+        properties[format!("{name}_sha256")] = json!({"type": "string", "description": "Of what was kept"});
+    }
+    json!({
+        "type": "object",
+        "required": ["cwd", "end", "execution_id", "idempotency_key", "replayed", "generation"],
         "properties": properties,
     })
 }

@@ -171,10 +171,10 @@ impl Preference {
         }
     }
 
-    fn wait(self) -> Duration {
+    fn wait(self) -> Option<Duration> {
         match self {
-            Self::Unsaid => limits::IN_FLIGHT_WAIT,
-            Self::Wait(seconds) => Duration::from_secs(seconds),
+            Self::Unsaid => None,
+            Self::Wait(seconds) => Some(Duration::from_secs(seconds)),
         }
     }
 }
@@ -230,7 +230,7 @@ mod tests {
             }
             assert_eq!(Preference::of(&headers), wanted, "{values:?}");
         }
-        assert_eq!(Unsaid.wait(), limits::IN_FLIGHT_WAIT);
-        assert_eq!(Wait(60).wait(), limits::IN_FLIGHT_WAIT_MOST);
+        assert_eq!(Unsaid.wait(), None);
+        assert_eq!(Wait(60).wait(), Some(limits::IN_FLIGHT_WAIT_MOST));
     }
 }

@@ -225,17 +225,13 @@ fn an_approved_call_runs_once_and_leaves_its_trail() {
     assert_eq!((read(&volume).as_str(), volume.trashed()), ("after", 1));
     let told = String::from_utf8(lab.cli(&["log", "--key", "k"]).stdout).unwrap();
     assert!(
-        told.contains(&format!(
-            "approval_decided approval_id={id} decision=approve by=ada"
-        )),
+        told.contains(&format!("approval_decided detail={id} approve by ada")),
         "{told}"
     );
-    let log = lab.home.json(&["log", "--key", "k"]);
-    let kinds: Vec<&str> = log["lines"]
-        .as_array()
-        .unwrap()
+    let log = lab.home.lines(&["log", "--raw", "--key", "k"]);
+    let kinds: Vec<&str> = log
         .iter()
-        .map(|line| text(&line["entry"]["record"]["kind"]))
+        .map(|line| text(&line["record"]["kind"]))
         .filter(|kind| *kind != "call_noted")
         .collect();
     assert_eq!(
@@ -639,6 +635,32 @@ fn what_a_guarded_path_holds_is_not_told_by_refusals() {
     );
 }
 
+/// Whoever decides about a command is shown the command; it runs once.
+#[test]
+fn a_command_is_shown_and_runs_once() {
+    let lab = Lab::new(
+        "[[rule]]\npaths = ['**']\ntools = ['run_command']\nanswer = 'ask'\n[[rule]]\npaths = ['a/**']\nanswer = 'deny'",
+    );
+    let daemon = lab.serve(&[]);
+    let volume = lab.open("job");
+    let says = json!({"command": "echo x >> effects", "env": {"TOKEN": "hush"}, "scope": "job"});
+    let mut conn = daemon.conn();
+    let id = asked(&conn.call(&volume, "run_command", "k", &says));
+    let out = lab.cli(&["approvals"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(text.contains("would run echo x >> effects"), "{text}");
+    assert!(text.contains("with the variables TOKEN"), "{text}");
+    assert!(!text.contains("hush"), "{text}");
+    assert!(!volume.tree.join("effects").exists());
+    lab.approve(&id);
+    for replayed in ["false", "true"] {
+        let reply = conn.call(&volume, "run_command", "k", &says);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        assert_eq!(reply.body["replayed"].to_string(), replayed, "{reply:?}");
+    }
+    assert_eq!(std::fs::read(volume.tree.join("effects")).unwrap(), b"x\n");
+}
+
 #[test]
 fn a_read_is_asked_about_by_what_it_says() {
     let lab = Lab::new(ASK);
@@ -806,4 +828,24 @@ else:
     site.at_rest();
     daemon.terminate();
     assert!(daemon.ended(Duration::from_secs(30)).is_some());
+}
+
+#[test]
+fn what_a_person_undoes_is_asked_about_like_any_call() {
+    let lab = Lab::new(&ASK.replace("answer", "tools = [\"undo\"]\nanswer"));
+    let daemon = lab.serve(&[]);
+    let volume = lab.open("job");
+    let wrote = daemon.conn().call(&volume, "write_file", "k", &overwrite());
+    assert_eq!((wrote.status, read(&volume).as_str()), (200, "after"));
+    let undo = format!("/v1/admin/executions/{}/undo", text(&wrote.body["execution_id"]));
+    let id = asked(&lab.home.admin("POST", &undo, &Value::Null));
+    assert_eq!(read(&volume), "after");
+    assert_eq!(asked(&lab.home.admin("POST", &undo, &Value::Null)), id);
+    lab.approve(&id);
+    for _ in 0..2 {
+        let undone = lab.home.admin("POST", &undo, &Value::Null);
+        assert_eq!(undone.status, 200, "{}", undone.body);
+        assert_eq!(read(&volume), "before");
+    }
+    lab.sound();
 }

@@ -432,6 +432,20 @@ fn rules_are_of_tools_and_roles() {
     assert_eq!((again.status, &again.body["replayed"]), (200, &json!(true)));
 }
 
+/// A command may touch whatever there is, so any rule about some path is about it, unless one says otherwise by name.
+#[test]
+fn a_command_runs_only_where_no_rule_is_about_any_path() {
+    let mut lab = Lab::new(SECRETS);
+    let command = json!({"command": "echo x > made"});
+    lab.denied("run_command", command.clone());
+    lab.denied("run_command", json!({"command": "true", "cwd": "nowhere"}));
+    assert!(!lab.volume.tree.join("made").exists());
+    let allows = "[[rule]]\npaths = ['**']\ntools = ['run_command']\nanswer = 'allow'\n";
+    let mut lab = Lab::new(&format!("{allows}{SECRETS}"));
+    lab.runs("run_command", command);
+    assert!(lab.volume.tree.join("made").exists());
+}
+
 #[test]
 fn a_bad_policy_is_no_policy_and_the_daemon_does_not_start() {
     let home = Home::new();
@@ -504,9 +518,9 @@ fn a_policy_does_not_vanish_with_a_restart() {
     let daemon = home.serve(&["--config", config]);
     let reply = daemon.conn().call(&volume, "write_file", "k", &arguments);
     assert_eq!(reply.code(), "denied");
-    let log = home.json(&["log"]);
-    let digest = log["lines"].as_array().unwrap().iter().rev().find_map(|line| {
-        let record = &line["entry"]["record"];
+    let log = home.lines(&["log", "--raw"]);
+    let digest = log.iter().rev().find_map(|line| {
+        let record = &line["record"];
         (record["kind"] == "daemon_started").then(|| record["policy_sha256"].clone())
     });
     let sha256 = std::process::Command::new("sha256sum").arg(&place).output();
@@ -521,4 +535,70 @@ fn a_policy_does_not_vanish_with_a_restart() {
     assert_eq!(home.admin("POST", &path, &json!({"end": "clean"})).status, 200);
     drop(daemon);
     drop(home.serve(&[]));
+}
+
+#[test]
+fn no_search_shows_what_is_denied_or_asked_about() {
+    let rules = format!("{SECRETS}\n[[rule]]\npaths = [\"**/.env\"]\nanswer = \"ask\"\n");
+    let mut lab = Lab::new(&rules);
+    for path in ["secrets/key", "secrets/deep/key", "app/.env", "app/open"] {
+        put(&lab.volume, path, "needle\n");
+    }
+    symlink("secrets", lab.volume.tree.join("link")).unwrap();
+    let all = json!({"path": ".", "pattern": "needle"});
+    let found = lab.runs("grep", all.clone());
+    let places: Vec<&Value> = found.body["matches"].as_array().unwrap().iter().collect();
+    assert_eq!(places.len(), 1, "{}", found.body);
+    assert_eq!(places[0]["path"], "app/open");
+    assert_eq!(found.body["skipped"]["policy"], 3, "{}", found.body);
+    let files = lab.runs("search_files", json!({"path": ".", "pattern": "**"}));
+    let listed = lab.runs("list_directory", json!({"path": ".", "recursive": true}));
+    for (body, member, name) in [
+        (&files.body, "matches", "path"),
+        (&listed.body, "entries", "name"),
+    ] {
+        let entries = body[member].as_array().unwrap();
+        let mut names: Vec<&str> = entries.iter().map(|one| one[name].as_str().unwrap()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["app", "app/open", "link", "secrets"], "{body}");
+        assert_eq!(body["skipped"]["policy"], 3, "{body}");
+    }
+    // Where the search begins is judged as a read of it is, with every link followed.
+    for path in ["secrets/deep", "link/deep"] {
+        lab.denied("search_files", json!({"path": path, "pattern": "*"}));
+        lab.denied("grep", json!({"path": path, "pattern": "needle"}));
+        lab.denied("list_directory", json!({"path": path}));
+    }
+    for path in ["secrets/key", "link/key"] {
+        lab.denied("grep", json!({"path": path, "pattern": "needle"}));
+    }
+    for path in ["secrets", "link"] {
+        let found = lab.runs("grep", json!({"path": path, "pattern": "needle"}));
+        assert_eq!(found.body["matches"], json!([]), "{}", found.body);
+    }
+}
+
+#[test]
+fn a_rule_holds_for_what_a_person_undoes() {
+    let home = Home::new();
+    let rules = "[[rule]]\npaths = [\"kept/**\"]\ntools = [\"undo\"]\nanswer = \"deny\"\n";
+    let daemon = serve(&home, rules, &[]);
+    let volume = home.open("job", "process");
+    put(&volume, "kept/there", "x");
+    let mut conn = daemon.conn();
+    for (path, status) in [("kept/new", 403), ("free", 200)] {
+        let wrote = conn.call(
+            &volume,
+            "write_file",
+            path,
+            &json!({"path": path, "content": "x"}),
+        );
+        assert_eq!(wrote.status, 200, "{}", wrote.body);
+        let execution = wrote.body["execution_id"].as_str().unwrap();
+        let undo = format!("/v1/admin/executions/{execution}/undo");
+        let reply = home.admin("POST", &undo, &Value::Null);
+        assert_eq!(reply.status, status, "{}", reply.body);
+        assert_eq!(volume.tree.join(path).exists(), status == 403);
+        assert_eq!(volume.staged(), 0);
+    }
 }

@@ -305,11 +305,27 @@ impl Journal for SqliteJournal {
     fn prior(&self, scope: Scope, key: IdempotencyKey) -> Result<Option<CallState>> {
         self.shared.sound()?;
         let of = (scope, key);
+        let new = |generation| self.shared.recall.is_new(generation, &of);
         match self.shared.recall.call(&of) {
             Some(finished) => Ok(Some(finished)),
-            None if self.shared.recall.is_new(&of) => Ok(None),
+            None if of.0.generation.as_ref().is_some_and(new) => Ok(None),
             None => self.pool.read(|conn| read::prior(conn, &of.0, &of.1)),
         }
+    }
+
+    fn prior_of(
+        &self,
+        generation: &Generation,
+        scope: Scope,
+        key: IdempotencyKey,
+    ) -> Result<Option<CallState>> {
+        self.shared.sound()?;
+        let of = (scope, key);
+        if self.shared.recall.is_new(generation, &of) {
+            return Ok(None);
+        }
+        let prior = self.prior(of.0, of.1)?;
+        Ok(prior.filter(|state| state.intent().generation == *generation))
     }
 
     fn begin_then(&self, intent: Intent, then: Then<Began>) {

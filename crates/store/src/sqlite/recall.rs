@@ -105,12 +105,9 @@ impl Recall {
         keys.used.insert(mark);
     }
 
-    /// Says that a key was never used; one that only may have been is not said to be new.
-    pub(super) fn is_new(&self, of: &Key) -> bool {
+    /// Says that a generation never used a key; one that it only may have used is not said to be new.
+    pub(super) fn is_new(&self, generation: &Generation, of: &Key) -> bool {
         let (scope, key) = of;
-        let Some(generation) = &scope.generation else {
-            return false;
-        };
         let mark = self.marks.hash_one((scope, key));
         let keys = lock(&self.keys);
         keys.volumes.contains(generation) && !keys.used.contains(&mark)
@@ -166,18 +163,21 @@ mod tests {
         let new = sample::new_volume("job-a", Role::Draft, Durability::Process).unwrap();
         let key = |text: &str| IdempotencyKey::parse(text).unwrap();
         let (recall, scope) = (Recall::default(), scope_of(Some(new.generation.clone())));
+        let is_new = |of: &Key| recall.is_new(&new.generation, of);
         let k = (scope.clone(), key("k"));
-        assert!(!recall.is_new(&k), "the volume is of another life");
+        let of_job = (scope_of(None), key("k"));
+        assert!(!is_new(&k), "the volume is of another life");
         recall.opened(&new.generation);
-        assert!(recall.is_new(&k));
-        assert!(!recall.is_new(&(scope_of(None), key("k"))));
+        assert!(is_new(&k) && is_new(&of_job));
         recall.uses(&k.0, &k.1);
-        assert!(!recall.is_new(&k));
-        assert!(recall.is_new(&(scope.clone(), key("l"))));
+        assert!(!is_new(&k) && is_new(&of_job));
+        recall.uses(&of_job.0, &of_job.1);
+        assert!(!is_new(&of_job));
+        assert!(is_new(&(scope.clone(), key("l"))));
         for n in 0..KEYS {
             recall.uses(&scope, &key(&format!("k{n}")));
         }
-        assert!(!recall.is_new(&(scope, key("l"))), "too many to mark");
+        assert!(!is_new(&(scope, key("l"))), "too many to mark");
     }
 
     #[test]

@@ -668,3 +668,65 @@ fn a_mount_is_passed_by_and_counted() {
     );
     assert_eq!(listed, Vec::<String>::new());
 }
+
+/// Another process swaps a directory for a link that leaves, all the time: no walk gets out.
+#[test]
+fn a_swap_attack_never_leads_a_walk_out() {
+    for resolver in [Resolver::Openat2, Resolver::Walk] {
+        let world = World::new();
+        let outside = world.dir.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        for n in 0..20 {
+            std::fs::write(outside.join(format!("f{n}")), "outside").unwrap();
+        }
+        std::fs::create_dir(world.tree("d")).unwrap();
+        std::fs::write(world.tree("d/f0"), "inside").unwrap();
+        symlink(&outside, world.tree("evil")).unwrap();
+        let root = Root::open(&world.volume.tree_path())
+            .unwrap()
+            .with_resolver(resolver);
+        let stop = AtomicBool::new(false);
+        let any = pattern("side");
+        let (mut inside, mut missed) = (0_u32, 0_u32);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let tree = std::fs::File::open(world.volume.tree_path()).unwrap();
+                let swap = rustix::fs::RenameFlags::EXCHANGE;
+                let began = std::time::Instant::now();
+                while !stop.load(Ordering::Relaxed) && began.elapsed().as_secs() < 10 {
+                    rustix::fs::renameat_with(&tree, "d", &tree, "evil", swap).unwrap();
+                }
+            });
+            for at in ["", "d"].iter().cycle().take(2000) {
+                let Ok(found) = grep(&root, &path(at), &wanted_lines(&any), &bounds(&never)) else {
+                    missed += 1;
+                    continue;
+                };
+                assert!(
+                    found.hits.iter().all(|hit| hit.shown.text == b"inside"),
+                    "{found:?}"
+                );
+                inside += u32::from(!found.hits.is_empty());
+                let wanted = Wanted {
+                    pattern: None,
+                    exclude: &[],
+                    after: None,
+                    most: 100,
+                    bytes: 10_000,
+                };
+                if let Ok(listed) = search(&root, &path(at), &wanted, &bounds(&never)) {
+                    let names = listed.entries.iter().map(|entry| entry.path.to_string());
+                    assert!(
+                        names.into_iter().all(|name| !name.ends_with("f1")),
+                        "listed outside"
+                    );
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        crate::root::tests::told(&format!(
+            "{resolver:?}: {inside} walks found what is inside, {missed} were refused, 0 escapes"
+        ));
+        assert!(inside > 0 && missed > 0, "the race was on");
+    }
+}

@@ -8,7 +8,7 @@ use crate::engine::volume::{self, Source, Wanted};
 use crate::engine::{host, store};
 use crate::wire::Reached;
 use semel_core::call::{Resolved, Settled};
-use semel_core::ids::{ExecutionId, Generation, JobId};
+use semel_core::ids::{ExecutionId, FencingToken, Generation, JobId};
 use semel_core::volume::{Durability, End, Owner, Role, VolumeState};
 use semel_core::{Code, Refusal};
 use semel_host::clock;
@@ -80,6 +80,33 @@ impl How {
     }
 }
 
+/// Names a volume that is to end.
+#[derive(Clone, Debug)]
+struct Closes {
+    generation: Generation,
+    end: End,
+    /// The fence of whoever asks; a person has none.
+    fencing_token: Option<FencingToken>,
+}
+
+impl Closes {
+    /// Says whether the volume is open and may be ended; what may not is refused by the ending itself, and its commands
+    /// go on.
+    ///
+    /// # Errors
+    /// `not_found`; for a person, `volume_busy` while a process owns it.
+    fn may_end(&self, gateway: &Gateway) -> Result<bool, Refusal> {
+        let known = volume::find(&gateway.engine, &self.generation)?;
+        match self.fencing_token {
+            Some(fence) => Ok(known.state == VolumeState::Open && known.fencing_token == fence),
+            None => {
+                volume::nobody_owns(&gateway.engine, &known)?;
+                Ok(known.state == VolumeState::Open)
+            }
+        }
+    }
+}
+
 const fn draft() -> Role {
     Role::Draft
 }
@@ -122,11 +149,20 @@ impl Gateway {
     /// `bad_input`; those of the verb.
     pub(crate) async fn verb(self: &Arc<Self>, body: &[u8]) -> Result<Value, Refusal> {
         let verb: Verb = read(body)?;
-        let ends = match &verb {
-            Verb::EndVolume { generation, .. } => Some(generation.clone()),
+        let closes = match &verb {
+            Verb::EndVolume {
+                generation,
+                fencing_token,
+                end,
+                ..
+            } => Some(Closes {
+                generation: generation.clone(),
+                end: end.clone(),
+                fencing_token: Some(*fencing_token),
+            }),
             _ => None,
         };
-        self.closing(ends, move |gateway| {
+        self.closing(closes, move |gateway| {
             verb.serve(&*gateway.engine.journal).map_err(store)
         })
         .await
@@ -150,7 +186,9 @@ impl Gateway {
                 .closing(None, move |gateway| {
                     let cancel = Cancel::new().map_err(host)?;
                     let owner = Owner::Operator;
+                    let around = gateway.surroundings()?.clone();
                     let draft = draft::open(&gateway.engine, &job, &base, durability, owner, None, &cancel)?;
+                    around.showing(&draft.alternates).tell(&draft.opened.disk)?;
                     Ok(opened_json(&draft.opened, None))
                 })
                 .await;
@@ -180,7 +218,12 @@ impl Gateway {
     ) -> Result<Value, Refusal> {
         let generation = Generation::parse(generation)?;
         let asked: EndVolume = read(body)?;
-        self.closing(Some(generation.clone()), move |gateway| {
+        let closes = Closes {
+            generation: generation.clone(),
+            end: asked.end.end(),
+            fencing_token: None,
+        };
+        self.closing(Some(closes), move |gateway| {
             let ended = volume::end_by_hand(&gateway.engine, &generation, asked.end.end())?;
             Ok(json!({"schema": "semel.volume/v1", "volume": ended}))
         })
@@ -235,19 +278,28 @@ impl Gateway {
         .await?
     }
 
+    /// Does something that may end a volume: no call works in it meanwhile, and its commands have ended before, where
+    /// it is to end at all.
     async fn closing(
         self: &Arc<Self>,
-        ends: Option<Generation>,
+        closes: Option<Closes>,
         work: impl FnOnce(&Arc<Gateway>) -> Result<Value, Refusal> + Send + 'static,
     ) -> Result<Value, Refusal> {
-        let closed = match &ends {
-            Some(generation) => Some(self.close(generation).await),
+        let closed = match &closes {
+            Some(closes) => {
+                let closed = self.close(&closes.generation).await;
+                let (may, looked) = (closes.clone(), self.clone());
+                if self.blocking(move |_| may.may_end(&looked)).await?? {
+                    self.end_commands(&closes.generation, &closes.end).await?;
+                }
+                Some(closed)
+            }
             None => None,
         };
         self.blocking(move |gateway| {
             let answer = work(gateway);
-            if let (Ok(_), Some(generation)) = (&answer, &ends) {
-                gateway.forget(generation);
+            if let (Ok(_), Some(closes)) = (&answer, &closes) {
+                gateway.forget(&closes.generation);
             }
             drop(closed);
             answer
@@ -255,16 +307,39 @@ impl Gateway {
         .await?
     }
 
+    /// Ends the volumes whose owner died, with their commands.
+    async fn end_orphans(self: &Arc<Self>) -> Result<Vec<Generation>, Refusal> {
+        let orphans = self
+            .blocking(|gateway| recover::orphans(&gateway.engine))
+            .await??;
+        for generation in &orphans {
+            let closes = Closes {
+                generation: generation.clone(),
+                end: recover::orphaned(),
+                fencing_token: None,
+            };
+            let of = generation.clone();
+            let ended = self
+                .closing(Some(closes), move |gateway| {
+                    volume::end(&gateway.engine, &of, recover::orphaned()).map(|_| Value::Null)
+                })
+                .await;
+            match ended {
+                // Somebody else ended it meanwhile.
+                Err(refusal) if refusal.code == Code::ReplayConflict => {}
+                ended => drop(ended?),
+            }
+        }
+        Ok(orphans)
+    }
+
     /// Says how the daemon is; ends the volumes whose owner died meanwhile.
     ///
     /// # Errors
     /// `store_unavailable`.
     pub(crate) async fn status(self: &Arc<Self>, about: Arc<Value>) -> Result<Value, Refusal> {
+        let ended = self.end_orphans().await?;
         self.blocking(move |gateway| {
-            let ended = recover::end_orphans(&gateway.engine)?;
-            for (generation, _) in &ended {
-                gateway.forget(generation);
-            }
             let journal = gateway.engine.journal.status().map_err(store)?;
             let phase = *gateway.phase().borrow();
             Ok(json!({
@@ -278,14 +353,19 @@ impl Gateway {
                 "journal": journal,
                 "approvals_pending": gateway.approvals_pending(),
                 "checkpoints": gateway.keeper.json(),
-                "orphans_ended": ended.into_iter().map(|(generation, _)| generation).collect::<Vec<_>>(),
+                "orphans_ended": ended,
+                "commands": gateway.commands_running(),
             }))
         })
         .await?
     }
 
-    /// Says whether any volume is held open by somebody who lives: a person, or a process with its lock.
+    /// Says whether any volume is held open by somebody who lives: a person, or a process with its lock; or a command
+    /// runs.
     pub(crate) fn held_open(&self) -> bool {
+        if self.commands_running() > 0 {
+            return true;
+        }
         self.engine.journal.volumes(None).is_ok_and(|volumes| {
             volumes.iter().any(|volume| match (volume.state, volume.owner) {
                 (VolumeState::Open, Owner::Operator) => true,

@@ -72,7 +72,7 @@ impl Gateway {
     }
 
     /// Settles a call of which one effect failed, after `done` others happened.
-    async fn fell_short(
+    pub(super) async fn fell_short(
         &self,
         mutation: &Mutation<'_>,
         intent: &Intent,
@@ -167,7 +167,7 @@ impl Gateway {
         }
     }
 
-    fn unknown(&self, intent: &Intent, refusal: &Refusal) {
+    pub(super) fn unknown(&self, intent: &Intent, refusal: &Refusal) {
         self.counters.unknown.add();
         let execution = intent.execution_id.clone();
         if let Err(error) = self
@@ -179,11 +179,21 @@ impl Gateway {
         }
     }
 
-    async fn finish(&self, intent: &Intent, receipt: Receipt) -> Result<(), Failure> {
+    pub(super) async fn finish(&self, intent: &Intent, receipt: Receipt) -> Result<(), Failure> {
         let execution = intent.execution_id.clone();
         let journal = &self.engine.journal;
-        let finished = told(|then| journal.finish_then(execution, receipt, then));
-        if let Err(error) = finished.await {
+        let finished = told(|then| journal.finish_then(execution, receipt, then)).await;
+        self.finished(intent, finished)
+    }
+
+    /// Records a receipt, and waits for it with the thread that asks.
+    pub(super) fn finish_here(&self, intent: &Intent, receipt: Receipt) -> Result<(), Failure> {
+        let finished = self.engine.journal.finish(intent.execution_id.clone(), receipt);
+        self.finished(intent, finished)
+    }
+
+    fn finished(&self, intent: &Intent, finished: Result<(), semel_store::Error>) -> Result<(), Failure> {
+        if let Err(error) = finished {
             self.poison(&store(error));
             return Err(Failure {
                 refusal: stopped(),

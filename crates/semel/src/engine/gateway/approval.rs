@@ -7,7 +7,6 @@ use super::Gateway;
 use super::answer::put_path;
 use super::call::Asked;
 use super::crash::CrashPoint;
-use super::mutate::scope_of;
 use super::tool::Tool;
 use crate::config::Unconfined;
 use crate::engine::{host, store};
@@ -159,7 +158,7 @@ impl Gateway {
     ) -> Result<(), Refusal> {
         self.approvable(&asked.lease)?;
         let now = self.approvals_now();
-        let scope = scope_of(&asked.lease);
+        let scope = asked.scope();
         let subject = match key {
             Some(key) => Subject::Key(key.clone()),
             None => Subject::Read(asked.understood.fingerprint),

@@ -5,13 +5,13 @@
 
 use super::Gateway;
 use super::answer::{Answer, Failure, Replayed, Success};
-use super::arguments::{Understood, only_a_key, take_keys, understand};
+use super::arguments::{Args, Domain, InTree, Run, Understood, only_a_key, take_keys, understand};
 use super::key::{agree, from_header};
 use super::tool::{Kind, Tool};
 use crate::limits;
-use semel_core::call::{Event, Note, Source};
+use semel_core::call::{Event, Note, Scope, Source};
 use semel_core::canonical::{Limits, is_empty_request, parse_strict};
-use semel_core::ids::{ExecutionId, IdempotencyKey};
+use semel_core::ids::{ExecutionId, Generation, IdempotencyKey};
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal};
 use semel_host::clock;
@@ -35,8 +35,8 @@ pub(crate) struct Call {
     pub(crate) form: Result<(), Refusal>,
     /// Where it came from.
     pub(crate) source: Source,
-    /// How long it waits for the same call that runs already.
-    pub(crate) wait: Duration,
+    /// How long it waits for the same call that runs already, where it says so.
+    pub(crate) wait: Option<Duration>,
 }
 
 /// Is a call that is understood.
@@ -46,7 +46,7 @@ pub(super) struct Asked {
     pub(super) key: Option<IdempotencyKey>,
     pub(super) understood: Understood,
     pub(super) source: Source,
-    pub(super) wait: Duration,
+    wait: Option<Duration>,
     pub(super) since: Instant,
     waited_us: AtomicU64,
     gone: Arc<AtomicBool>,
@@ -60,7 +60,6 @@ impl Asked {
         key: IdempotencyKey,
         understood: Understood,
         source: Source,
-        wait: Duration,
     ) -> Self {
         Self {
             tool,
@@ -68,7 +67,7 @@ impl Asked {
             key: Some(key),
             understood,
             source,
-            wait,
+            wait: None,
             since: Instant::now(),
             waited_us: AtomicU64::new(0),
             gone: Arc::new(AtomicBool::new(false)),
@@ -78,6 +77,32 @@ impl Asked {
     /// Says whether the caller went away; counts only before an intent.
     pub(super) fn gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
+    }
+
+    /// Says how long the caller still waits for the end of an execution: as it said, else, of a command, until it must
+    /// have ended.
+    pub(super) fn patience(&self) -> Duration {
+        let whole = self.wait.unwrap_or_else(|| match &self.understood.args {
+            Args::Run(run) => run.timeout + limits::GRACE + limits::IN_FLIGHT_WAIT,
+            _ => limits::IN_FLIGHT_WAIT,
+        });
+        whole.saturating_sub(self.since.elapsed())
+    }
+
+    /// Says whether it runs a command.
+    pub(super) const fn runs_a_command(&self) -> bool {
+        matches!(self.understood.args, Args::Run(_))
+    }
+
+    /// Gives within what its key means one effect.
+    pub(super) fn scope(&self) -> Scope {
+        let generation = match &self.understood.args {
+            Args::Run(Run {
+                domain: Domain::Job, ..
+            }) => None,
+            _ => Some(self.lease.generation.clone()),
+        };
+        scope_of(&self.lease, generation)
     }
 
     /// Waits for something, and counts how long.
@@ -92,6 +117,15 @@ impl Asked {
     /// Says how long it waited so far.
     pub(super) fn waited_us(&self) -> u64 {
         self.waited_us.load(Ordering::Relaxed)
+    }
+}
+
+/// Gives the scope of a key of a lease: of its generation, or, with none, of its job.
+pub(super) fn scope_of(lease: &Volume, generation: Option<Generation>) -> Scope {
+    Scope {
+        principal: lease.principal.clone(),
+        job: lease.job.clone(),
+        generation,
     }
 }
 
@@ -121,7 +155,11 @@ impl Gateway {
         let gone = Arc::new(AtomicBool::new(false));
         let _waiting = Waiting(gone.clone());
         let since = Instant::now();
-        let (key, understood) = match understood(&call) {
+        let (key, understood) = match understood(&call, &|path| {
+            self.engine
+                .volumes
+                .in_tree(&call.lease.job, &call.lease.generation, path)
+        }) {
             Ok(both) => both,
             Err(refusal) => return Err(self.refused_early(&call, refusal, since).await),
         };
@@ -309,7 +347,7 @@ fn empty() -> Refusal {
 }
 
 /// Checks body, key and arguments, in this order.
-fn understood(call: &Call) -> Result<(Option<IdempotencyKey>, Understood), Refusal> {
+fn understood(call: &Call, in_tree: InTree<'_>) -> Result<(Option<IdempotencyKey>, Understood), Refusal> {
     if is_empty_request(&call.body) {
         return Err(empty());
     }
@@ -341,7 +379,7 @@ fn understood(call: &Call) -> Result<(Option<IdempotencyKey>, Understood), Refus
         return Err(Refusal::new(Code::MissingIdempotencyKey, why));
     }
     call.form.clone()?;
-    Ok((key, understand(call.tool, parsed??)?))
+    Ok((key, understand(call.tool, parsed??, in_tree)?))
 }
 
 /// Makes the answer of a read.

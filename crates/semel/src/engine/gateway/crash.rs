@@ -3,6 +3,7 @@
 //! In ordinary life nobody asks for one, and `reached` compares with `None`.
 
 use semel_core::{Code, Refusal};
+use semel_host::exec::{self, Points};
 use semel_host::files::{Step, Steps};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,6 +22,10 @@ pub(crate) enum CrashPoint {
     ApprovalAsked,
     /// What a person decided is recorded; nobody was told.
     ApprovalDecided,
+    /// A step of starting a command was done.
+    Exec(exec::Point),
+    /// A command ended; it has no receipt yet.
+    ExecEnded,
     /// The effect happened; it has no receipt yet.
     Acted,
     /// The receipt is recorded; nobody was told.
@@ -49,7 +54,9 @@ impl CrashPoint {
             .chain([CrashPoint::ApprovalAsked, CrashPoint::ApprovalDecided])
             .chain([CrashPoint::Begun])
             .chain(after.into_iter().map(CrashPoint::Host))
+            .chain(exec::Point::ALL.iter().copied().map(CrashPoint::Exec))
             .chain([
+                CrashPoint::ExecEnded,
                 CrashPoint::Acted,
                 CrashPoint::Aborting,
                 CrashPoint::RolledBack,
@@ -69,6 +76,10 @@ impl CrashPoint {
             CrashPoint::Begun => "begun",
             CrashPoint::ApprovalAsked => "approval_asked",
             CrashPoint::ApprovalDecided => "approval_decided",
+            CrashPoint::Exec(exec::Point::Made) => "exec_made",
+            CrashPoint::Exec(exec::Point::Spawned) => "exec_spawned",
+            CrashPoint::Exec(exec::Point::Begun) => "exec_begun",
+            CrashPoint::ExecEnded => "exec_ended",
             CrashPoint::Acted => "acted",
             CrashPoint::Receipted => "receipted",
             CrashPoint::Aborting => "aborting",
@@ -197,6 +208,12 @@ impl Hooks {
         if self.crash.as_ref().is_some_and(|crash| crash.is_now(point)) {
             semel_host::daemon::crash();
         }
+    }
+}
+
+impl Points for Hooks {
+    fn reached(&self, point: exec::Point) {
+        Hooks::reached(self, CrashPoint::Exec(point));
     }
 }
 

@@ -5,18 +5,21 @@ pub(crate) mod answer;
 mod approval;
 mod arguments;
 pub(crate) mod call;
+mod command;
 pub(crate) mod crash;
 mod key;
 mod locks;
 mod mutate;
 mod mutation;
 mod noise;
+pub(crate) mod output;
 pub(crate) mod policy;
 mod prepare;
 pub(super) mod read;
 mod recent;
 pub(crate) mod recover;
 mod room;
+mod running;
 mod share;
 mod shows;
 pub(crate) mod token;
@@ -24,6 +27,7 @@ pub(crate) mod tool;
 mod undo;
 
 use super::daemon::keeper::Keeper;
+use super::surroundings::Surroundings;
 use super::{Engine, checkpoint, host, store};
 use crate::limits;
 use crate::telemetry::{Counters, Phase};
@@ -64,6 +68,10 @@ pub(crate) struct Gateway {
     gates: Mutex<HashMap<Generation, Arc<tokio::sync::RwLock<()>>>>,
     permits: Arc<Semaphore>,
     shares: share::Shares,
+    /// Commands that run.
+    commands: Arc<running::Commands>,
+    /// What commands find around them where their volume says nothing.
+    around: OnceLock<Surroundings>,
     /// The space where the volumes lie.
     pub(crate) room: room::Room,
     searches: Arc<Semaphore>,
@@ -121,6 +129,8 @@ impl Gateway {
             shares: share::Shares::default(),
             searches: Arc::new(Semaphore::new(limits::SEARCHES)),
             hands: OnceLock::new(),
+            commands: Arc::default(),
+            around: OnceLock::new(),
             poisoned: OnceLock::new(),
             phase: watch::Sender::new(Phase::Starting),
         })

@@ -3,10 +3,10 @@
 //! It runs on the threads that may block, the hands; whoever waits, for a path, for the journal, or for the same call that
 //! runs already, holds none. The lookup is a hint; `begin` decides.
 
-use super::Flight;
 use super::Gateway;
-use super::answer::{Answer, Failure, Replayed, of_done};
-use super::call::Asked;
+use super::answer::{Answer, Failure, Replayed};
+use super::call::{Asked, scope_of};
+use super::command::Flown;
 use super::crash::CrashPoint;
 use super::locks::{Held, Needs};
 use super::mutation::Mutation;
@@ -15,24 +15,25 @@ use super::tool::Tool;
 use crate::engine::{host, store};
 use crate::limits;
 use semel_core::call::{CallState, Decision, Event, Intent, Outcome, Scope, admit};
-use semel_core::ids::ExecutionId;
-use semel_core::volume::{Durability, Volume};
+use semel_core::ids::{ExecutionId, IdempotencyKey};
+use semel_core::volume::Durability;
 use semel_core::{Code, Refusal};
 use semel_host::{clock, files};
 use semel_store::{Began, Then};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// How often the resolved path may change between lookup and lock.
 const MOVES: usize = 8;
 
 /// Is where a step ends.
-enum Step {
+pub(super) enum Step {
     /// With the answer.
     Answer(Answer),
     /// The same call runs: wait for its end.
     Wait(ExecutionId),
+    /// The command of this very call runs: wait for its end.
+    Attend(ExecutionId),
     /// Another call holds what this one needs: wait for it.
     Locked(Box<Needs>),
 }
@@ -69,6 +70,7 @@ impl Gateway {
                 Ok(Step::Wait(execution)) => {
                     asked.waiting(self.wait_for(&asked, execution)).await?;
                 }
+                Ok(Step::Attend(execution)) => return self.attend(&asked, execution).await,
                 Ok(Step::Locked(needs)) => {
                     let taken = tokio::time::timeout(limits::IN_FLIGHT_WAIT_MOST, self.locks.take(*needs));
                     match asked.waiting(taken).await {
@@ -82,32 +84,18 @@ impl Gateway {
 
     /// Answers a call whose receipt is at hand, without a thread that may block; `None` leaves it to the long way.
     fn replayed_at_once(self: &Arc<Self>, asked: &Asked) -> Option<Answer> {
-        let (scope, key) = (scope_of(&asked.lease), asked.key.clone()?);
+        let (scope, key) = (asked.scope(), asked.key.clone()?);
         let prior = self.engine.journal.prior_at_once(scope, key).ok()??;
         let request = asked.understood.request(asked.tool).ok()?;
         match self.settled(asked, admit(Some(&prior), &request))? {
             Step::Answer(answer) => Some(answer),
-            Step::Wait(_) | Step::Locked(_) => None,
+            Step::Wait(_) | Step::Attend(_) | Step::Locked(_) => None,
         }
     }
 
     /// Waits until the same call has ended, as long as the caller wants to.
     async fn wait_for(self: &Arc<Self>, asked: &Arc<Asked>, execution: ExecutionId) -> Result<(), Failure> {
-        let left = asked.wait.saturating_sub(asked.since.elapsed());
-        let ended = match self.flight(&execution) {
-            Some(mut flight) => tokio::time::timeout(left, async move {
-                // The sender is dropped when the execution ends, which is as good as being told.
-                drop(flight.wait_for(|now| *now == Flight::Ended).await);
-            })
-            .await
-            .is_ok(),
-            // Between the receipt and this look it ended; or another life of the daemon left it running.
-            None => {
-                tokio::time::sleep(Duration::from_millis(2).min(left)).await;
-                !left.is_zero()
-            }
-        };
-        if ended {
+        if self.flown(asked, &execution).await == Flown::Ended {
             return Ok(());
         }
         let refusal = in_flight("the first call with this key is still running").name(execution.as_str());
@@ -160,12 +148,8 @@ impl Gateway {
                 "a mutation reached its execution without a key",
             )));
         };
-        let scope = scope_of(&asked.lease);
-        let prior = self
-            .engine
-            .journal
-            .prior(scope.clone(), key.clone())
-            .map_err(|e| fail(store(e)))?;
+        let scope = asked.scope();
+        let prior = self.known(asked, &scope, &key).map_err(|e| fail(store(e)))?;
         let request = match asked.understood.request(asked.tool) {
             Ok(request) => request,
             // No call under a path that leads nowhere was ever recorded: a known key belongs to another call.
@@ -194,6 +178,26 @@ impl Gateway {
         })
     }
 
+    /// Finds what is known of a key: in its scope, else in the other one, as far as this generation used it there. To
+    /// the journal these are two keys; but who forgets the scope in a retry means no other effect.
+    pub(super) fn known(
+        &self,
+        asked: &Asked,
+        scope: &Scope,
+        key: &IdempotencyKey,
+    ) -> Result<Option<CallState>, semel_store::Error> {
+        let generation = &asked.lease.generation;
+        let journal = &self.engine.journal;
+        if let Some(state) = journal.prior(scope.clone(), key.clone())? {
+            return Ok(Some(state));
+        }
+        let other = match scope.generation {
+            Some(_) => None,
+            None => Some(generation.clone()),
+        };
+        journal.prior_of(generation, scope_of(&asked.lease, other), key.clone())
+    }
+
     /// Gives the step that a decision leads to; `None` where the call is to execute.
     fn settled(self: &Arc<Self>, asked: &Asked, decision: Decision) -> Option<Step> {
         match decision {
@@ -209,7 +213,7 @@ impl Gateway {
             Decision::Replay { intent, receipt } => {
                 self.note_asked(asked, Event::Replayed, Some(intent.execution_id.clone()));
                 Some(Step::Answer(match &receipt.outcome {
-                    Outcome::Done(done) => Ok(of_done(&intent, &receipt, done, Replayed::Yes)),
+                    Outcome::Done(done) => Ok(self.success(&intent, &receipt, done, Replayed::Yes)),
                     Outcome::Refused { refusal } => Err(Failure {
                         refusal: refusal.clone(),
                         execution_id: Some(intent.execution_id.clone()),
@@ -224,11 +228,7 @@ impl Gateway {
     /// key was looked up, and be the very reason.
     fn precluded(self: &Arc<Self>, mutation: &Mutation<'_>, refusal: Refusal) -> Step {
         let asked = mutation.asked;
-        let prior = match self
-            .engine
-            .journal
-            .prior(mutation.scope.clone(), mutation.key.clone())
-        {
+        let prior = match self.known(asked, &mutation.scope, &mutation.key) {
             Ok(prior) => prior,
             Err(error) => return Step::Answer(self.refuse(asked, store(error), None)),
         };
@@ -263,7 +263,7 @@ impl Gateway {
             Err(error) => return over(self.refuse(asked, host(error), None)),
         };
         let execution = ExecutionId::mint(seed);
-        let ready = match mutation.prepare(self, &execution) {
+        let mut ready = match mutation.prepare(self, &execution) {
             Ok(ready) => ready,
             Err(error) if error.poisons() => {
                 self.poison(&host(error));
@@ -279,11 +279,14 @@ impl Gateway {
             mutation.discard(&execution, &intent.effects);
             return Once::Over(self.precluded(mutation, refusal));
         }
-        let _flight = self.takes_off(&execution);
+        let flight = self.takes_off(&execution);
         match self.begin(intent.clone(), &ready).await {
-            Ok(Began::Began) => match self.act(mutation, &intent, &ready, displaced).await {
-                Some(answer) => over(answer),
-                None => Once::Again,
+            Ok(Began::Began) => match ready.command.take() {
+                Some(command) => Once::Over(self.launch(mutation, intent, command, flight).await),
+                None => match self.act(mutation, &intent, &ready, displaced).await {
+                    Some(answer) => over(answer),
+                    None => Once::Again,
+                },
             },
             Ok(Began::Prior(state)) => {
                 mutation.discard(&execution, &intent.effects);
@@ -366,15 +369,6 @@ fn unbegun(error: semel_store::Error) -> Unbegun {
     }
 }
 
-/// Gives the scope of the keys of a lease.
-pub(super) fn scope_of(lease: &Volume) -> Scope {
-    Scope {
-        principal: lease.principal.clone(),
-        job: lease.job.clone(),
-        generation: Some(lease.generation.clone()),
-    }
-}
-
 /// Refuses a call under a path that leads nowhere, whose key is known: no such call was ever recorded.
 fn other_call(state: &CallState, tool: Tool) -> Refusal {
     let same_tool = state.intent().tool == tool.name();
@@ -387,7 +381,7 @@ fn other_call(state: &CallState, tool: Tool) -> Refusal {
         .name(state.intent().execution_id.as_str())
 }
 
-fn in_flight(why: &str) -> Refusal {
+pub(super) fn in_flight(why: &str) -> Refusal {
     Refusal::new(Code::CallInFlight, why)
 }
 

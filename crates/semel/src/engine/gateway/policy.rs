@@ -13,12 +13,12 @@ use super::tool::{Kind, Tool};
 use crate::config::Config;
 use crate::engine::host;
 use crate::limits;
-use semel_core::approval::Plan;
+use semel_core::approval::{Commanded, Plan};
 use semel_core::call::Intent;
 use semel_core::effect::Effect;
 use semel_core::patch::Operation;
 use semel_core::policy::{
-    Beneath, Caller, Ground, Group, HardLinks, Policy, Touched, Verdict, touched, tree,
+    Beneath, Caller, Ground, Group, HardLinks, Judged, Policy, Touched, Verdict, touched, tree,
 };
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal, RelPath, Sha256};
@@ -120,14 +120,12 @@ impl Gateway {
         let Some((in_force, caller)) = self.judge(asked.tool, &asked.lease) else {
             return Ok(());
         };
-        for path in mutation.named() {
-            match in_force.policy.at(caller, &path) {
-                Verdict::Allow | Verdict::Ask(_) => {}
-                Verdict::Deny(ground) => return Err(denied(ground, &path.to_string())),
-                Verdict::Git => return Err(belongs_to_git(&path.to_string())),
-            }
+        let judged = mutation.by_name(&in_force.policy, caller);
+        match judged.verdict {
+            Verdict::Allow | Verdict::Ask(_) => Ok(()),
+            Verdict::Deny(ground) => Err(denied(ground, &judged.path)),
+            Verdict::Git => Err(belongs_to_git(&judged.path)),
         }
-        Ok(())
     }
 
     /// Keeps from a caller what is wrong with a call on paths that a person decides about, until one was asked: what a
@@ -145,15 +143,14 @@ impl Gateway {
         let Some((in_force, caller)) = self.judge(asked.tool, &asked.lease).filter(|_| tells) else {
             return refusal;
         };
-        let named = mutation.named();
-        let judged = in_force.policy.judge(caller, named.iter().map(Touched::Path));
-        let Verdict::Ask(ground) = judged.verdict else {
+        let Verdict::Ask(ground) = mutation.by_name(&in_force.policy, caller).verdict else {
             return refusal;
         };
         let asking = Asking {
             ground,
             policy_sha256: in_force.sha256,
             plan: Plan {
+                command: mutation.commanded(),
                 refused: Some(refusal.code),
                 ..Plan::default()
             },
@@ -182,9 +179,16 @@ impl Gateway {
         if policy.hard_links == HardLinks::Refuse {
             ready.effects.iter().try_for_each(breaks_no_link)?;
         }
-        let mut beneath = Vec::with_capacity(ready.effects.len());
+        let mut beneath = Vec::with_capacity(intent.effects.len());
         for prepared in &ready.effects {
             beneath.push(look(policy, caller, prepared, mutation)?);
+        }
+        if ready.command.is_some() {
+            beneath.push(Beneath::Unseen);
+        }
+        if beneath.len() != intent.effects.len() {
+            let why = "an effect was not looked at by the policy";
+            return Err(Refusal::new(Code::Internal, why));
         }
         let effects = || intent.effects.iter().zip(&beneath);
         let places = effects().flat_map(|(effect, beneath)| touched(effect, beneath));
@@ -196,6 +200,7 @@ impl Gateway {
             Verdict::Ask(ground) => {
                 let trees = effects().filter_map(|(effect, beneath)| tree(effect, beneath));
                 let plan = Plan {
+                    command: mutation.commanded(),
                     changed: intent.done().changed,
                     trees: trees.collect(),
                     ..Plan::default()
@@ -295,9 +300,28 @@ impl Mutation<'_> {
                     }
                 }
             }
+            // What it names is where it runs; what it touches is not known beforehand.
+            Args::Run(_) => {}
             Args::Look(_) | Args::Receipt { .. } => {}
         }
         all
+    }
+
+    /// Judges the call by what it names.
+    fn by_name<'p>(&self, policy: &'p Policy, caller: Caller<'_>) -> Judged<'p> {
+        let named = self.named();
+        let anything = self.asked.runs_a_command().then_some(Touched::Everything);
+        policy.judge(caller, named.iter().map(Touched::Path).chain(anything))
+    }
+}
+
+impl Mutation<'_> {
+    /// Shows the command that the call would run.
+    fn commanded(&self) -> Option<Commanded> {
+        match &self.asked.understood.args {
+            Args::Run(run) => Some(run.shown()),
+            _ => None,
+        }
     }
 }
 
@@ -332,7 +356,8 @@ fn look(
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => None,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => None,
     };
     let matters = std::iter::once(effect.at())
         .chain(to)
@@ -362,7 +387,8 @@ fn breaks_no_link(prepared: &Prepared) -> Result<(), Refusal> {
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => Ok(()),
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => Ok(()),
     }
 }
 

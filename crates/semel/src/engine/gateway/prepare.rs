@@ -2,6 +2,7 @@
 
 use super::Gateway;
 use super::arguments::{Args, Expected, Flag};
+use super::command::Command;
 use super::mutation::Mutation;
 use semel_core::call::Facts;
 use semel_core::effect::{Effect, Slot};
@@ -18,6 +19,8 @@ use std::collections::BTreeMap;
 pub(super) struct Ready {
     pub(super) effects: Vec<Prepared>,
     pub(super) facts: Facts,
+    /// The command to be run; then there is nothing else.
+    pub(super) command: Option<Command>,
 }
 
 impl Ready {
@@ -26,6 +29,7 @@ impl Ready {
         self.effects
             .iter()
             .map(|prepared| prepared.effect.clone())
+            .chain(self.command.as_ref().map(Command::effect))
             .collect()
     }
 }
@@ -90,6 +94,11 @@ impl Bench<'_> {
                 self.add(|disk, terms, _| files::prepare_set_mode(disk, wanted, terms))
             }
             Args::Undo { undone } => self.undo(undone),
+            Args::Run(run) => {
+                let command = self.gateway.command(self.mutation, self.execution, run)?;
+                self.ready.command = Some(command);
+                Ok(())
+            }
             Args::Look(_) | Args::Receipt { .. } => {
                 Err(Refusal::new(Code::Internal, "a call without an effect reached its execution").into())
             }

@@ -3,8 +3,7 @@
 use super::Gateway;
 use super::answer::{Answer, put_path, result};
 use super::arguments::{Args, Look};
-use super::call::{Asked, read_answer};
-use super::mutate::scope_of;
+use super::call::{Asked, read_answer, scope_of};
 use super::policy::resolved;
 use super::shows::{self, Asks, Seen};
 use crate::engine::store;
@@ -82,12 +81,16 @@ impl Gateway {
         lease: &Volume,
         key: &IdempotencyKey,
     ) -> Result<Map<String, Value>, Refusal> {
-        let scope = scope_of(lease);
-        let prior = self.engine.journal.prior(scope.clone(), key.clone());
-        if let Some(state) = prior.map_err(store)? {
+        let in_generation = scope_of(lease, Some(lease.generation.clone()));
+        let prior = |scope| self.engine.journal.prior(scope, key.clone()).map_err(store);
+        let state = match prior(in_generation.clone())? {
+            Some(state) => Some(state),
+            None => prior(scope_of(lease, None))?,
+        };
+        if let Some(state) = state {
             return Ok(receipt_body(&state));
         }
-        self.asked_body(&scope, key)?
+        self.asked_body(&in_generation, key)?
             .ok_or_else(|| Refusal::new(Code::NotFound, "no call with this key began").name(key.as_str()))
     }
 }

@@ -40,6 +40,8 @@ pub(crate) enum Tool {
     CreateDirectory,
     /// Sets permissions.
     SetMode,
+    /// Runs a command.
+    RunCommand,
     /// Asks what came of a key.
     GetReceipt,
     /// Puts back what an execution removed or replaced; asked for by a person, over the admin API.
@@ -89,6 +91,10 @@ pub(crate) enum Form {
     Patterns,
     /// The first and the last line; -1 is the last one of the file.
     Lines,
+    /// A list of texts.
+    Texts,
+    /// Texts by name.
+    Variables,
 }
 
 impl Form {
@@ -113,6 +119,8 @@ impl Form {
                 "maxItems": 2,
                 "prefixItems": [{"type": "integer", "minimum": 1}, {"oneOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}],
             }),
+            Form::Texts => json!({"type": "array", "minItems": 1, "items": {"type": "string"}}),
+            Form::Variables => json!({"type": "object", "additionalProperties": {"type": "string"}}),
             Form::Edits => json!({
                 "type": "array",
                 "minItems": 1,
@@ -273,6 +281,58 @@ const MODE: Field = Field {
     aliases: &["permissions", "perms"],
     form: Form::Mode,
     meaning: "The permissions in octal digits, such as \"755\"; absolute",
+};
+const COMMAND: Field = Field {
+    name: "command",
+    aliases: &["cmd", "script"],
+    form: Form::Text,
+    meaning: "A line for /bin/sh; in place of argv",
+};
+const ARGV: Field = Field {
+    name: "argv",
+    aliases: &[],
+    form: Form::Texts,
+    meaning: "A program, looked up in PATH or from the working directory, and its arguments; no shell reads them",
+};
+const CWD: Field = Field {
+    name: "cwd",
+    aliases: &[
+        "workdir",
+        "working_directory",
+        "workingDirectory",
+        "working_dir",
+        "workingDir",
+    ],
+    form: Form::Text,
+    meaning: "The directory beneath the root of the volume where it runs; the root where it is left out",
+};
+const CWD_B64: Field = Field {
+    name: "cwd_b64",
+    aliases: &["cwdB64"],
+    form: Form::Base64,
+    meaning: "The same as base64 of its bytes, where it is not UTF-8; in place of cwd",
+};
+const ENV: Field = Field {
+    name: "env",
+    aliases: &["environment"],
+    form: Form::Variables,
+    meaning: "Further variables of its environment; HOME and TMPDIR are those of the volume",
+};
+// No bare `timeout`: some who send it mean seconds.
+const TIMEOUT_MS: Field = Field {
+    name: "timeout_ms",
+    aliases: &["timeoutMs"],
+    form: Form::Count {
+        least: 1,
+        most: limits::COMMAND_TIMEOUT_MOST.as_millis() as u64,
+    },
+    meaning: "After how many milliseconds it is ended; 10 minutes where it is left out",
+};
+const SCOPE: Field = Field {
+    name: "scope",
+    aliases: &[],
+    form: Form::Choice(&["generation", "job"]),
+    meaning: "Where the effect lies: in this generation, or, such as a deployment, outside: then no later generation of the job runs it again under the same key",
 };
 const KEY: Field = Field {
     name: "key",
@@ -449,6 +509,14 @@ const ROWS: &[Row] = &[
         summary: "Sets the permissions of a file or directory.",
         fields: &[PATH, PATH_B64, MODE, EXPECTED],
         one_of: &[&["path", "path_b64"], &["mode"]],
+    },
+    Row {
+        tool: Tool::RunCommand,
+        name: "run_command",
+        kind: Kind::Mutation,
+        summary: "Runs a command in the sandbox of the volume, at most once; an exit status other than 0 is an answer, not a refusal.",
+        fields: &[COMMAND, ARGV, CWD, CWD_B64, ENV, TIMEOUT_MS, SCOPE],
+        one_of: &[&["command", "argv"]],
     },
     Row {
         tool: Tool::GetReceipt,

@@ -10,7 +10,6 @@ use super::call::Asked;
 use super::prepare::Bench;
 use super::tool::Tool;
 use crate::engine::store;
-use crate::limits;
 use semel_core::call::{CallState, Intent, Outcome, Source};
 use semel_core::effect::{Content, Effect, Slot};
 use semel_core::ids::{ExecutionId, FileId, IdempotencyKey};
@@ -41,7 +40,6 @@ impl Gateway {
             key,
             understood,
             source,
-            limits::IN_FLIGHT_WAIT,
         )))
         .await
     }
@@ -139,6 +137,7 @@ impl Bench<'_> {
                     .map_err(|error| since(to, error))?;
                 self.is_still(to, &what.id)
             }
+            Effect::Run { cwd } => Err(not_undoable(cwd)),
             Effect::SetMode {
                 at,
                 id,
@@ -195,6 +194,14 @@ fn since(at: &RelPath, error: Error) -> Error {
         }
         other => other,
     }
+}
+
+fn not_undoable(cwd: &RelPath) -> Error {
+    let why = "what a command did is not known to Semel, and cannot be put back";
+    Refusal::new(Code::PreconditionFailed, why)
+        .reason("not_undoable")
+        .name(cwd.to_string())
+        .into()
 }
 
 fn changed_since(at: &RelPath, why: &str) -> Error {

@@ -354,16 +354,18 @@ impl Working<'_> {
     }
 
     /// Ends the draft of an agent that ended clean; a call whose outcome is unknown makes it dirty all the same, until
-    /// a person settles it.
+    /// a person settles it, and so does a command that may live on.
     fn end_clean(&self, generation: &Generation) -> Result<(), Refusal> {
         let Err(refusal) = volume::end(self.engine, generation, End::Clean) else {
             return Ok(());
         };
-        if refusal.code == Code::OutcomeUnknown {
-            let end = End::Dirty {
-                reason: OUTCOME_UNKNOWN.to_owned(),
-            };
-            volume::end(self.engine, generation, end)?;
+        let reason = match refusal.code {
+            Code::OutcomeUnknown => Some(OUTCOME_UNKNOWN.to_owned()),
+            Code::DirtyVolume => refusal.reason.clone(),
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            volume::end(self.engine, generation, End::Dirty { reason })?;
         }
         Err(refusal)
     }

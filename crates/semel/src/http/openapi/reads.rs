@@ -146,6 +146,10 @@ fn lines() -> Value {
         "description": "With files_only, in place of matches",
         "items": {"type": "object", "required": ["path"], "properties": {"path": {"type": "string"}, "path_b64": {"type": "string"}}},
     });
+    // Narrower patterns go on where grep ended; it has no pages.
+    if let Value::Object(properties) = &mut properties {
+        properties.remove("next_after");
+    }
     properties["searched_files"] = json!({"type": "integer"});
     properties
 }

@@ -53,6 +53,8 @@ impl Form {
             Form::Text | Form::Base64 | Form::Digest | Form::Mode | Form::Choice(_) | Form::Patterns => {
                 Ok(json!(text))
             }
+            // One element; the same name again gives the next.
+            Form::Texts => Ok(json!([text])),
             Form::Flag => match text {
                 "true" => Ok(json!(true)),
                 "false" => Ok(json!(false)),
@@ -62,7 +64,7 @@ impl Form {
                 Ok(n) => Ok(json!(n)),
                 Err(_) => Err("it is a whole number"),
             },
-            Form::Lines | Form::Edits | Form::Digests => {
+            Form::Lines | Form::Edits | Form::Digests | Form::Variables => {
                 serde_json::from_str(text).map_err(|_| "it is written as JSON, such as [1,20]")
             }
         }
@@ -88,6 +90,12 @@ mod tests {
         assert_eq!(read.unwrap(), wanted);
         let list = spelt(Tool::Grep, &["pattern=1", "glob=*.rs", "glob=*.c", "glob=*.h"]).unwrap();
         assert_eq!(list, json!({"pattern": "1", "glob": ["*.rs", "*.c", "*.h"]}));
+        let command = spelt(
+            Tool::RunCommand,
+            &["argv=make", "argv=[test]", r#"env={"A":"b"}"#],
+        )
+        .unwrap();
+        assert_eq!(command, json!({"argv": ["make", "[test]"], "env": {"A": "b"}}));
         let unknown = spelt(Tool::ReadFile, &["nope=1"]).unwrap();
         assert_eq!(unknown, json!({"nope": "1"}));
         for texts in [
@@ -95,13 +103,10 @@ mod tests {
             &["limit=x"],
             &["digest=yes"],
             &["path=a", "path=b"],
-            &["view_range=1"],
+            &["view_range=x"],
         ] {
-            let refused = spelt(Tool::ReadFile, texts);
-            assert!(
-                texts == ["view_range=1"] || refused.unwrap_err().code == Code::Usage,
-                "{texts:?}"
-            );
+            let refused = spelt(Tool::ReadFile, texts).unwrap_err();
+            assert_eq!(refused.code, Code::Usage, "{texts:?}");
         }
     }
 }
