@@ -7,6 +7,7 @@ use crate::engine::daemon::face::{self, Face};
 use crate::engine::daemon::supervise::{self, Given, Listener, Manager};
 use crate::engine::daemon::{keeper, serve as daemon};
 use crate::engine::gateway::crash::{Crash, CrashPoint, Hold, Hooks};
+use crate::engine::gateway::hands::Hands;
 use crate::http::{self, Activity, App, Door, Name, Network, Patience, Side};
 use crate::telemetry::Phase;
 use crate::wire::{self, Bind};
@@ -210,13 +211,8 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         .max_blocking_threads(limits::IN_FLIGHT + 64)
         .build()
         .map_err(|e| Refusal::new(Code::IoFailed, format!("cannot start threads: {e}")))?;
-    let hands = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(limits::HANDS)
-        .thread_name("semel-hand")
-        .enable_all()
-        .build()
-        .map_err(|e| Refusal::new(Code::IoFailed, format!("cannot start threads: {e}")))?;
-    drop(made.gateway.hands.set(hands.handle().clone()));
+    let hands = Hands::start()?;
+    drop(made.gateway.hands.set(hands.way()));
     let life = Life {
         span: if args.transient {
             Span::Transient
@@ -233,7 +229,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         ));
     }
     daemon::withdraw(&made.root);
-    hands.shutdown_timeout(Duration::from_secs(1));
+    hands.end(Duration::from_secs(1));
     runtime.shutdown_timeout(Duration::from_secs(1));
     drop(companion);
     ended(&made.gateway)

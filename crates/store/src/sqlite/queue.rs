@@ -14,12 +14,11 @@ use semel_core::record::Sync;
 use semel_core::{Code, Refusal};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Is what the writer tells everyone else.
-#[derive(Debug)]
 pub(super) struct Shared {
     pub(super) commits: AtomicU64,
     pub(super) rows: AtomicU64,
@@ -29,6 +28,8 @@ pub(super) struct Shared {
     pub(super) queued: AtomicU64,
     /// How many verbs that nobody waited for were not carried out.
     pub(super) lost: AtomicU64,
+    /// Verbs that nobody waits for. The first of them is told to the writer by a [`Message::Unheard`].
+    unheard: Mutex<Vec<Box<dyn Work>>>,
     /// What reads are answered from.
     pub(super) recall: Recall,
     /// Since when the writer works at what it has, in milliseconds after `began`, and one more; 0 while it waits.
@@ -45,6 +46,7 @@ impl Default for Shared {
             poison: OnceLock::default(),
             queued: AtomicU64::default(),
             lost: AtomicU64::default(),
+            unheard: Mutex::default(),
             recall: Recall::default(),
             busy_since: AtomicU64::default(),
             began: Instant::now(),
@@ -73,6 +75,11 @@ impl Shared {
                 .elapsed()
                 .saturating_sub(Duration::from_millis(since - 1)),
         }
+    }
+
+    /// Takes the verbs that nobody waits for.
+    pub(super) fn unheard(&self) -> Vec<Box<dyn Work>> {
+        std::mem::take(&mut *self.unheard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Says whether so much waits for the writer that nothing is told to it any more without waiting.
@@ -130,6 +137,14 @@ pub(super) enum Ran {
     Kept,
     Refused,
     Lost(Damage, String),
+}
+
+/// Is what the writer is told.
+pub(super) enum Message {
+    /// A verb.
+    Verb(Box<dyn Work>),
+    /// That there are verbs again that nobody waits for: the writer is not woken for each.
+    Unheard,
 }
 
 struct Job<T, F> {
@@ -207,7 +222,7 @@ impl<T: Send, F: FnMut(&mut Desk) -> Result<T> + Send> Work for Job<T, F> {
 
 /// Holds the queue to the writer thread; ends it when dropped.
 pub(super) struct Writer {
-    jobs: Option<Sender<Box<dyn Work>>>,
+    jobs: Option<Sender<Message>>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
 }
@@ -275,8 +290,16 @@ impl Writer {
         if self.shared.is_behind() {
             return self.ask(class, hint, work);
         }
-        let reply = Reply::Counted(Arc::clone(&self.shared));
-        self.queue(self.ready()?, class, hint, work, reply)
+        let jobs = self.ready()?;
+        let job = made(class, hint, work, Reply::Counted(Arc::clone(&self.shared)));
+        self.shared.queued.fetch_add(1, Ordering::Relaxed);
+        let mut unheard = self.shared.unheard.lock().unwrap_or_else(PoisonError::into_inner);
+        unheard.push(job);
+        if unheard.len() > 1 {
+            return Ok(());
+        }
+        drop(unheard);
+        jobs.send(Message::Unheard).map_err(|_| self.gone())
     }
 
     /// Proves that the writer still commits.
@@ -305,28 +328,22 @@ impl Writer {
         Ok(answer)
     }
 
-    fn ready(&self) -> Result<&Sender<Box<dyn Work>>> {
+    fn ready(&self) -> Result<&Sender<Message>> {
         self.shared.sound()?;
         self.jobs.as_ref().ok_or_else(|| self.gone())
     }
 
     fn queue<T: Send + 'static>(
         &self,
-        jobs: &Sender<Box<dyn Work>>,
+        jobs: &Sender<Message>,
         class: Class,
         hint: Hint,
         work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
         reply: Reply<T>,
     ) -> Result<()> {
-        let job = Box::new(Job {
-            class,
-            hint,
-            work,
-            kept: None,
-            reply,
-        });
+        let job = made(class, hint, work, reply);
         self.shared.queued.fetch_add(1, Ordering::Relaxed);
-        jobs.send(job).map_err(|_| self.gone())
+        jobs.send(Message::Verb(job)).map_err(|_| self.gone())
     }
 
     fn gone(&self) -> Error {
@@ -337,6 +354,21 @@ impl Writer {
                 .unwrap_or_else(|| "the writer has ended".to_owned()),
         }
     }
+}
+
+fn made<T: Send + 'static>(
+    class: Class,
+    hint: Hint,
+    work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
+    reply: Reply<T>,
+) -> Box<dyn Work> {
+    Box::new(Job {
+        class,
+        hint,
+        work,
+        kept: None,
+        reply,
+    })
 }
 
 impl Drop for Writer {

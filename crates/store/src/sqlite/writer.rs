@@ -4,7 +4,7 @@
 //! An answer never leaves before its COMMIT. It does *not* know what a verb means; that is the desk's.
 
 use super::desk::{Desk, Leases};
-use super::queue::{Class, Hint, Ran, Shared, Work};
+use super::queue::{Class, Hint, Message, Ran, Shared, Work};
 use super::{OnCommit, fault};
 use crate::error::{Damage, Error, Result};
 use crate::reserve::{Freed, Reserve, WATERMARK_BYTES};
@@ -22,6 +22,9 @@ const GROUP: usize = 256;
 
 /// How many verbs are too few to be committed without a look at who else is about to ask.
 const CROWD: usize = 16;
+
+/// How long verbs that nobody waits for may wait for each other, so that they share a commit.
+const UNHEARD_WITHIN: Duration = Duration::from_millis(5);
 
 /// How long a commit that is to be synced soon may stay unsynced.
 pub(super) const SYNC_WITHIN: Duration = Duration::from_millis(500);
@@ -105,7 +108,7 @@ impl Thread {
     }
 
     /// Commits what comes until nobody is left who could ask.
-    pub(super) fn serve(mut self, jobs: &Receiver<Box<dyn Work>>) {
+    pub(super) fn serve(mut self, jobs: &Receiver<Message>) {
         let mut batch: Vec<Box<dyn Work>> = Vec::with_capacity(GROUP);
         // Dropped before the batch: the poison is there before anyone who waits learns that the writer is gone.
         let _watch = Watch(Arc::clone(&self.shared));
@@ -116,14 +119,12 @@ impl Thread {
             };
             self.shared.works();
             match first {
-                Ok(job) => {
-                    batch.push(job);
-                    batch.extend(jobs.try_iter().take(GROUP - 1));
-                    if batch.len() < CROWD {
-                        // Where the processors are all at work, whoever is about to ask is let go first: a commit costs
-                        // much the same for one as for many. Where one is idle, this takes no time.
-                        std::thread::yield_now();
-                        batch.extend(jobs.try_iter().take(GROUP - CROWD));
+                Ok(message) => {
+                    self.gather(&mut batch, message, jobs);
+                    if batch.is_empty() {
+                        // What it was told of went along with the batch before.
+                        self.shared.waits();
+                        continue;
                     }
                     let end = self.group(&mut batch);
                     self.shared
@@ -143,6 +144,35 @@ impl Thread {
             self.shared.waits();
         }
         self.end();
+    }
+
+    /// Puts a batch together: what waits by now, and what is worth waiting for. What nobody waits for comes along with
+    /// whatever comes next, and in front of it: it was told before.
+    fn gather(&self, batch: &mut Vec<Box<dyn Work>>, first: Message, jobs: &Receiver<Message>) {
+        let first = match first {
+            Message::Verb(job) => Some(job),
+            Message::Unheard => match jobs.recv_timeout(UNHEARD_WITHIN) {
+                Ok(Message::Verb(job)) => Some(job),
+                Ok(Message::Unheard) | Err(_) => None,
+            },
+        };
+        let mut heard: Vec<Box<dyn Work>> = first.into_iter().collect();
+        let verbs = |most: usize| {
+            jobs.try_iter().take(most).filter_map(|message| match message {
+                Message::Verb(job) => Some(job),
+                Message::Unheard => None,
+            })
+        };
+        heard.extend(verbs(GROUP - 1));
+        if !heard.is_empty() && heard.len() < CROWD {
+            // Where the processors are all at work, whoever is about to ask is let go first: a commit costs
+            // much the same for one as for many. Where one is idle, this takes no time.
+            std::thread::yield_now();
+            heard.extend(verbs(GROUP - CROWD));
+        }
+        // After every message that tells of them was taken: none is left behind without one.
+        batch.extend(self.shared.unheard());
+        batch.append(&mut heard);
     }
 
     /// Commits a batch; once more with the reserve given back where the disk is full.

@@ -7,6 +7,7 @@ mod arguments;
 pub(crate) mod call;
 mod command;
 pub(crate) mod crash;
+pub(crate) mod hands;
 mod key;
 mod locks;
 mod mutate;
@@ -76,7 +77,7 @@ pub(crate) struct Gateway {
     pub(crate) room: room::Room,
     searches: Arc<Semaphore>,
     /// The threads on which calls change files; those that answer requests are not kept waiting by a disk.
-    pub(crate) hands: OnceLock<tokio::runtime::Handle>,
+    pub(crate) hands: OnceLock<hands::ToHands>,
     poisoned: OnceLock<String>,
     phase: watch::Sender<Phase>,
 }

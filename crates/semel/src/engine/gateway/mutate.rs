@@ -54,7 +54,7 @@ impl Gateway {
             let (mine, lock) = (asked.clone(), held.take());
             let gateway = self.clone();
             let step = self
-                .by_hand(async move {
+                .by_hand(asked.work(), async move {
                     let step = gateway.step(&mine, lock).await;
                     drop((permit, pass));
                     step
