@@ -57,6 +57,8 @@ limits! {
     POLICY: u64 = 1 << 20, "1 MiB", "the file of a policy: `bad_config`";
     POLICY_LOOKS: usize = 100_000, "100,000 entries", "a directory that is removed or moved is looked through so far; beyond it, the strictest rule that could match decides";
     IN_FLIGHT: usize = 128, "128 calls", "calls at once in the daemon: `too_many` with Retry-After";
+    HANDS: usize = 64, "64 threads", "calls at once that work on files and sync them, or start a command; those that wait for the journal hold none, and the next one waits";
+    QUICK_HANDS: usize = 8, "8 threads", "calls at once that work on files and sync none, in durability `process`; as `HANDS`";
     IN_FLIGHT_PER_TOKEN: usize = 96, "96 calls", "calls at once under one token, those that wait included: `too_many`, reason `token_share`, with Retry-After";
     CONNECTIONS: usize = 512, "512 connections", "connections at once on the app listener, or half as many as the process may open files: the next one waits to be accepted";
     OPERATOR_CONNECTIONS: usize = 64, "64 connections", "connections at once on the operator's socket, beside those of the app listener: the next one waits to be accepted";

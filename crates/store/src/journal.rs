@@ -122,6 +122,8 @@ pub struct JournalStatus {
     pub queued: u64,
     /// For how long the writer has been at work without having come to an end, in milliseconds.
     pub busy_ms: u64,
+    /// Notes that could not be recorded since the writer began.
+    pub unnoted: u64,
     /// Calls that are running.
     pub running: u64,
     /// Calls whose outcome is unknown: the alert.
@@ -129,6 +131,9 @@ pub struct JournalStatus {
     /// SQLite's or PostgreSQL's own version.
     pub engine: String,
 }
+
+/// Hears an answer, without keeping whoever tells it.
+pub type Then<T> = Box<dyn FnOnce(Result<T>) + Send>;
 
 macro_rules! journal {
     ($(
@@ -144,6 +149,41 @@ macro_rules! journal {
                 $(#[$doc])*
                 fn $verb(&self, $($arg: $ty),*) -> Result<$ret>;
             )*
+
+            /// Does what `begin` does, and tells the answer to whoever is given, on any thread and as early as that may
+            /// be. Where it is never told, the process is poisoned.
+            fn begin_then(&self, intent: Intent, then: Then<Began>) {
+                then(self.begin(intent));
+            }
+
+            /// Does what `finish` does, and tells the answer as `begin_then` does.
+            fn finish_then(&self, execution_id: ExecutionId, receipt: Receipt, then: Then<()>) {
+                then(self.finish(execution_id, receipt));
+            }
+
+            /// Finds a call by its key, as `prior` does, unless another generation made it.
+            fn prior_of(
+                &self,
+                generation: &Generation,
+                scope: Scope,
+                key: IdempotencyKey,
+            ) -> Result<Option<CallState>> {
+                let prior = self.prior(scope, key)?;
+                Ok(prior.filter(|state| state.intent().generation == *generation))
+            }
+
+            /// Finds what a bearer token stands for, as `lease` does, where that takes no waiting; `None` says nothing.
+            fn lease_at_once(&self, token_sha256: Sha256) -> Result<Option<Lease>> {
+                let _ = token_sha256;
+                Ok(None)
+            }
+
+            /// Finds a call that has its receipt, as `prior` does, where neither that nor a note of it takes any
+            /// waiting; `None` says nothing.
+            fn prior_at_once(&self, scope: Scope, key: IdempotencyKey) -> Result<Option<CallState>> {
+                let _ = (scope, key);
+                Ok(None)
+            }
         }
 
         /// Is a verb on the wire between a command and the daemon.
@@ -265,10 +305,12 @@ journal! {
     Free = free(execution_id: ExecutionId, why: String, at: UnixMs) -> ();
     /// Records that the outcome of a call cannot be told.
     Unknown = unknown(execution_id: ExecutionId, why: String, at: UnixMs) -> ();
-    /// Records something without an effect of its own; it may be lost in a power cut.
+    /// Records something without an effect of its own. Nobody waits for it: it is recorded with what comes next, and a
+    /// read of the log that begins after this returned shows it.
     ///
-    /// # Errors
-    /// `io_failed`, reason `disk_full`, below the free-space watermark: what is left is for receipts.
+    /// # Durability
+    /// None: a power cut may take it, and so does the end of the process within moments. Below the free-space watermark
+    /// it is not recorded, but counted: what is left is for receipts.
     Note = note(note: Note) -> ();
     /// Lists the calls that are running, in the order of the journal.
     OpenCalls = open_calls() -> Vec<OpenCall>;

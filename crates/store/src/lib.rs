@@ -11,6 +11,6 @@ mod reserve;
 pub mod sqlite;
 
 pub use error::{Error, Result};
-pub use journal::{Began, Journal, Remote, Transport, Verb};
+pub use journal::{Began, Journal, Remote, Then, Transport, Verb};
 pub use owner::OwnerLock;
 pub use sqlite::SqliteJournal;

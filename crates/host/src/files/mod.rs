@@ -84,9 +84,18 @@ impl Expected {
 /// Digests an open file from its beginning, in pieces.
 pub(crate) fn digest_of(file: &std::fs::File) -> std::io::Result<Sha256> {
     use std::os::unix::fs::FileExt as _;
-    let (mut hasher, mut buffer, mut at) = (Hasher::new(), vec![0_u8; 128 << 10], 0);
+    // Most files are small: they are read into a small buffer, and only what is longer needs a large one.
+    let mut small = [0_u8; 4 << 10];
+    let (mut hasher, mut at) = (Hasher::new(), 0);
+    let mut large = Vec::new();
     loop {
-        match file.read_at(&mut buffer, at)? {
+        let buffer = if at < small.len() as u64 {
+            &mut small[..]
+        } else {
+            large.resize(128 << 10, 0);
+            &mut large[..]
+        };
+        match file.read_at(buffer, at)? {
             0 => return Ok(hasher.finish()),
             n => {
                 hasher.update(&buffer[..n]);

@@ -14,6 +14,7 @@ use semel_core::effect::Effect;
 use semel_core::ids::FileId;
 use semel_core::{Code, Refusal, RelPath};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::sync::Arc;
 
 /// States a change of permissions.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +64,9 @@ pub fn prepare_set_mode(volume: &Volume, wanted: SetMode<'_>, terms: Terms<'_>) 
     }
     let mut syncs = Syncs::of(volume, terms.durability);
     if terms.durability != Durability::Process {
-        syncs.after.push((openable(&seen.found, volume)?, "the file"));
+        syncs
+            .after
+            .push((Arc::new(openable(&seen.found, volume)?), "the file"));
     }
     Ok(Prepared {
         slot: terms.slot.clone(),

@@ -8,7 +8,7 @@ use crate::files::directory::{EmptyRemoval, StagedDirectory};
 use crate::files::mode::ModeSetting;
 use crate::files::relocate::Relocation;
 use crate::files::remove::Removal;
-use crate::files::together::Together;
+use crate::files::together::{Handle, Together};
 use crate::files::write::StagedFile;
 use crate::files::{Durability, Step, Steps, syncable};
 use crate::root::{GitInternals, Place};
@@ -16,7 +16,7 @@ use crate::volume::Volume;
 use semel_core::Sha256;
 use semel_core::effect::{Effect, Slot};
 use semel_core::ids::FileId;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 /// States what every effect needs to be told beside its paths.
@@ -59,9 +59,9 @@ const TRASH: &str = "trash";
 #[derive(Debug, Default)]
 pub(super) struct Syncs {
     /// Before the effect: what was staged, and `staging/`.
-    pub(super) before: Vec<(OwnedFd, &'static str)>,
+    pub(super) before: Vec<Handle>,
     /// After it: every directory that lost or won a name, or the file itself.
-    pub(super) after: Vec<(OwnedFd, &'static str)>,
+    pub(super) after: Vec<Handle>,
     /// Where the syncs of the volume are shared.
     together: Option<Arc<Together>>,
 }
@@ -94,10 +94,10 @@ impl Syncs {
         }
         for place in places {
             let parent = syncable(place.parent.as_fd())?;
-            syncs.after.push((parent, "the parent directory"));
+            syncs.after.push((Arc::new(parent), "the parent directory"));
         }
-        syncs.after.push((syncable(volume.staging())?, STAGING));
-        syncs.after.push((syncable(volume.trash())?, TRASH));
+        syncs.after.push((volume.staging_to_sync(), STAGING));
+        syncs.after.push((volume.trash_to_sync(), TRASH));
         Ok(syncs)
     }
 
@@ -109,8 +109,8 @@ impl Syncs {
         let staged = staged
             .try_clone_to_owned()
             .map_err(|e| Error::io("hold", "what is staged", e))?;
-        self.before.push((staged, "what is staged"));
-        self.before.push((syncable(volume.staging())?, STAGING));
+        self.before.push((Arc::new(staged), "what is staged"));
+        self.before.push((volume.staging_to_sync(), STAGING));
         Ok(())
     }
 }
@@ -203,7 +203,7 @@ enum Synced {
 /// Syncs side by side, and together with other calls: the barriers of a call wait for the disk, not for each other.
 fn sync_all(
     effects: &[Prepared],
-    which: impl Fn(&Syncs) -> &Vec<(OwnedFd, &'static str)>,
+    which: impl Fn(&Syncs) -> &Vec<Handle>,
     needed: impl Fn(&Prepared, &str) -> bool,
 ) -> Result<Synced> {
     let mut handles = Vec::new();

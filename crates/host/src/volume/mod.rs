@@ -63,8 +63,8 @@ pub struct Volume {
     path: PathBuf,
     tree: Root,
     vol: OwnedFd,
-    staging: OwnedFd,
-    trash: OwnedFd,
+    staging: Arc<OwnedFd>,
+    trash: Arc<OwnedFd>,
     meta: OwnedFd,
     /// The syncs of its directories, shared by the calls in it.
     together: Arc<Together>,
@@ -126,6 +126,16 @@ impl Volume {
     #[must_use]
     pub fn meta(&self) -> BorrowedFd<'_> {
         self.meta.as_fd()
+    }
+
+    /// Gives the handle on `vol/staging/`, to be synced by.
+    pub(crate) fn staging_to_sync(&self) -> Arc<OwnedFd> {
+        self.staging.clone()
+    }
+
+    /// Gives the handle on `vol/trash/`, to be synced by.
+    pub(crate) fn trash_to_sync(&self) -> Arc<OwnedFd> {
+        self.trash.clone()
     }
 
     /// Gives where the syncs of its directories are shared.
@@ -209,8 +219,8 @@ impl Volume {
             generation: generation.clone(),
             path: volumes.path.join(job.as_str()).join(generation.as_str()),
             tree: Root::from_handle(tree).map_err(|_| Errno::IO)?,
-            staging: subdirectory(vol.as_fd(), "staging")?,
-            trash: subdirectory(vol.as_fd(), "trash")?,
+            staging: Arc::new(subdirectory(vol.as_fd(), "staging")?),
+            trash: Arc::new(subdirectory(vol.as_fd(), "trash")?),
             meta: subdirectory(dir.as_fd(), "meta")?,
             together: Arc::default(),
             vol,

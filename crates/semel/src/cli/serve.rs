@@ -7,6 +7,7 @@ use crate::engine::daemon::face::{self, Face};
 use crate::engine::daemon::supervise::{self, Given, Listener, Manager};
 use crate::engine::daemon::{keeper, serve as daemon};
 use crate::engine::gateway::crash::{Crash, CrashPoint, Hold, Hooks};
+use crate::engine::gateway::hands::Hands;
 use crate::engine::gateway::quota;
 use crate::http::{self, Activity, App, Door, Name, Network, Patience, Side};
 use crate::telemetry::Phase;
@@ -211,6 +212,8 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         .max_blocking_threads(limits::IN_FLIGHT + 64)
         .build()
         .map_err(|e| Refusal::new(Code::IoFailed, format!("cannot start threads: {e}")))?;
+    let hands = Hands::start()?;
+    drop(made.gateway.hands.set(hands.way()));
     let life = Life {
         span: if args.transient {
             Span::Transient
@@ -227,6 +230,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         ));
     }
     daemon::withdraw(&made.root);
+    hands.end(Duration::from_secs(1));
     runtime.shutdown_timeout(Duration::from_secs(1));
     drop(companion);
     ended(&made.gateway)

@@ -87,11 +87,16 @@ pub(super) async fn lease(
     source: &Source,
 ) -> Result<Volume, Refusal> {
     let gateway = app.gateway.clone();
-    let found = match bearer(headers).map(str::to_owned) {
-        None => gateway.lease(None),
-        Some(token) => tokio::task::spawn_blocking(move || gateway.lease(Some(&token)))
-            .await
-            .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?,
+    let token = bearer(headers);
+    let found = match gateway.lease_at_once(token) {
+        Ok(Some(lease)) => Ok(lease),
+        Err(refusal) => Err(refusal),
+        Ok(None) => {
+            let token = token.map(str::to_owned);
+            tokio::task::spawn_blocking(move || gateway.lease(token.as_deref()))
+                .await
+                .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?
+        }
     };
     if let Err(refusal) = &found
         && refusal.code == Code::Unauthorized

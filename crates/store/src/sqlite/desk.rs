@@ -8,12 +8,13 @@ use super::{fault, int};
 use crate::error::Result;
 use rusqlite::{Connection, OptionalExtension as _};
 use semel_core::Sha256;
-use semel_core::call::{self, Intent};
+use semel_core::call::{self, CallState, Intent};
 use semel_core::checkpoint::Checkpoint;
 use semel_core::ids::{ExecutionId, Generation, RunId};
 use semel_core::pipeline::{self, Run};
 use semel_core::record::{IllegalRecord, RECORD_VERSION, Record, Sync, chain};
 use semel_core::volume::{self, Durability, NewToken, Volume};
+use std::cell::Cell;
 use std::collections::HashMap;
 
 /// Is the end of the chain.
@@ -40,9 +41,55 @@ pub(super) struct Desk {
     pub(super) need: Sync,
     /// What the running calls survive: a hint, by which a batch is begun as it has to end.
     pub(super) running: HashMap<ExecutionId, Durability>,
+    /// What is known without a look at the tables.
+    pub(super) memory: Memory,
+    /// Whether anything was written since this was last unset.
+    pub(super) wrote: Cell<bool>,
+    /// Whether a volume or a token changed since readers were last told.
+    pub(super) leases: Leases,
+}
+
+/// How many volumes are known without a look at the tables.
+const VOLUMES_KNOWN: usize = 1024;
+
+/// Is what the tables say, kept at hand: each entry is what a look at them would give now. Whatever is rolled back takes
+/// all of it along.
+#[derive(Default)]
+pub(super) struct Memory {
+    volumes: HashMap<Generation, Volume>,
+    /// Calls that run, and of which nothing is taken back.
+    calls: HashMap<ExecutionId, CallRow>,
+    /// Calls that got their receipt in this batch.
+    pub(super) finished: Vec<CallState>,
+}
+
+/// Says whether what tokens stand for may have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leases {
+    Same,
+    Changed,
 }
 
 impl Desk {
+    /// Makes the desk of a journal that was just opened.
+    pub(super) fn new(conn: Connection, head: Head, running: HashMap<ExecutionId, Durability>) -> Self {
+        Self {
+            conn,
+            head,
+            need: Sync::Whenever,
+            running,
+            memory: Memory::default(),
+            wrote: Cell::new(false),
+            leases: Leases::Same,
+        }
+    }
+
+    /// Goes back to an earlier end of the chain, to which the tables were rolled back.
+    pub(super) fn back_to(&mut self, head: Head) {
+        self.head = head;
+        self.memory = Memory::default();
+    }
+
     /// Records what happened: an entry of the chain, and the state that follows from it.
     pub(super) fn record(&mut self, record: &Record) -> Result<()> {
         match record {
@@ -57,12 +104,16 @@ impl Desk {
                 self.append(record, Subject::Job(&volume.job)).map(drop)
             }
             Record::TokenIssued(new) => self.issued(record, new),
-            Record::CallIntended(intent) => self.intent(record, intent),
+            Record::CallIntended(intent) => {
+                let prior = row::call_by_key(&self.conn, &row::scope(&intent.scope), intent.key.as_str())?;
+                self.intent(record, intent, prior)
+            }
             Record::CallReceipted { execution_id, .. }
             | Record::CallAborting { execution_id, .. }
             | Record::CallFreed { execution_id, .. }
             | Record::CallUnknown { execution_id, .. } => {
-                let known = row::call_by_execution(&self.conn, execution_id.as_str())?
+                let known = self
+                    .take_call(execution_id)?
                     .ok_or_else(|| IllegalRecord("the end of a call that is not known".to_owned()))?;
                 self.call(record, execution_id, known)
             }
@@ -116,6 +167,7 @@ impl Desk {
             .find_volume(&new.generation)?
             .ok_or_else(|| lost("a volume"))?;
         self.append(record, Subject::Job(&volume.job))?;
+        self.leases = Leases::Changed;
         self.execute(
             "INSERT INTO tokens (token_sha256, generation, json) VALUES (?1, ?2, ?3)",
             (
@@ -132,6 +184,8 @@ impl Desk {
         self.append(record, Subject::Job(&volume.job))?;
         let json = row::encode(&volume)?;
         let state = row::state_of(&volume);
+        self.memory.volumes.remove(generation);
+        self.leases = Leases::Changed;
         if let Record::VolumeOpened { new, .. } = record {
             self.execute(
                 "INSERT INTO volumes (generation, job, attempt, fencing_token, token_sha256, role, state, json)
@@ -155,10 +209,10 @@ impl Desk {
         }
     }
 
-    fn intent(&mut self, record: &Record, intent: &Intent) -> Result<()> {
+    /// Records an intent whose key was looked up already.
+    pub(super) fn intent(&mut self, record: &Record, intent: &Intent, prior: Option<CallRow>) -> Result<()> {
         let scope = row::scope(&intent.scope);
-        let prior = row::call_by_key(&self.conn, &scope, intent.key.as_str())?;
-        call::apply(prior.map(|row| row.state), record)?;
+        let next = call::apply(prior.map(|row| row.state), record)?;
         let seq = self.append(record, Subject::Call(intent))?;
         self.execute(
             "INSERT INTO calls (intent_seq, scope, key, execution_id, generation, job_scoped, state, at_ms)
@@ -173,13 +227,20 @@ impl Desk {
                 int(intent.at.0)?,
             ),
         )?;
-        self.running
-            .insert(intent.execution_id.clone(), intent.survives());
+        let execution = &intent.execution_id;
+        self.running.insert(execution.clone(), intent.survives());
+        if let Some(state) = next {
+            let intent_seq = seq;
+            self.memory
+                .calls
+                .insert(execution.clone(), CallRow { intent_seq, state });
+        }
         Ok(())
     }
 
     /// Records what came of a call that was looked up already.
     pub(super) fn call(&mut self, record: &Record, execution: &ExecutionId, known: CallRow) -> Result<()> {
+        self.memory.calls.remove(execution);
         let CallRow { intent_seq, state } = known;
         let intent = state.intent().clone();
         let next = call::apply(Some(state), record)?;
@@ -191,14 +252,17 @@ impl Desk {
             );
         }
         self.running.remove(execution);
-        let state = match &next {
-            None => return self.execute("DELETE FROM calls WHERE intent_seq = ?1", (intent_seq,)),
-            Some(next) => row::state_of_call(next),
+        let Some(next) = next else {
+            return self.execute("DELETE FROM calls WHERE intent_seq = ?1", (intent_seq,));
         };
         self.execute(
             "UPDATE calls SET state = ?2, outcome_seq = ?3, at_ms = ?4 WHERE intent_seq = ?1",
-            (intent_seq, state, seq, int(record.at().0)?),
-        )
+            (intent_seq, row::state_of_call(&next), seq, int(record.at().0)?),
+        )?;
+        if let CallState::Finished { .. } = next {
+            self.memory.finished.push(next);
+        }
+        Ok(())
     }
 
     fn run(&mut self, record: &Record, run: &RunId) -> Result<()> {
@@ -268,11 +332,36 @@ impl Desk {
 
     /// Finds a volume.
     pub(super) fn find_volume(&self, generation: &Generation) -> Result<Option<Volume>> {
+        if let Some(known) = self.memory.volumes.get(generation) {
+            return Ok(Some(known.clone()));
+        }
         row::json(
             &self.conn,
             "SELECT json FROM volumes WHERE generation = ?1",
             [generation.as_str()],
         )
+    }
+
+    /// Finds a volume that calls are made in, and keeps it at hand.
+    pub(super) fn volume_of_calls(&mut self, generation: &Generation) -> Result<Option<&Volume>> {
+        if !self.memory.volumes.contains_key(generation) {
+            let Some(found) = self.find_volume(generation)? else {
+                return Ok(None);
+            };
+            if self.memory.volumes.len() >= VOLUMES_KNOWN {
+                self.memory.volumes.clear();
+            }
+            self.memory.volumes.insert(generation.clone(), found);
+        }
+        Ok(self.memory.volumes.get(generation))
+    }
+
+    /// Finds a call by its execution; what is known of it by heart is forgotten, since its state is about to change.
+    pub(super) fn take_call(&mut self, execution: &ExecutionId) -> Result<Option<CallRow>> {
+        match self.memory.calls.remove(execution) {
+            Some(known) => Ok(Some(known)),
+            None => row::call_by_execution(&self.conn, execution.as_str()),
+        }
     }
 
     /// Finds a run.
@@ -293,6 +382,7 @@ impl Desk {
     /// Carries out one statement that changes exactly one row.
     pub(super) fn execute(&self, sql: &'static str, args: impl rusqlite::Params) -> Result<()> {
         let doing = "write to the journal";
+        self.wrote.set(true);
         let changed = self
             .conn
             .prepare_cached(sql)

@@ -8,6 +8,7 @@ mod desk;
 mod fold;
 mod queue;
 mod read;
+mod recall;
 mod retention;
 mod row;
 mod schema;
@@ -17,7 +18,7 @@ mod verify;
 mod writer;
 
 use crate::error::{Damage, Error, Result};
-use crate::journal::{Began, ChainReport, Consumed, Depth, Journal, JournalStatus, LogFilter, LogLine};
+use crate::journal::{Began, ChainReport, Consumed, Depth, Journal, JournalStatus, LogFilter, LogLine, Then};
 use crate::owner::OwnerLock;
 use crate::reserve::Reserve;
 use desk::Desk;
@@ -40,6 +41,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 pub use verify::audit_file;
+
+/// How long a reader of the log waits for what was told to the writer before.
+const CATCH_UP: Duration = Duration::from_secs(2);
 
 /// Holds what the journal records of the process that opens it.
 #[derive(Clone, Debug)]
@@ -111,12 +115,7 @@ impl SqliteJournal {
             .into_iter()
             .map(|call| (call.intent.execution_id.clone(), call.intent.survives()))
             .collect();
-        let desk = Desk {
-            conn,
-            head,
-            need: Sync::Whenever,
-            running,
-        };
+        let desk = Desk::new(conn, head, running);
         let shared = Arc::new(Shared::default());
         let Options {
             version,
@@ -203,12 +202,35 @@ impl SqliteJournal {
         self.writer()?.ask(class, hint, work)
     }
 
+    fn ask_then<T: Send + 'static>(
+        &self,
+        class: Class,
+        hint: Hint,
+        work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
+        then: Then<T>,
+    ) {
+        match self.writer() {
+            Ok(writer) => writer.ask_then(class, hint, work, then),
+            Err(refused) => then(Err(refused)),
+        }
+    }
+
     /// Records something that is always synced.
     fn settle<T: Send + 'static>(
         &self,
         work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         self.ask(Class::Settles, Hint::Known(Sync::Now), work)
+    }
+
+    /// Waits, within a bound, until what was told to the writer before is recorded: whoever reads the log finds it there.
+    fn catch_up(&self) {
+        if let Some(writer) = &self.writer
+            && self.shared.queued.load(Ordering::Relaxed) > 0
+        {
+            // A writer that is stuck or gone keeps nobody from reading what there is.
+            drop(writer.beat(CATCH_UP));
+        }
     }
 
     fn read<T>(&self, work: impl FnOnce(&rusqlite::Connection) -> Result<T>) -> Result<T> {
@@ -219,9 +241,11 @@ impl SqliteJournal {
 
 impl Journal for SqliteJournal {
     fn open_volume(&self, new: NewVolume) -> Result<Volume> {
-        self.ask(Class::Begins, Hint::Known(Sync::Now), move |desk| {
+        let volume = self.ask(Class::Begins, Hint::Known(Sync::Now), move |desk| {
             desk.open_volume(&new)
-        })
+        })?;
+        self.shared.recall.opened(&volume.generation);
+        Ok(volume)
     }
 
     fn volume_ready(
@@ -279,11 +303,71 @@ impl Journal for SqliteJournal {
     }
 
     fn lease(&self, token_sha256: Sha256) -> Result<Option<Lease>> {
-        self.read(|conn| read::lease(conn, &token_sha256))
+        // Without a writer nobody would say when it changes.
+        if self.writer.is_none() {
+            return self.read(|conn| read::lease(conn, &token_sha256));
+        }
+        self.shared.sound()?;
+        let turn = match self.shared.recall.lease(&token_sha256) {
+            Ok(lease) => return Ok(Some(lease)),
+            Err(turn) => turn,
+        };
+        let found = self.pool.read(|conn| read::lease(conn, &token_sha256))?;
+        if let Some(lease) = &found {
+            self.shared.recall.keep_lease(turn, token_sha256, lease.clone());
+        }
+        Ok(found)
     }
 
     fn prior(&self, scope: Scope, key: IdempotencyKey) -> Result<Option<CallState>> {
-        self.read(|conn| read::prior(conn, &scope, &key))
+        self.shared.sound()?;
+        let of = (scope, key);
+        let new = |generation| self.shared.recall.is_new(generation, &of);
+        match self.shared.recall.call(&of) {
+            Some(finished) => Ok(Some(finished)),
+            None if of.0.generation.as_ref().is_some_and(new) => Ok(None),
+            None => self.pool.read(|conn| read::prior(conn, &of.0, &of.1)),
+        }
+    }
+
+    fn prior_of(
+        &self,
+        generation: &Generation,
+        scope: Scope,
+        key: IdempotencyKey,
+    ) -> Result<Option<CallState>> {
+        self.shared.sound()?;
+        let of = (scope, key);
+        if self.shared.recall.is_new(generation, &of) {
+            return Ok(None);
+        }
+        let prior = self.prior(of.0, of.1)?;
+        Ok(prior.filter(|state| state.intent().generation == *generation))
+    }
+
+    fn begin_then(&self, intent: Intent, then: Then<Began>) {
+        self.shared.recall.uses(&intent.scope, &intent.key);
+        let hint = begins(&intent);
+        self.ask_then(Class::Begins, hint, move |desk| desk.begin(&intent), then);
+    }
+
+    fn finish_then(&self, execution_id: ExecutionId, receipt: Receipt, then: Then<()>) {
+        let hint = Hint::Call(execution_id.clone());
+        let work = move |desk: &mut Desk| desk.finish(&execution_id, &receipt);
+        self.ask_then(Class::Settles, hint, work, then);
+    }
+
+    fn lease_at_once(&self, token_sha256: Sha256) -> Result<Option<Lease>> {
+        self.shared.sound()?;
+        Ok(self.shared.recall.lease(&token_sha256).ok())
+    }
+
+    fn prior_at_once(&self, scope: Scope, key: IdempotencyKey) -> Result<Option<CallState>> {
+        self.shared.sound()?;
+        if self.shared.is_behind() {
+            return Ok(None);
+        }
+        Ok(self.shared.recall.call(&(scope, key)))
     }
 
     fn execution(&self, execution_id: ExecutionId) -> Result<Option<CallState>> {
@@ -291,11 +375,8 @@ impl Journal for SqliteJournal {
     }
 
     fn begin(&self, intent: Intent) -> Result<Began> {
-        let hint = Hint::Known(match intent.survives() {
-            Durability::Process => Sync::Later,
-            Durability::Power | Durability::PowerBestEffort => Sync::Now,
-        });
-        self.ask(Class::Begins, hint, move |desk| desk.begin(&intent))
+        self.shared.recall.uses(&intent.scope, &intent.key);
+        self.ask(Class::Begins, begins(&intent), move |desk| desk.begin(&intent))
     }
 
     fn finish(&self, execution_id: ExecutionId, receipt: Receipt) -> Result<()> {
@@ -333,9 +414,9 @@ impl Journal for SqliteJournal {
     }
 
     fn note(&self, note: Note) -> Result<()> {
-        self.ask(Class::Begins, Hint::Known(Sync::Whenever), move |desk| {
-            desk.note(&note)
-        })
+        let hint = Hint::Known(Sync::Whenever);
+        self.writer()?
+            .tell(Class::Begins, hint, move |desk| desk.note(&note))
     }
 
     fn open_calls(&self) -> Result<Vec<OpenCall>> {
@@ -421,21 +502,25 @@ impl Journal for SqliteJournal {
     }
 
     fn log(&self, filter: LogFilter) -> Result<Vec<LogLine>> {
+        self.catch_up();
         self.read(|conn| read::log(conn, &filter))
     }
 
     fn verify(&self) -> Result<ChainReport> {
         self.shared.sound()?;
+        self.catch_up();
         verify::verify(&self.pool.apart()?, &[], Depth::Chain)
     }
 
     fn check(&self) -> Result<ChainReport> {
         self.shared.sound()?;
+        self.catch_up();
         verify::verify(&self.pool.apart()?, &[], Depth::Structures)
     }
 
     fn audit(&self, held: Vec<Checkpoint>, depth: Depth) -> Result<ChainReport> {
         self.shared.sound()?;
+        self.catch_up();
         verify::verify(&self.pool.apart()?, &held, depth)
     }
 
@@ -448,6 +533,7 @@ impl Journal for SqliteJournal {
 
     fn backup(&self, path: String) -> Result<()> {
         self.shared.sound()?;
+        self.catch_up();
         verify::backup(&self.pool.apart()?, &self.pool.file(), Path::new(&path))
     }
 
@@ -459,10 +545,19 @@ impl Journal for SqliteJournal {
             rows: self.shared.rows.load(Ordering::Relaxed),
             synced_commits: self.shared.synced.load(Ordering::Relaxed),
             queued: self.shared.queued.load(Ordering::Relaxed),
+            unnoted: self.shared.lost.load(Ordering::Relaxed),
             busy_ms: u64::try_from(self.shared.busy().as_millis()).unwrap_or(u64::MAX),
             ..status
         })
     }
+}
+
+/// Says how a batch with an intent has to be begun.
+fn begins(intent: &Intent) -> Hint {
+    Hint::Known(match intent.survives() {
+        Durability::Process => Sync::Later,
+        Durability::Power | Durability::PowerBestEffort => Sync::Now,
+    })
 }
 
 /// Names what was being done when the database failed.

@@ -4,20 +4,21 @@
 
 use super::OnCommit;
 use super::desk::Desk;
+use super::recall::Recall;
 use super::writer::Thread;
 use crate::error::{Damage, Error, Result};
+use crate::journal::Then;
 use crate::reserve::Reserve;
 use semel_core::ids::ExecutionId;
 use semel_core::record::Sync;
 use semel_core::{Code, Refusal};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Is what the writer tells everyone else.
-#[derive(Debug)]
 pub(super) struct Shared {
     pub(super) commits: AtomicU64,
     pub(super) rows: AtomicU64,
@@ -25,6 +26,12 @@ pub(super) struct Shared {
     pub(super) poison: OnceLock<String>,
     /// How many verbs were asked for and are not answered.
     pub(super) queued: AtomicU64,
+    /// How many verbs that nobody waited for were not carried out.
+    pub(super) lost: AtomicU64,
+    /// Verbs that nobody waits for. The first of them is told to the writer by a [`Message::Unheard`].
+    unheard: Mutex<Vec<Box<dyn Work>>>,
+    /// What reads are answered from.
+    pub(super) recall: Recall,
     /// Since when the writer works at what it has, in milliseconds after `began`, and one more; 0 while it waits.
     busy_since: AtomicU64,
     began: Instant,
@@ -38,6 +45,9 @@ impl Default for Shared {
             synced: AtomicU64::default(),
             poison: OnceLock::default(),
             queued: AtomicU64::default(),
+            lost: AtomicU64::default(),
+            unheard: Mutex::default(),
+            recall: Recall::default(),
             busy_since: AtomicU64::default(),
             began: Instant::now(),
         }
@@ -65,6 +75,16 @@ impl Shared {
                 .elapsed()
                 .saturating_sub(Duration::from_millis(since - 1)),
         }
+    }
+
+    /// Takes the verbs that nobody waits for.
+    pub(super) fn unheard(&self) -> Vec<Box<dyn Work>> {
+        std::mem::take(&mut *self.unheard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Says whether so much waits for the writer that nothing is told to it any more without waiting.
+    pub(super) fn is_behind(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) >= UNHEARD
     }
 
     /// Refuses once the process is poisoned.
@@ -119,13 +139,34 @@ pub(super) enum Ran {
     Lost(Damage, String),
 }
 
+/// Is what the writer is told.
+pub(super) enum Message {
+    /// A verb.
+    Verb(Box<dyn Work>),
+    /// That there are verbs again that nobody waits for: the writer is not woken for each.
+    Unheard,
+}
+
 struct Job<T, F> {
     class: Class,
     hint: Hint,
     work: F,
     kept: Option<Result<T>>,
-    reply: SyncSender<Result<T>>,
+    reply: Reply<T>,
 }
+
+/// Says who hears the answer.
+enum Reply<T> {
+    /// Whoever waits for it.
+    To(SyncSender<Result<T>>),
+    /// Whoever goes on with it.
+    Then(Then<T>),
+    /// Nobody; what could not be recorded is counted.
+    Counted(Arc<Shared>),
+}
+
+/// How many verbs may wait for the writer before nothing is told to it any more without waiting.
+const UNHEARD: u64 = 512;
 
 impl<T: Send, F: FnMut(&mut Desk) -> Result<T> + Send> Work for Job<T, F> {
     fn class(&self) -> Class {
@@ -165,16 +206,23 @@ impl<T: Send, F: FnMut(&mut Desk) -> Result<T> + Send> Work for Job<T, F> {
             }),
             (Err(why), _) => Err(Error::Poisoned { why: why.clone() }),
         };
-        match self.reply.try_send(answer) {
-            // Whoever asked is gone; what is recorded stays.
-            Ok(()) | Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => {}
+        match (self.reply, answer) {
+            (Reply::To(reply), answer) => match reply.try_send(answer) {
+                // Whoever asked is gone; what is recorded stays.
+                Ok(()) | Err(TrySendError::Disconnected(_) | TrySendError::Full(_)) => {}
+            },
+            (Reply::Then(then), answer) => then(answer),
+            (Reply::Counted(_), Ok(_)) => {}
+            (Reply::Counted(shared), Err(_)) => {
+                shared.lost.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }
 
 /// Holds the queue to the writer thread; ends it when dropped.
 pub(super) struct Writer {
-    queue: Option<Sender<Box<dyn Work>>>,
+    jobs: Option<Sender<Message>>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
 }
@@ -199,7 +247,7 @@ impl Writer {
                 )
             })?;
         Ok(Self {
-            queue: Some(queue),
+            jobs: Some(queue),
             thread: Some(thread),
             shared,
         })
@@ -215,6 +263,43 @@ impl Writer {
         self.send(class, hint, work)?
             .recv()
             .unwrap_or_else(|_| Err(self.gone()))
+    }
+
+    /// Has a verb carried out, and its answer told after its commit, by the writer's own thread.
+    pub(super) fn ask_then<T: Send + 'static>(
+        &self,
+        class: Class,
+        hint: Hint,
+        work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
+        then: Then<T>,
+    ) {
+        // Who is not heard of again is answered with the poison.
+        match self.ready() {
+            Ok(jobs) => drop(self.queue(jobs, class, hint, work, Reply::Then(then))),
+            Err(error) => then(Err(error)),
+        }
+    }
+
+    /// Has a verb carried out, and waits for nothing, unless too many wait for the writer already.
+    pub(super) fn tell(
+        &self,
+        class: Class,
+        hint: Hint,
+        work: impl FnMut(&mut Desk) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        if self.shared.is_behind() {
+            return self.ask(class, hint, work);
+        }
+        let jobs = self.ready()?;
+        let job = made(class, hint, work, Reply::Counted(Arc::clone(&self.shared)));
+        self.shared.queued.fetch_add(1, Ordering::Relaxed);
+        let mut unheard = self.shared.unheard.lock().unwrap_or_else(PoisonError::into_inner);
+        unheard.push(job);
+        if unheard.len() > 1 {
+            return Ok(());
+        }
+        drop(unheard);
+        jobs.send(Message::Unheard).map_err(|_| self.gone())
     }
 
     /// Proves that the writer still commits.
@@ -238,19 +323,27 @@ impl Writer {
         hint: Hint,
         work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
     ) -> Result<Receiver<Result<T>>> {
-        self.shared.sound()?;
         let (reply, answer) = sync_channel(1);
-        let job = Box::new(Job {
-            class,
-            hint,
-            work,
-            kept: None,
-            reply,
-        });
-        let queue = self.queue.as_ref().ok_or_else(|| self.gone())?;
-        self.shared.queued.fetch_add(1, Ordering::Relaxed);
-        queue.send(job).map_err(|_| self.gone())?;
+        self.queue(self.ready()?, class, hint, work, Reply::To(reply))?;
         Ok(answer)
+    }
+
+    fn ready(&self) -> Result<&Sender<Message>> {
+        self.shared.sound()?;
+        self.jobs.as_ref().ok_or_else(|| self.gone())
+    }
+
+    fn queue<T: Send + 'static>(
+        &self,
+        jobs: &Sender<Message>,
+        class: Class,
+        hint: Hint,
+        work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
+        reply: Reply<T>,
+    ) -> Result<()> {
+        let job = made(class, hint, work, reply);
+        self.shared.queued.fetch_add(1, Ordering::Relaxed);
+        jobs.send(Message::Verb(job)).map_err(|_| self.gone())
     }
 
     fn gone(&self) -> Error {
@@ -263,9 +356,24 @@ impl Writer {
     }
 }
 
+fn made<T: Send + 'static>(
+    class: Class,
+    hint: Hint,
+    work: impl FnMut(&mut Desk) -> Result<T> + Send + 'static,
+    reply: Reply<T>,
+) -> Box<dyn Work> {
+    Box::new(Job {
+        class,
+        hint,
+        work,
+        kept: None,
+        reply,
+    })
+}
+
 impl Drop for Writer {
     fn drop(&mut self) {
-        drop(self.queue.take());
+        drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the writer has been seen by everyone who waited for it.
             drop(thread.join());

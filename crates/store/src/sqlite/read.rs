@@ -369,6 +369,7 @@ pub(super) fn status(conn: &Connection) -> Result<JournalStatus> {
         synced_commits: 0,
         queued: 0,
         busy_ms: 0,
+        unnoted: 0,
         running: count(conn, open, ["running"])?,
         unknown: count(conn, open, ["unknown"])?,
         engine: format!("SQLite {}", rusqlite::version()),

@@ -214,10 +214,12 @@ impl Desk {
 
     /// See [`Journal::begin`](crate::Journal::begin).
     pub(super) fn begin(&mut self, intent: &Intent) -> Result<Began> {
-        let volume = self.must_find(&intent.generation)?;
-        fenced(&volume, intent.fencing_token)?;
+        let volume = self
+            .volume_of_calls(&intent.generation)?
+            .ok_or_else(|| no_generation(&intent.generation))?;
+        fenced(volume, intent.fencing_token)?;
         volume.live()?;
-        belongs(intent, &volume)?;
+        belongs(intent, volume)?;
         let scope = row::scope(&intent.scope);
         if let Some(prior) = row::call_by_key(&self.conn, &scope, intent.key.as_str())? {
             return Ok(Began::Prior(Box::new(prior.state)));
@@ -227,7 +229,7 @@ impl Desk {
         if self.number(used, [intent.execution_id.as_str()])? != 0 {
             return Err(IllegalRecord("an execution id is used twice".to_owned()).into());
         }
-        self.record(&Record::CallIntended(Box::new(intent.clone())))?;
+        self.intent(&Record::CallIntended(Box::new(intent.clone())), intent, None)?;
         Ok(Began::Began)
     }
 
@@ -479,11 +481,8 @@ impl Desk {
     }
 
     pub(super) fn must_find(&self, generation: &Generation) -> Result<Volume> {
-        self.find_volume(generation)?.ok_or_else(|| {
-            Refusal::new(Code::NotFound, "no such generation")
-                .name(generation.as_str())
-                .into()
-        })
+        self.find_volume(generation)?
+            .ok_or_else(|| no_generation(generation))
     }
 
     fn must_find_run(&self, run: &RunId) -> Result<Run> {
@@ -494,13 +493,19 @@ impl Desk {
         })
     }
 
-    fn must_find_call(&self, execution: &ExecutionId) -> Result<CallRow> {
-        row::call_by_execution(&self.conn, execution.as_str())?.ok_or_else(|| {
+    fn must_find_call(&mut self, execution: &ExecutionId) -> Result<CallRow> {
+        self.take_call(execution)?.ok_or_else(|| {
             Refusal::new(Code::NotFound, "no such execution, or its key was freed")
                 .name(execution.as_str())
                 .into()
         })
     }
+}
+
+fn no_generation(generation: &Generation) -> Error {
+    Refusal::new(Code::NotFound, "no such generation")
+        .name(generation.as_str())
+        .into()
 }
 
 pub(super) fn stale(volume: &Volume, why: &str) -> Error {

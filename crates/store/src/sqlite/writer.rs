@@ -1,9 +1,10 @@
-//! The one writer: a thread that commits whatever is queued in one transaction, a savepoint a verb.
+//! The one writer: a thread that commits whatever is queued in one transaction; a verb that is refused takes nobody with
+//! it.
 //!
 //! An answer never leaves before its COMMIT. It does *not* know what a verb means; that is the desk's.
 
-use super::desk::Desk;
-use super::queue::{Class, Hint, Ran, Shared, Work};
+use super::desk::{Desk, Leases};
+use super::queue::{Class, Hint, Message, Ran, Shared, Work};
 use super::{OnCommit, fault};
 use crate::error::{Damage, Error, Result};
 use crate::reserve::{Freed, Reserve, WATERMARK_BYTES};
@@ -18,6 +19,12 @@ use std::time::{Duration, Instant};
 
 /// How many verbs share one commit at most; bounds what one of them waits for.
 const GROUP: usize = 256;
+
+/// How many verbs are too few to be committed without a look at who else is about to ask.
+const CROWD: usize = 16;
+
+/// How long verbs that nobody waits for may wait for each other, so that they share a commit.
+const UNHEARD_WITHIN: Duration = Duration::from_millis(5);
 
 /// How long a commit that is to be synced soon may stay unsynced.
 pub(super) const SYNC_WITHIN: Duration = Duration::from_millis(500);
@@ -101,7 +108,7 @@ impl Thread {
     }
 
     /// Commits what comes until nobody is left who could ask.
-    pub(super) fn serve(mut self, jobs: &Receiver<Box<dyn Work>>) {
+    pub(super) fn serve(mut self, jobs: &Receiver<Message>) {
         let mut batch: Vec<Box<dyn Work>> = Vec::with_capacity(GROUP);
         // Dropped before the batch: the poison is there before anyone who waits learns that the writer is gone.
         let _watch = Watch(Arc::clone(&self.shared));
@@ -112,9 +119,13 @@ impl Thread {
             };
             self.shared.works();
             match first {
-                Ok(job) => {
-                    batch.push(job);
-                    batch.extend(jobs.try_iter().take(GROUP - 1));
+                Ok(message) => {
+                    self.gather(&mut batch, message, jobs);
+                    if batch.is_empty() {
+                        // What it was told of went along with the batch before.
+                        self.shared.waits();
+                        continue;
+                    }
                     let end = self.group(&mut batch);
                     self.shared
                         .queued
@@ -133,6 +144,35 @@ impl Thread {
             self.shared.waits();
         }
         self.end();
+    }
+
+    /// Puts a batch together: what waits by now, and what is worth waiting for. What nobody waits for comes along with
+    /// whatever comes next, and in front of it: it was told before.
+    fn gather(&self, batch: &mut Vec<Box<dyn Work>>, first: Message, jobs: &Receiver<Message>) {
+        let first = match first {
+            Message::Verb(job) => Some(job),
+            Message::Unheard => match jobs.recv_timeout(UNHEARD_WITHIN) {
+                Ok(Message::Verb(job)) => Some(job),
+                Ok(Message::Unheard) | Err(_) => None,
+            },
+        };
+        let mut heard: Vec<Box<dyn Work>> = first.into_iter().collect();
+        let verbs = |most: usize| {
+            jobs.try_iter().take(most).filter_map(|message| match message {
+                Message::Verb(job) => Some(job),
+                Message::Unheard => None,
+            })
+        };
+        heard.extend(verbs(GROUP - 1));
+        if !heard.is_empty() && heard.len() < CROWD {
+            // Where the processors are all at work, whoever is about to ask is let go first: a commit costs
+            // much the same for one as for many. Where one is idle, this takes no time.
+            std::thread::yield_now();
+            heard.extend(verbs(GROUP - CROWD));
+        }
+        // After every message that tells of them was taken: none is left behind without one.
+        batch.extend(self.shared.unheard());
+        batch.append(&mut heard);
     }
 
     /// Commits a batch; once more with the reserve given back where the disk is full.
@@ -170,18 +210,12 @@ impl Thread {
             Sync::Whenever | Sync::Later | Sync::Now => Level::Full,
         })?;
         let start = self.desk.head;
-        self.desk.need = Sync::Whenever;
-        let done = self
-            .statement("BEGIN IMMEDIATE")
-            .map_err(Failed::from)
-            .and_then(|()| self.rows(batch, room))
-            .and_then(|()| self.statement("COMMIT").map_err(Failed::from));
-        if let Err(failed) = done {
-            self.desk.head = start;
-            if !self.desk.conn.is_autocommit() {
-                self.statement("ROLLBACK")?;
-            }
-            return Err(failed);
+        if self.transaction(batch, room, Apart::None)? == Went::Mixed {
+            self.transaction(batch, room, Apart::Each)?;
+        }
+        if self.desk.leases == Leases::Changed {
+            self.shared.recall.forget_leases();
+            self.desk.leases = Leases::Same;
         }
         let rows = self.desk.head.seq - start.seq;
         if rows > 0 {
@@ -190,21 +224,46 @@ impl Thread {
             // A beat leaves no row, but a page in the log.
             self.rows_since_checkpoint += 1;
         }
+        let finished = self.desk.memory.finished.drain(..);
+        self.shared.recall.keep_calls(finished);
         Ok(())
     }
 
-    /// Runs every verb under its own savepoint.
-    fn rows(&mut self, batch: &mut [Box<dyn Work>], room: Room) -> std::result::Result<(), Failed> {
-        let full = match room {
-            Room::Reserved => true,
-            Room::AsFound => {
-                batch.iter().any(|job| job.class() == Class::Begins) && {
-                    let free = self.reserve.look();
-                    // A disk that cannot be asked is left to tell by itself.
-                    free.is_ok_and(|free| free < WATERMARK_BYTES)
-                }
+    /// Carries out and commits a batch in one transaction; whatever does not come to its commit is rolled back.
+    fn transaction(
+        &mut self,
+        batch: &mut [Box<dyn Work>],
+        room: Room,
+        apart: Apart,
+    ) -> std::result::Result<Went, Failed> {
+        let start = self.desk.head;
+        self.desk.need = Sync::Whenever;
+        let went = self
+            .statement("BEGIN IMMEDIATE")
+            .map_err(Failed::from)
+            .and_then(|()| self.rows(batch, room, apart))
+            .and_then(|went| match went {
+                Went::Through => self.statement("COMMIT").map(|()| went).map_err(Failed::from),
+                Went::Mixed => Ok(went),
+            });
+        if !matches!(went, Ok(Went::Through)) {
+            self.desk.back_to(start);
+            if !self.desk.conn.is_autocommit() {
+                self.statement("ROLLBACK")?;
             }
-        };
+        }
+        went
+    }
+
+    /// Runs every verb. One that is refused takes nobody with it: before it wrote, there is nothing to take back; after
+    /// that its savepoint goes, or, where there is none, the batch is to be carried out anew with savepoints.
+    fn rows(
+        &mut self,
+        batch: &mut [Box<dyn Work>],
+        room: Room,
+        apart: Apart,
+    ) -> std::result::Result<Went, Failed> {
+        let full = self.is_full(batch, room);
         for job in batch {
             if full && job.class() == Class::Begins {
                 job.refuse(
@@ -214,25 +273,45 @@ impl Thread {
                 continue;
             }
             let (head, need) = (self.desk.head, self.desk.need);
-            self.statement("SAVEPOINT verb")?;
-            match job.run(&mut self.desk) {
-                Ran::Kept => self.statement("RELEASE verb")?,
-                Ran::Refused if self.desk.conn.is_autocommit() => {
+            self.desk.wrote.set(false);
+            if apart == Apart::Each {
+                self.statement("SAVEPOINT verb")?;
+            }
+            match (job.run(&mut self.desk), apart) {
+                (Ran::Lost(damage, why), _) => return Err(Failed { damage, why }),
+                (Ran::Refused, _) if self.desk.conn.is_autocommit() => {
                     return Err(Failed {
                         damage: Damage::Files,
                         why: "the database gave the transaction up".to_owned(),
                     });
                 }
-                Ran::Refused => {
+                (Ran::Kept, Apart::None) => {}
+                (Ran::Refused, Apart::None) if self.desk.wrote.get() => return Ok(Went::Mixed),
+                (Ran::Refused, Apart::None) => {}
+                (Ran::Kept, Apart::Each) => self.statement("RELEASE verb")?,
+                (Ran::Refused, Apart::Each) => {
                     self.statement("ROLLBACK TO verb")?;
                     self.statement("RELEASE verb")?;
-                    self.desk.head = head;
+                    self.desk.back_to(head);
                     self.desk.need = need;
                 }
-                Ran::Lost(damage, why) => return Err(Failed { damage, why }),
             }
         }
-        Ok(())
+        Ok(Went::Through)
+    }
+
+    /// Says whether the disk is too full for anything new.
+    fn is_full(&mut self, batch: &[Box<dyn Work>], room: Room) -> bool {
+        match room {
+            Room::Reserved => true,
+            Room::AsFound => {
+                batch.iter().any(|job| job.class() == Class::Begins) && {
+                    let free = self.reserve.look();
+                    // A disk that cannot be asked is left to tell by itself.
+                    free.is_ok_and(|free| free < WATERMARK_BYTES)
+                }
+            }
+        }
     }
 
     /// Counts a commit; syncs it where its records turned out to need more than was expected.
@@ -357,6 +436,23 @@ enum Room {
     AsFound,
     /// The reserve alone: nothing new is begun.
     Reserved,
+}
+
+/// Says whether each verb of a batch has a savepoint. They cost a good part of a commit, and only one that is refused
+/// after it wrote, which a rule seldom does, needs any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Apart {
+    None,
+    Each,
+}
+
+/// Says how far a batch came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Went {
+    /// To its end.
+    Through,
+    /// To a verb that was refused after it wrote, without a savepoint.
+    Mixed,
 }
 
 impl Desk {

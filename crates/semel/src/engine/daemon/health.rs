@@ -28,6 +28,8 @@ pub(crate) fn beat(gateway: &Gateway, root: &StateRoot, incarnation: Incarnation
         gateway.poison(&Refusal::new(Code::StoreUnavailable, error.to_string()));
     }
     let status = status.ok();
+    let mut counted = gateway.counters.read();
+    counted.unnoted += status.as_ref().map_or(0, |status| status.unnoted);
     let heartbeat = Heartbeat {
         at: clock::now().0,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -47,7 +49,7 @@ pub(crate) fn beat(gateway: &Gateway, root: &StateRoot, incarnation: Incarnation
             unknown: status.unknown,
         }),
         free_bytes: gateway.room.look().map(|space| space.bytes),
-        counted: gateway.counters.read(),
+        counted,
     };
     let bytes = serde_json::to_vec(&heartbeat).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
     root.replace(HEARTBEAT_FILE, &bytes, Keep::Unsynced)

@@ -6,7 +6,7 @@ use super::answer::{Answer, Failure, Replayed, of_done};
 use super::arguments::Args;
 use super::call::{Asked, micros};
 use super::crash::CrashPoint;
-use super::mutate::{Displaced, stopped};
+use super::mutate::{Displaced, stopped, told};
 use super::mutation::Mutation;
 use super::prepare::Ready;
 use crate::engine::{host, store};
@@ -26,7 +26,7 @@ enum Stands {
 
 impl Gateway {
     /// Acts, and records what came of it; `None` where an edit is to be made anew.
-    pub(super) fn act(
+    pub(super) async fn act(
         &self,
         mutation: &Mutation<'_>,
         intent: &Intent,
@@ -41,7 +41,9 @@ impl Gateway {
                 Err(error) if error.poisons() => return Some(self.left_open(error)),
                 Err(error) => {
                     let done = before.len();
-                    return self.fell_short(mutation, intent, done, host(error), displaced);
+                    return self
+                        .fell_short(mutation, intent, done, host(error), displaced)
+                        .await;
                 }
             }
             self.hooks.reached(CrashPoint::Acted);
@@ -49,7 +51,7 @@ impl Gateway {
         if let Err(error) = files::sync_effects(&ready.effects, &self.hooks) {
             return Some(self.left_open(error));
         }
-        Some(self.acted(mutation.asked, intent, &before))
+        Some(self.acted(mutation.asked, intent, &before).await)
     }
 
     /// Stops the daemon: what is on the disk has to be looked at anew.
@@ -58,19 +60,19 @@ impl Gateway {
         Err(stopped().into())
     }
 
-    fn acted(&self, asked: &Asked, intent: &Intent, before: &[Option<Sha256>]) -> Answer {
+    async fn acted(&self, asked: &Asked, intent: &Intent, before: &[Option<Sha256>]) -> Answer {
         let done = found(intent, before);
         let receipt = Receipt {
             possible_duplicate_of: self.recent.ran(intent),
             ..receipt_of(asked, Outcome::Done(done.clone()))
         };
-        self.finish(intent, receipt.clone())?;
+        self.finish(intent, receipt.clone()).await?;
         self.counters.executed.add();
         Ok(of_done(intent, &receipt, &done, Replayed::No))
     }
 
     /// Settles a call of which one effect failed, after `done` others happened.
-    pub(super) fn fell_short(
+    pub(super) async fn fell_short(
         &self,
         mutation: &Mutation<'_>,
         intent: &Intent,
@@ -115,7 +117,7 @@ impl Gateway {
             let refused = Outcome::Refused {
                 refusal: refusal.clone(),
             };
-            if let Err(failure) = self.finish(intent, receipt_of(mutation.asked, refused)) {
+            if let Err(failure) = self.finish(intent, receipt_of(mutation.asked, refused)).await {
                 return Some(Err(failure));
             }
             self.counters.refused.add();
@@ -177,8 +179,21 @@ impl Gateway {
         }
     }
 
-    pub(super) fn finish(&self, intent: &Intent, receipt: Receipt) -> Result<(), Failure> {
-        if let Err(error) = self.engine.journal.finish(intent.execution_id.clone(), receipt) {
+    pub(super) async fn finish(&self, intent: &Intent, receipt: Receipt) -> Result<(), Failure> {
+        let execution = intent.execution_id.clone();
+        let journal = &self.engine.journal;
+        let finished = told(|then| journal.finish_then(execution, receipt, then)).await;
+        self.finished(intent, finished)
+    }
+
+    /// Records a receipt, and waits for it with the thread that asks.
+    pub(super) fn finish_here(&self, intent: &Intent, receipt: Receipt) -> Result<(), Failure> {
+        let finished = self.engine.journal.finish(intent.execution_id.clone(), receipt);
+        self.finished(intent, finished)
+    }
+
+    fn finished(&self, intent: &Intent, finished: Result<(), semel_store::Error>) -> Result<(), Failure> {
+        if let Err(error) = finished {
             self.poison(&store(error));
             return Err(Failure {
                 refusal: stopped(),

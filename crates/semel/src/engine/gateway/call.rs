@@ -6,6 +6,7 @@
 use super::Gateway;
 use super::answer::{Answer, Failure, Replayed, Success};
 use super::arguments::{Args, Domain, InTree, Run, Understood, only_a_key, take_keys, understand};
+use super::hands::Work;
 use super::key::{agree, from_header};
 use super::tool::{Kind, Tool};
 use crate::limits;
@@ -92,6 +93,14 @@ impl Asked {
     /// Says whether it runs a command.
     pub(super) const fn runs_a_command(&self) -> bool {
         matches!(self.understood.args, Args::Run(_))
+    }
+
+    /// Says what it does to the thread that it runs on.
+    pub(super) const fn work(&self) -> Work {
+        match self.understood.args {
+            Args::Run(_) => Work::Slow,
+            _ => Work::of(self.lease.durability),
+        }
     }
 
     /// Gives within what its key means one effect.
@@ -283,6 +292,21 @@ impl Gateway {
             execution_id,
             replayed: Replayed::No,
         })
+    }
+
+    /// Runs a call on the threads that may block; it is not ended when the caller goes away.
+    pub(super) async fn by_hand<T: Send + 'static>(
+        &self,
+        what: Work,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let running = match self.hands.get() {
+            Some(hands) => hands.of(what).spawn(work),
+            None => tokio::spawn(work),
+        };
+        running
+            .await
+            .map_err(|e| Refusal::new(Code::Internal, format!("a call panicked: {e}")))
     }
 
     /// Runs what blocks on a thread of its own; it is not ended when the caller goes away.

@@ -125,7 +125,7 @@ impl Gateway {
     }
 
     /// Starts a command whose intent is recorded; from here on it needs no caller.
-    pub(super) fn launch(
+    pub(super) async fn launch(
         self: &Arc<Self>,
         mutation: &Mutation<'_>,
         intent: Intent,
@@ -138,14 +138,14 @@ impl Gateway {
             Ok(attached) => Some(attached),
             // Whatever was heard, the claim decides.
             Err(error) if error.poisons() => match exec::claim_never_begun(disk, &execution) {
-                Ok(Observation::NeverBegan) => return self.not_begun(mutation, &intent, host(error)),
+                Ok(Observation::NeverBegan) => return self.not_begun(mutation, &intent, host(error)).await,
                 Ok(_) => exec::attach(disk, &execution).ok().flatten(),
                 Err(_) => {
                     self.poison(&host(error));
                     return Step::Answer(Err(stopped().into()));
                 }
             },
-            Err(error) => return self.not_begun(mutation, &intent, host(error)),
+            Err(error) => return self.not_begun(mutation, &intent, host(error)).await,
         };
         let asked = mutation.asked;
         self.watch(Watched {
@@ -162,8 +162,10 @@ impl Gateway {
         Step::Attend(execution)
     }
 
-    fn not_begun(&self, mutation: &Mutation<'_>, intent: &Intent, refusal: Refusal) -> Step {
-        let settled = self.fell_short(mutation, intent, 0, refusal, Displaced::Refuse);
+    async fn not_begun(&self, mutation: &Mutation<'_>, intent: &Intent, refusal: Refusal) -> Step {
+        let settled = self
+            .fell_short(mutation, intent, 0, refusal, Displaced::Refuse)
+            .await;
         Step::Answer(settled.unwrap_or_else(|| Err(stopped().into())))
     }
 
@@ -274,7 +276,7 @@ impl Gateway {
             waited_us,
         };
         // A failure has poisoned the daemon, and whoever waits is told so.
-        drop(self.finish(&watched.intent, receipt));
+        drop(self.finish_here(&watched.intent, receipt));
     }
 
     fn freed(&self, intent: &Intent, why: String) {

@@ -206,11 +206,12 @@ impl Hooks {
             // Where it cannot be written, the test that reads it fails.
             drop(semel_host::daemon::tell(file, point.name()));
         }
+        // The threads that calls share are not held up with the call.
         if let Some((_, long)) = self.pause.filter(|(at, _)| *at == point) {
-            std::thread::sleep(long);
+            tokio::task::block_in_place(|| std::thread::sleep(long));
         }
         if let Some(hold) = &self.hold {
-            hold.reached(point);
+            tokio::task::block_in_place(|| hold.reached(point));
         }
         if self.crash.as_ref().is_some_and(|crash| crash.is_now(point)) {
             semel_host::daemon::crash();

@@ -8,6 +8,7 @@ pub(crate) mod call;
 mod command;
 pub(crate) mod crash;
 pub(crate) mod evict;
+pub(crate) mod hands;
 mod key;
 mod locks;
 mod mutate;
@@ -81,6 +82,8 @@ pub(crate) struct Gateway {
     /// Held by whoever frees pre-images.
     evicting: Mutex<()>,
     searches: Arc<Semaphore>,
+    /// The threads on which calls change files; those that answer requests are not kept waiting by a disk.
+    pub(crate) hands: OnceLock<hands::ToHands>,
     poisoned: OnceLock<String>,
     phase: watch::Sender<Phase>,
 }
@@ -132,6 +135,7 @@ impl Gateway {
             permits: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
             shares: share::Shares::default(),
             searches: Arc::new(Semaphore::new(limits::SEARCHES)),
+            hands: OnceLock::new(),
             commands: Arc::default(),
             ledger: quota::Ledger::default(),
             evicting: Mutex::default(),
@@ -216,16 +220,20 @@ impl Gateway {
     /// # Errors
     /// `unauthorized` for no token, a malformed or an unknown one; `store_unavailable`.
     pub(crate) fn lease(&self, token: Option<&str>) -> Result<Lease, Refusal> {
-        let unknown = |why: &str| Refusal::new(Code::Unauthorized, why);
-        let token = token.ok_or_else(|| unknown("no bearer token was sent"))?;
-        if !super::volume::token_shape(token) {
-            return Err(unknown("the bearer token is not one of ours"));
-        }
         self.engine
             .journal
-            .lease(Sha256::of(token.as_bytes()))
+            .lease(token_digest(token)?)
             .map_err(store)?
-            .ok_or_else(|| unknown("the bearer token is not known"))
+            .ok_or_else(|| Refusal::new(Code::Unauthorized, "the bearer token is not known"))
+    }
+
+    /// Finds what a bearer token stands for, where that takes no waiting.
+    ///
+    /// # Errors
+    /// As [`Gateway::lease`], but that a token is unknown is left to it.
+    pub(crate) fn lease_at_once(&self, token: Option<&str>) -> Result<Option<Lease>, Refusal> {
+        let digest = token_digest(token)?;
+        self.engine.journal.lease_at_once(digest).map_err(store)
     }
 
     /// Gives the open volume of a lease; it is opened, and its identity compared, the first time.
@@ -300,6 +308,16 @@ impl Gateway {
             .get(execution_id)
             .map(watch::Sender::subscribe)
     }
+}
+
+/// Digests a bearer token, as the journal knows it.
+fn token_digest(token: Option<&str>) -> Result<Sha256, Refusal> {
+    let unknown = |why: &str| Refusal::new(Code::Unauthorized, why);
+    let token = token.ok_or_else(|| unknown("no bearer token was sent"))?;
+    if !super::volume::token_shape(token) {
+        return Err(unknown("the bearer token is not one of ours"));
+    }
+    Ok(Sha256::of(token.as_bytes()))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

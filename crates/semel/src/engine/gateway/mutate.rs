@@ -1,6 +1,6 @@
 //! A mutating call, once: look up → lock → prepare → intent → act → receipt → answer.
 //!
-//! Each step between two waits runs on one blocking thread; whoever waits, for a path or for the same call that
+//! It runs on the threads that may block, the hands; whoever waits, for a path, for the journal, or for the same call that
 //! runs already, holds none. The lookup is a hint; `begin` decides.
 
 use super::Gateway;
@@ -19,13 +19,14 @@ use semel_core::ids::{ExecutionId, IdempotencyKey};
 use semel_core::volume::Durability;
 use semel_core::{Code, Refusal};
 use semel_host::{clock, files};
-use semel_store::Began;
+use semel_store::{Began, Then};
 use std::sync::Arc;
+use tokio::sync::oneshot;
 
 /// How often the resolved path may change between lookup and lock.
 const MOVES: usize = 8;
 
-/// Is where a blocking step ends.
+/// Is where a step ends.
 pub(super) enum Step {
     /// With the answer.
     Answer(Answer),
@@ -40,6 +41,9 @@ pub(super) enum Step {
 impl Gateway {
     /// Answers a mutating call.
     pub(super) async fn mutate(self: &Arc<Self>, asked: Arc<Asked>) -> Answer {
+        if let Some(answer) = self.replayed_at_once(&asked) {
+            return answer;
+        }
         let mut held: Option<Held> = None;
         loop {
             let permit = match self.permit() {
@@ -48,9 +52,10 @@ impl Gateway {
             };
             let pass = asked.waiting(self.pass(&asked.lease.generation)).await;
             let (mine, lock) = (asked.clone(), held.take());
+            let gateway = self.clone();
             let step = self
-                .blocking(move |gateway| {
-                    let step = gateway.step(&mine, lock);
+                .by_hand(asked.work(), async move {
+                    let step = gateway.step(&mine, lock).await;
                     drop((permit, pass));
                     step
                 })
@@ -77,6 +82,17 @@ impl Gateway {
         }
     }
 
+    /// Answers a call whose receipt is at hand, without a thread that may block; `None` leaves it to the long way.
+    fn replayed_at_once(self: &Arc<Self>, asked: &Asked) -> Option<Answer> {
+        let (scope, key) = (asked.scope(), asked.key.clone()?);
+        let prior = self.engine.journal.prior_at_once(scope, key).ok()??;
+        let request = asked.understood.request(asked.tool).ok()?;
+        match self.settled(asked, admit(Some(&prior), &request))? {
+            Step::Answer(answer) => Some(answer),
+            Step::Wait(_) | Step::Attend(_) | Step::Locked(_) => None,
+        }
+    }
+
     /// Waits until the same call has ended, as long as the caller wants to.
     async fn wait_for(self: &Arc<Self>, asked: &Arc<Asked>, execution: ExecutionId) -> Result<(), Failure> {
         if self.flown(asked, &execution).await == Flown::Ended {
@@ -96,7 +112,7 @@ impl Gateway {
     }
 
     /// Goes as far as it can without waiting.
-    fn step(self: &Arc<Self>, asked: &Asked, mut held: Option<Held>) -> Step {
+    async fn step(self: &Arc<Self>, asked: &Asked, mut held: Option<Held>) -> Step {
         let mutation = match self.looked_up(asked) {
             Ok(mutation) => mutation,
             Err(step) => return *step,
@@ -112,7 +128,7 @@ impl Gateway {
                 Err(refusal) => return self.precluded(&mutation, self.veiled(&mutation, refusal)),
             };
             match held.take().filter(|held| held.needs == needs) {
-                Some(_held) => return self.execute(&mutation),
+                Some(_held) => return self.execute(&mutation).await,
                 None => match self.locks.try_take(&needs) {
                     Some(taken) => held = Some(taken),
                     None => return Step::Locked(Box::new(needs)),
@@ -179,8 +195,7 @@ impl Gateway {
             Some(_) => None,
             None => Some(generation.clone()),
         };
-        let other = journal.prior(scope_of(&asked.lease, other), key.clone())?;
-        Ok(other.filter(|state| state.intent().generation == *generation))
+        journal.prior_of(generation, scope_of(&asked.lease, other), key.clone())
     }
 
     /// Gives the step that a decision leads to; `None` where the call is to execute.
@@ -227,21 +242,21 @@ impl Gateway {
 
     /// Executes the call under its locks; an edit is made anew, a bounded number of times, where an outside process
     /// saved the file meanwhile.
-    fn execute(self: &Arc<Self>, mutation: &Mutation<'_>) -> Step {
+    async fn execute(self: &Arc<Self>, mutation: &Mutation<'_>) -> Step {
         for _ in 1..limits::REEDITS {
-            match self.once(mutation, Displaced::Again) {
+            match self.once(mutation, Displaced::Again).await {
                 Once::Over(step) => return step,
                 Once::Again => {}
             }
         }
-        match self.once(mutation, Displaced::Refuse) {
+        match self.once(mutation, Displaced::Refuse).await {
             Once::Over(step) => step,
             Once::Again => Step::Answer(Err(stopped().into())),
         }
     }
 
     /// Prepares, records the intent, and acts, under one execution.
-    fn once(self: &Arc<Self>, mutation: &Mutation<'_>, displaced: Displaced) -> Once {
+    async fn once(self: &Arc<Self>, mutation: &Mutation<'_>, displaced: Displaced) -> Once {
         let asked = mutation.asked;
         let over = |answer: Answer| Once::Over(Step::Answer(answer));
         if asked.gone() {
@@ -270,10 +285,10 @@ impl Gateway {
             return Once::Over(self.precluded(mutation, refusal));
         }
         let flight = self.takes_off(&execution);
-        match self.begin(intent.clone(), &ready) {
+        match self.begin(intent.clone(), &ready).await {
             Ok(Began::Began) => match ready.command.take() {
-                Some(command) => Once::Over(self.launch(mutation, intent, command, flight)),
-                None => match self.act(mutation, &intent, &ready, displaced) {
+                Some(command) => Once::Over(self.launch(mutation, intent, command, flight).await),
+                None => match self.act(mutation, &intent, &ready, displaced).await {
                     Some(answer) => over(answer),
                     None => Once::Again,
                 },
@@ -297,20 +312,35 @@ impl Gateway {
     }
 
     /// Records the intent; in durability `power` what is staged becomes durable meanwhile.
-    fn begin(&self, intent: Intent, ready: &Ready) -> Result<Began, Unbegun> {
-        let journal = &self.engine.journal;
-        if intent.durability == Durability::Process || ready.effects.is_empty() {
-            return journal.begin(intent).map_err(unbegun);
-        }
-        let (began, synced) = std::thread::scope(|scope| {
-            let sync = scope.spawn(|| files::sync_staged(&ready.effects, &self.hooks));
-            (journal.begin(intent), sync.join())
-        });
+    async fn begin(&self, intent: Intent, ready: &Ready) -> Result<Began, Unbegun> {
+        let power = intent.durability != Durability::Process;
+        let began = told(|then| self.engine.journal.begin_then(intent, then));
+        let synced = if power {
+            files::sync_staged(&ready.effects, &self.hooks)
+        } else {
+            Ok(())
+        };
+        let began = began.await;
         match synced {
-            Ok(Ok(())) => began.map_err(unbegun),
-            Ok(Err(error)) => Err(Unbegun::Open(host(error))),
-            Err(_) => Err(Unbegun::Open(Refusal::new(Code::Internal, "a sync panicked"))),
+            Ok(()) => began.map_err(unbegun),
+            Err(error) => Err(Unbegun::Open(host(error))),
         }
+    }
+}
+
+/// Has something asked of the journal at once; the answer is waited for without a thread.
+pub(super) fn told<T: Send + 'static>(
+    ask: impl FnOnce(Then<T>),
+) -> impl Future<Output = Result<T, semel_store::Error>> {
+    let (tell, answer) = oneshot::channel();
+    // Whoever went away needs no answer; what is recorded stays.
+    ask(Box::new(move |told| drop(tell.send(told))));
+    async move {
+        answer.await.unwrap_or_else(|_| {
+            Err(semel_store::Error::Poisoned {
+                why: "the writer of the journal has ended".to_owned(),
+            })
+        })
     }
 }
 

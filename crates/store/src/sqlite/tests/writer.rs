@@ -6,9 +6,10 @@ use super::super::{OnCommit, Options, SqliteJournal};
 use super::{Fresh, fresh, options};
 use crate::OwnerLock;
 use crate::conformance::sample;
+use crate::journal::LogFilter;
 use crate::{Error, Journal};
 use semel_core::call::Note;
-use semel_core::record::Sync;
+use semel_core::record::{Record, Sync};
 use semel_core::volume::{Durability, Role};
 use semel_core::{Code, Refusal};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +84,10 @@ fn a_note_is_never_synced_for_its_own_sake() {
     }
     std::thread::sleep(SYNC_WITHIN * 2);
     journal.note(sample::conflict(&intent)).unwrap();
+    // A read of the log shows what was noted before it.
+    let all = journal.log(LogFilter::default()).unwrap().len() as u64;
     let after = journal.status().unwrap();
+    assert_eq!(after.entries, all);
     assert_eq!(after.rows - before.rows, 201);
     assert_eq!(after.synced_commits, before.synced_commits);
     assert_eq!(journal.head().unwrap().size, after.entries);
@@ -161,4 +165,43 @@ fn beats_do_not_let_the_log_grow() {
         journal.heartbeat(Duration::from_secs(60)).unwrap();
     }
     assert!(log() < 20_000 * 4096, "{} bytes after 20,000 pages", log());
+}
+
+#[test]
+fn what_nobody_waits_for_shares_commits_and_stays_before_what_came_later() {
+    let Fresh(journal, _dir) = fresh();
+    let volume = sample::draft(&journal, "job-a").unwrap();
+    let intent = sample::intent(&volume, "k", "a").unwrap();
+    let note = |n: u64| Note {
+        took_us: n,
+        ..sample::conflict(&intent)
+    };
+    let before = journal.status().unwrap();
+    for n in 0..100 {
+        journal.note(note(n)).unwrap();
+    }
+    // Whoever reads the log is not shown less.
+    let shown = journal.log(LogFilter::default()).unwrap().len();
+    assert_eq!(shown as u64, before.entries + 100);
+    let between = journal.status().unwrap();
+    assert!(between.commits - before.commits < 100, "{between:?}");
+    journal.note(note(100)).unwrap();
+    journal.begin(sample::intent(&volume, "l", "b").unwrap()).unwrap();
+    journal.note(note(101)).unwrap();
+    drop(journal.head().unwrap());
+    let told: Vec<String> = journal
+        .log(LogFilter::default())
+        .unwrap()
+        .iter()
+        .skip(usize::try_from(before.entries).unwrap())
+        .map(|line| match &line.entry.record {
+            Record::CallNoted(note) => note.took_us.to_string(),
+            Record::CallIntended(_) => "begun".to_owned(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let in_order = (0..=100).map(|n: u64| n.to_string());
+    let wanted: Vec<String> = in_order.chain(["begun".to_owned(), "101".to_owned()]).collect();
+    assert_eq!(told, wanted);
+    assert_eq!(journal.status().unwrap().queued, 0);
 }
