@@ -319,7 +319,17 @@ fn fold_fields(
 
 fn fits(form: Form, value: &Value) -> bool {
     match form {
-        Form::Text | Form::Base64 | Form::Digest | Form::Mode => value.is_string(),
+        Form::Text
+        | Form::Word
+        | Form::Path
+        | Form::PathBase64
+        | Form::Base64
+        | Form::Expression
+        | Form::Patch
+        | Form::Key
+        | Form::Present
+        | Form::Digest
+        | Form::Mode => value.is_string(),
         Form::Texts => value
             .as_array()
             .is_some_and(|list| list.iter().all(Value::is_string)),
@@ -327,7 +337,7 @@ fn fits(form: Form, value: &Value) -> bool {
         Form::Edits | Form::Lines => value.is_array(),
         Form::Count { .. } => whole(value).is_some(),
         Form::Choice(_) => value.is_string(),
-        Form::Patterns => {
+        Form::Patterns | Form::SomePatterns => {
             let list = value.as_array();
             value.is_string() || list.is_some_and(|list| list.iter().all(Value::is_string))
         }
