@@ -193,9 +193,10 @@ fn unknown(evidence: &str) -> Resolution {
 
 /// Decides what became of one effect.
 ///
-/// Within one boot `staging/` and `trash/` alone decide wherever the effect goes through them: no agent can write
-/// there, and each holds at most what the execution put there. What a name names now, an outside process may have put
-/// there. Across boots, the name has to agree.
+/// Within one boot `staging/` and `trash/` decide wherever the effect goes through them: no agent can write there, and
+/// each holds at most what the execution put there. What a name names now, an outside process may have put there. What
+/// is in neither has to be seen under its name: the filesystem may have come back, in one boot, without it. Across boots,
+/// the name has to agree always.
 fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
     match effect {
         Effect::Install { staged, before, .. } => {
@@ -212,7 +213,8 @@ fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
         Effect::Restore { what, .. } => {
             let named = seen.target.as_ref() == Some(&what.id);
             let fate = match &seen.trashed {
-                None => Fate::Happened("it left trash for a name that was free", Tidy::Nothing),
+                None if named => Fate::Happened("it left trash for a name that was free", Tidy::Nothing),
+                None => Fate::Unknown("it lies neither in trash nor in its place"),
                 // Only where the filesystem renames by a second name.
                 Some(there) if *there == what.id && named => {
                     Fate::Happened("it has its name again", Tidy::DropNames)
@@ -288,7 +290,8 @@ fn install(staged: &FileId, before: Option<&Before>, seen: &Observation) -> Fate
             }
             Some(_) | None => Fate::Halfway(OTHER_CAME_OUT),
         },
-        (None, None) if before.is_none() => Fate::Happened(
+        // A disk that came back without what was not yet synced, in one boot, holds neither: it has to be seen.
+        (None, None) if before.is_none() && took_place => Fate::Happened(
             "the staged file left staging for a name that was free",
             Tidy::Nothing,
         ),

@@ -152,7 +152,8 @@ fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
             Some(_) => ("roll back", Tidy::Nothing),
         },
         Effect::Restore { .. } => match (seen.trashed.as_ref(), seen.target.as_ref()) {
-            (None, _) => ("happened", Tidy::Nothing),
+            (None, Some(named)) if *named == sample::file(BEFORE) => ("happened", Tidy::Nothing),
+            (None, _) => unknown,
             (Some(kept), Some(named)) if *kept == sample::file(BEFORE) && kept == named => {
                 ("happened", Tidy::DropNames)
             }
@@ -190,7 +191,7 @@ fn must_install(before: Option<&Before>, seen: &Observation) -> (&'static str, T
     };
     let (staged, trashed, target) = (which(&seen.staged), which(&seen.trashed), which(&seen.target));
     match (before, staged, trashed) {
-        (None, NONE, NONE) => ("happened", Tidy::Nothing),
+        (None, NONE, NONE) if target == STAGED => ("happened", Tidy::Nothing),
         (None, STAGED, NONE) if target == STAGED => ("happened", Tidy::DropStaged),
         (_, STAGED, NONE) => ("never", Tidy::DropStaged),
         (Some(_), STAGED, _) if target == STAGED => ("roll back", Tidy::Nothing),

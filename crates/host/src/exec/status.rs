@@ -1,7 +1,8 @@
 //! How a command ended, in the form in which its shim leaves it behind.
 
 use crate::error::Error;
-use crate::process::{End, Ended, TreeEnded};
+use crate::process::{self, End, TreeEnded};
+use semel_core::command::Ended;
 pub use semel_core::command::{Asker, Kept};
 use semel_core::{Code, Level, Refusal};
 use serde::{Deserialize, Serialize};
@@ -9,27 +10,12 @@ use serde::{Deserialize, Serialize};
 /// The only version of the form.
 const VERSION: u32 = 1;
 
-/// Tells how a command ended.
+/// Tells what came of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Outcome {
-    /// It exited.
-    Exited {
-        /// Its exit status.
-        code: i32,
-    },
-    /// A signal ended it that was not sent by us.
-    Signalled {
-        /// The signal's number.
-        signal: i32,
-    },
-    /// Its time was up, and it was ended.
-    TimedOut,
-    /// It was ended because somebody asked for it.
-    Asked {
-        /// Who asked.
-        by: Asker,
-    },
+    /// It ran, and ended.
+    Ended(Ended),
     /// It is proven not to have begun.
     NotBegun {
         /// Why.
@@ -40,7 +26,7 @@ pub enum Outcome {
 /// Tells how a command ended, and what it left.
 ///
 /// # Shape
-/// `{"version":1,"outcome":{"exited":{"code":0}},"tree_ended":"proved","level":{…},"took_ms":12,"stdout":{…},"stderr":{…}}`
+/// `{"version":1,"outcome":{"ended":{"end":"exited","code":0}},"tree_ended":"proved","level":{…},"took_ms":12,"stdout":{…},"stderr":{…}}`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Status {
@@ -62,17 +48,17 @@ pub struct Status {
 
 impl Status {
     /// Makes the status of a command that was run, or could not be.
-    pub(super) fn of(run: Result<Ended, Error>, asker: Asker, stdout: Kept, stderr: Kept) -> Self {
+    pub(super) fn of(run: Result<process::Ended, Error>, asker: Asker, stdout: Kept, stderr: Kept) -> Self {
         let (outcome, tree_ended, level, took_ms) = match run {
             Ok(ended) => {
-                let outcome = match ended.end {
-                    End::Exited(code) => Outcome::Exited { code },
-                    End::Signalled(signal) => Outcome::Signalled { signal },
-                    End::TimedOut => Outcome::TimedOut,
-                    End::Cancelled => Outcome::Asked { by: asker },
+                let how = match ended.end {
+                    End::Exited(code) => Ended::Exited { code },
+                    End::Signalled(signal) => Ended::Signalled { signal },
+                    End::TimedOut => Ended::TimedOut,
+                    End::Cancelled => Ended::Asked { by: asker },
                 };
                 let took_ms = u64::try_from(ended.took.as_millis()).unwrap_or(u64::MAX);
-                (outcome, ended.tree_ended, ended.level, took_ms)
+                (Outcome::Ended(how), ended.tree_ended, ended.level, took_ms)
             }
             Err(error) => {
                 let refusal = error.into_refusal();

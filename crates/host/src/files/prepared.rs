@@ -136,9 +136,9 @@ impl Prepared {
         match &self.effect {
             Effect::Install { before: None, .. } => shown != TRASH,
             Effect::Remove { .. } | Effect::Restore { .. } => shown != STAGING,
-            Effect::RemoveEmpty { .. } => shown != STAGING && shown != TRASH,
-            // Where the filesystem lacks a flag, a move leaves its old name in trash.
-            Effect::Move { .. } => shown != STAGING,
+            // Where the filesystem lacks a flag, a move has second names in ours for a moment: one that is still there
+            // after a power cut tells nothing that the two names in the tree do not.
+            Effect::RemoveEmpty { .. } | Effect::Move { .. } => shown != STAGING && shown != TRASH,
             Effect::Install { before: Some(_), .. } | Effect::SetMode { .. } => true,
             Effect::Run { .. } => false,
         }

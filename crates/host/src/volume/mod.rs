@@ -24,6 +24,7 @@ use semel_core::digest::{from_hex, to_hex};
 use semel_core::ids::{Generation, JobId, VolumeIdentity};
 use semel_core::{Code, Refusal};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,6 +39,8 @@ const RECORD_CAP: u64 = 64 << 10;
 pub struct Volumes {
     dir: OwnedFd,
     path: PathBuf,
+    /// The same path with its links followed, as a process in a volume is told it.
+    real: PathBuf,
 }
 
 /// Says what is left where the volumes lie.
@@ -229,6 +232,34 @@ impl Volumes {
         })
     }
 
+    /// Gives what an absolute path is beneath the tree of a volume; `None` for one that does not begin with it.
+    ///
+    /// It compares names and looks at nothing; what is given may lead out of the tree again.
+    #[must_use]
+    pub fn in_tree(&self, job: &JobId, generation: &Generation, absolute: &[u8]) -> Option<Vec<u8>> {
+        [&self.path, &self.real].into_iter().find_map(|volumes| {
+            let tree = volumes
+                .join(job.as_str())
+                .join(generation.as_str())
+                .join("vol/tree");
+            let rest = absolute.strip_prefix(tree.as_os_str().as_bytes())?;
+            match rest {
+                [] => Some(b".".to_vec()),
+                [b'/', rest @ ..] => Some([b"./", rest].concat()),
+                _ => None,
+            }
+        })
+    }
+
+    /// Refuses where the filesystem of the volumes, which may be another than that of the state root, cannot keep what
+    /// durability `power` promises.
+    ///
+    /// # Errors
+    /// As [`files::power_supported`].
+    pub fn power_supported(&self) -> Result<()> {
+        files::power_supported_at(&self.dir)
+    }
+
     /// Opens, or makes, the place of the volumes under a state root.
     ///
     /// # Errors
@@ -242,7 +273,8 @@ impl Volumes {
         make(state.as_fd(), "volumes", &path)?;
         let dir = subdirectory(state.as_fd(), "volumes").map_err(fail)?;
         rustix::fs::fsync(&state).map_err(fail)?;
-        Ok(Self { dir, path })
+        let real = std::fs::canonicalize(&path).map_err(|e| Error::io("resolve", &path, e))?;
+        Ok(Self { dir, path, real })
     }
 
     /// Makes the volume of a new generation, dirty from its first moment.

@@ -94,7 +94,9 @@ pub(crate) fn token_shape(text: &str) -> bool {
 /// cannot keep what is asked; `io_failed`, `store_unavailable`. A volume that could not be made is ended dirty.
 pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
     if wanted.durability == Durability::Power {
+        // The journal and the files: an operator may have put the volumes on a filesystem of their own.
         files::power_supported(&engine.config.state).map_err(host)?;
+        engine.volumes.power_supported().map_err(host)?;
     }
     let token = mint_token()?;
     let generation = Generation::mint(clock::seed().map_err(host)?);

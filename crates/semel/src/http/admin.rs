@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use super::tools::{json, source, success};
-use super::{App, Peer, bearer, body};
+use super::{App, Peer, bearer, operators_body};
 use crate::engine::daemon::admin::read;
 use crate::engine::daemon::health::outside_of_sandboxes;
 use crate::telemetry::Phase;
@@ -18,8 +18,6 @@ use serde::Deserialize;
 use serde_json::json as value;
 use std::sync::Arc;
 use subtle::ConstantTimeEq as _;
-
-const BODY: usize = 16 << 20;
 
 /// Lets only the operator through: its token, the Unix socket, and no sandbox around the peer. It is never the
 /// peer's uid, and never a job's token.
@@ -60,8 +58,7 @@ fn operator(app: &App, parts: &Parts) -> Result<(), &'static str> {
 
 /// Carries out a verb of the journal for a command.
 pub(super) async fn journal(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
-    let (head, incoming) = request.into_parts();
-    let body = body(&app, &head.headers, incoming, BODY).await?;
+    let body = operators_body(&app, request).await?;
     Ok(json(app.gateway.verb(&body).await?))
 }
 
@@ -90,8 +87,7 @@ enum Reach {
 
 /// Makes sure that plain HTTP clients on this machine reach the app listener, and says where.
 pub(super) async fn listen(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
-    let (head, incoming) = request.into_parts();
-    let body = body(&app, &head.headers, incoming, BODY).await?;
+    let body = operators_body(&app, request).await?;
     let asked: Listen = read(&body)?;
     let url = match asked.network {
         Reach::Loopback => app.network.url().await?,
@@ -110,8 +106,7 @@ pub(super) async fn shutdown(State(app): State<App>) -> Result<Response<Body>, P
 
 /// Opens a volume for a person.
 pub(super) async fn open_volume(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
-    let (head, incoming) = request.into_parts();
-    let body = body(&app, &head.headers, incoming, BODY).await?;
+    let body = operators_body(&app, request).await?;
     let url = app.network.url().await?;
     let mut opened = app.gateway.open_volume(&body).await?;
     opened["url"] = value!(url);
@@ -125,8 +120,7 @@ pub(super) async fn end_volume(
     Path(generation): Path<String>,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
-    let (head, incoming) = request.into_parts();
-    let body = body(&app, &head.headers, incoming, BODY).await?;
+    let body = operators_body(&app, request).await?;
     Ok(json(app.gateway.end_volume(&generation, &body).await?))
 }
 
@@ -142,8 +136,7 @@ pub(super) async fn resolve(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
-    let (head, incoming) = request.into_parts();
-    let body = body(&app, &head.headers, incoming, BODY).await?;
+    let body = operators_body(&app, request).await?;
     Ok(json(app.gateway.resolve(ExecutionId::parse(id)?, &body).await?))
 }
 
@@ -153,8 +146,7 @@ pub(super) async fn end_execution(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
-    let (head, incoming) = request.into_parts();
-    let body = body(&app, &head.headers, incoming, BODY).await?;
+    let body = operators_body(&app, request).await?;
     let execution = ExecutionId::parse(id)?;
     Ok(json(app.gateway.end_execution(execution, &body).await?))
 }

@@ -2,13 +2,10 @@
 
 use super::problem::Problem;
 use super::tools::json;
-use super::{App, body};
+use super::{App, operators_body};
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::Response;
-
-/// A decision is a few words.
-const BODY: usize = 64 << 10;
 
 /// Lists the calls that wait.
 pub(super) async fn list(State(app): State<App>) -> Result<Response<Body>, Problem> {
@@ -21,7 +18,6 @@ pub(super) async fn decide(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
-    let (head, incoming) = request.into_parts();
-    let body = body(&app, &head.headers, incoming, BODY).await?;
+    let body = operators_body(&app, request).await?;
     Ok(json(app.gateway.decide(&id, &body).await?))
 }

@@ -255,6 +255,16 @@ fn request_id(request: &Request) -> Option<String> {
     }
 }
 
+/// Reads the body of a request of the operator.
+///
+/// # Errors
+/// As [`body`].
+async fn operators_body(app: &App, request: Request) -> Result<Bytes, Refusal> {
+    const MOST: usize = 16 << 20;
+    let (head, incoming) = request.into_parts();
+    body(app, &head.headers, incoming, MOST).await
+}
+
 /// Reads a body up to a bound; one that says that it is longer, or is packed, is refused before it is read.
 ///
 /// # Errors

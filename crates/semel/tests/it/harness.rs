@@ -26,6 +26,13 @@ impl Home {
         }
     }
 
+    /// Makes it on a filesystem of the test's own.
+    pub(crate) fn within(place: &Path) -> Self {
+        Self {
+            dir: tempfile::tempdir_in(place).unwrap(),
+        }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -86,15 +93,20 @@ impl Home {
 
     /// Asks the daemon as its operator.
     pub(crate) fn admin(&self, method: &str, path: &str, body: &Value) -> Reply {
-        let token = std::fs::read_to_string(self.state().join("operator.token")).unwrap();
+        self.try_admin(method, path, body).expect("an answer")
+    }
+
+    /// Asks the daemon as its operator; `None` where it is gone, or its state root.
+    pub(crate) fn try_admin(&self, method: &str, path: &str, body: &Value) -> Option<Reply> {
+        let token = std::fs::read_to_string(self.state().join("operator.token")).ok()?;
         let auth = format!("Bearer {}", token.trim());
-        let stream = UnixStream::connect(self.state().join("semel.sock")).unwrap();
+        let stream = UnixStream::connect(self.state().join("semel.sock")).ok()?;
         let body = if body.is_null() {
             String::new()
         } else {
             body.to_string()
         };
-        Conn::over(stream).send(method, path, &[("authorization", &auth)], body.as_bytes())
+        Conn::over(stream).try_send(method, path, &[("authorization", &auth)], body.as_bytes())
     }
 
     pub(crate) fn open(&self, job: &str, durability: &str) -> Volume {
@@ -104,11 +116,7 @@ impl Home {
     pub(crate) fn open_with(&self, wanted: &Value) -> Volume {
         let reply = self.admin("POST", "/v1/admin/volumes", wanted);
         assert_eq!(reply.status, 200, "{}", reply.body);
-        Volume {
-            token: reply.body["token"].as_str().unwrap().to_owned(),
-            generation: reply.body["generation"].as_str().unwrap().to_owned(),
-            tree: reply.body["tree"].as_str().unwrap().into(),
-        }
+        Volume::of(&reply.body)
     }
 
     pub(crate) fn entries(&self) -> u64 {
@@ -134,6 +142,16 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
+    /// Reads the answer to its opening.
+    pub(crate) fn of(body: &Value) -> Self {
+        let text = |name: &str| body[name].as_str().unwrap().to_owned();
+        Self {
+            token: text("token"),
+            generation: text("generation"),
+            tree: text("tree").into(),
+        }
+    }
+
     fn beside(&self, name: &str) -> usize {
         std::fs::read_dir(self.tree.parent().unwrap().join(name))
             .unwrap()

@@ -35,6 +35,7 @@ mod metrics;
 mod patches;
 mod paths;
 mod policy;
+mod power;
 mod probe;
 mod reads;
 mod room;

@@ -199,9 +199,14 @@ fn base64(bytes: &[u8]) -> String {
 fn paths(ground: &Ground) -> Vec<(String, Vec<u8>)> {
     let outside = ground.outside();
     let inside = ground.volume.tree.join("f");
+    let beside = format!("{}/f", ground.volume.tree.with_extension("x").display());
+    let out_again = ground.volume.tree.join("d/../../../meta");
     let mut all: Vec<(String, Vec<u8>)> = [
         ("absolute", outside.join("secret").as_os_str().as_bytes()),
         ("absolute_inside", inside.as_os_str().as_bytes()),
+        ("absolute_tree", ground.volume.tree.as_os_str().as_bytes()),
+        ("absolute_beside", beside.as_bytes()),
+        ("absolute_out_again", out_again.as_os_str().as_bytes()),
         ("empty", b""),
         ("nul", b"a\0b"),
         ("component_255", &[b'n'; 255]),

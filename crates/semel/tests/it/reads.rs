@@ -613,15 +613,19 @@ fn a_reader_sees_the_old_or_the_new_whole_file() {
         desk.file(name, content(b'a'));
     }
     let (stop, reads, gone) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
-    let reader = |tool: &'static str, arguments: Value, n: usize| {
+    let reader = |tool: &'static str, arguments: Value| {
         let mut conn = Conn::tcp(&desk.daemon.url);
         let mut here = 0;
-        while here < 3 || !stop.load(Ordering::Relaxed) {
+        loop {
+            // Asked before the call is sent: the writers may end while it is under way.
+            let over = stop.load(Ordering::Acquire);
+            if over && here >= 3 {
+                break;
+            }
             let reply = conn.call(&desk.volume, tool, "", &arguments);
             if reply.status == 404 {
                 gone.fetch_add(1, Ordering::Relaxed);
-                // The last word of the writers is that the file is there.
-                assert!(here < 3 || !stop.load(Ordering::Relaxed) || n > 0);
+                assert!(!over, "the last word of the writers is that the file is there");
                 continue;
             }
             assert_eq!(reply.status, 200, "{tool} {arguments}: {}", reply.body);
@@ -639,17 +643,14 @@ fn a_reader_sees_the_old_or_the_new_whole_file() {
     std::thread::scope(|scope| {
         let reader = &reader;
         let mut readers = Vec::new();
-        for (n, (tool, arguments)) in [
+        for (tool, arguments) in [
             ("read_file", json!({"path": "d/f"})),
             ("read_file", json!({"path": "d/g", "offset": 5, "limit": 10})),
             ("get_file_info", json!({"path": "d/g"})),
             ("list_directory", json!({"path": ".", "recursive": true})),
             ("grep", json!({"pattern": "^[a-z]{63}$", "max_results": 1000})),
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            readers.push(scope.spawn(move || reader(tool, arguments, n)));
+        ] {
+            readers.push(scope.spawn(move || reader(tool, arguments)));
         }
         let (url, volume, stop) = (&desk.daemon.url, &desk.volume, &stop);
         let writer = scope.spawn(move || {
@@ -673,7 +674,7 @@ struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.store(true, Ordering::Release);
     }
 }
 

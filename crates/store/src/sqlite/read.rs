@@ -8,12 +8,14 @@ use crate::error::Result;
 use crate::journal::{JournalStatus, LogFilter, LogLine, View};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
-use semel_core::Sha256;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use semel_core::call::{CallState, OpenCall, Scope};
 use semel_core::ids::{ExecutionId, Generation, IdempotencyKey, Incarnation, JobId, UnixMs};
 use semel_core::pipeline::Run;
 use semel_core::record::{Entry, Judgement, Record};
 use semel_core::volume::{Lease, NewToken, Tools, Volume};
+use semel_core::{Code, Refusal, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -65,8 +67,30 @@ impl Pool {
     }
 
     /// Opens a connection of its own, for a read that takes long.
+    ///
+    /// # Errors
+    /// `too_many`, reason `descriptors`, where the process may open no more files: later, it may.
     pub(super) fn apart(&self) -> Result<Connection> {
-        schema::open_reader(&self.dir)
+        schema::open_reader(&self.dir).map_err(|error| match descriptors() {
+            Descriptors::Left => error,
+            Descriptors::Spent => Refusal::new(Code::TooMany, "the process may open no more files now")
+                .reason("descriptors")
+                .into(),
+        })
+    }
+}
+
+/// Says whether the process may open another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Descriptors {
+    Left,
+    Spent,
+}
+
+fn descriptors() -> Descriptors {
+    match rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::MFILE | Errno::NFILE) => Descriptors::Spent,
+        Ok(_) | Err(_) => Descriptors::Left,
     }
 }
 

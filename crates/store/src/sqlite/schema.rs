@@ -175,13 +175,16 @@ pub(super) fn open_writer(lock: &OwnerLock) -> Result<Connection> {
     Ok(conn)
 }
 
-/// Opens the database for reading alone.
+/// Opens the database for reading alone, with every file that a read needs: what is open already is not refused for want
+/// of descriptors later. SQLite opens the write-ahead log at the first read.
 pub(super) fn open_reader(dir: &Path) -> Result<Connection> {
     let uri = format!("{}?mode=ro", uri(&dir.join(FILE)));
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(uri, flags).map_err(fault("open the journal to read"))?;
     settle(&conn)?;
+    conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))
+        .map_err(fault("open the journal to read"))?;
     Ok(conn)
 }
 
@@ -253,8 +256,12 @@ fn settle(conn: &Connection) -> Result<()> {
     // the planner looks whether the value would let it use a partial index.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
         .map_err(fault("set the connection up"))?;
-    conn.execute_batch("PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;")
-        .map_err(fault("set the connection up"))
+    // In memory: a temporary file that cannot be opened, for want of descriptors, would fail a verb halfway.
+    conn.execute_batch(
+        "PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;
+         PRAGMA temp_store = MEMORY;",
+    )
+    .map_err(fault("set the connection up"))
 }
 
 fn ours(conn: &Connection) -> Result<()> {

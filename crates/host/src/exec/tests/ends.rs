@@ -47,7 +47,7 @@ fn a_command_outlives_its_killed_starter_and_is_found_again() {
         site.touch("go");
         waiting.join().unwrap()
     });
-    assert_eq!(status.outcome, Outcome::Exited { code: 0 });
+    assert_eq!(status.outcome, Outcome::Ended(Ended::Exited { code: 0 }));
     assert_eq!(site.output(&id, Stream::Stdout), b"begun\ndone\n");
     assert_eq!(status.stdout.sha256, semel_core::Sha256::of(b"begun\ndone\n"));
     assert_eq!(site.effects(), 1);
@@ -70,7 +70,7 @@ fn a_deadline_holds_while_nobody_watches() {
     let status = ended(site.wait(&id));
     assert_eq!(
         (status.outcome, status.tree_ended),
-        (Outcome::TimedOut, TreeEnded::Proved)
+        (Outcome::Ended(Ended::TimedOut), TreeEnded::Proved)
     );
     assert!(status.took_ms >= 1800, "{}", status.took_ms);
     assert_eq!(site.output(&id, Stream::Stdout), b"asked\n");
@@ -89,9 +89,12 @@ fn the_status_comes_after_the_last_descendant() {
     assert_eq!(alive(&mark), []);
     assert_eq!(
         (status.outcome, status.tree_ended),
-        (Outcome::Exited { code: 4 }, TreeEnded::Proved)
+        (Outcome::Ended(Ended::Exited { code: 4 }), TreeEnded::Proved)
     );
-    assert_eq!(ended(site.observe(&id)).outcome, Outcome::Exited { code: 4 });
+    assert_eq!(
+        ended(site.observe(&id)).outcome,
+        Outcome::Ended(Ended::Exited { code: 4 })
+    );
 }
 
 #[test]
@@ -116,7 +119,7 @@ fn another_process_has_a_command_ended() {
     let by = Asker::Request;
     assert_eq!(
         (status.outcome, status.tree_ended),
-        (Outcome::Asked { by }, TreeEnded::Proved)
+        (Outcome::Ended(Ended::Asked { by }), TreeEnded::Proved)
     );
     assert_eq!(site.output(&id, Stream::Stdout), b"asked\n");
     std::fs::remove_file(site.tree().join("ready")).unwrap();
@@ -131,7 +134,7 @@ fn another_process_has_a_command_ended() {
     attached.end(Urgency::Kill).unwrap();
     assert_eq!(
         ended(attached.wait(&never()).unwrap()).outcome,
-        Outcome::Asked { by }
+        Outcome::Ended(Ended::Asked { by })
     );
 }
 
@@ -149,7 +152,7 @@ fn a_service_manager_that_ends_the_shim_is_told_apart() {
     let by = Asker::Signal;
     assert_eq!(
         (status.outcome, status.tree_ended),
-        (Outcome::Asked { by }, TreeEnded::Proved)
+        (Outcome::Ended(Ended::Asked { by }), TreeEnded::Proved)
     );
     assert_eq!(site.output(&id, Stream::Stdout), b"asked\n");
 }
@@ -195,7 +198,7 @@ fn what_stands_between_shim_and_command_is_no_proof_when_killed() {
     }
     kill(pid, Signal::KILL);
     let status = ended(attached.wait(&never()).unwrap());
-    assert_eq!(status.outcome, Outcome::Signalled { signal: 9 });
+    assert_eq!(status.outcome, Outcome::Ended(Ended::Signalled { signal: 9 }));
     assert_eq!(status.tree_ended, TreeEnded::Unproved);
     assert!(until(|| alive(&mark).is_empty()));
 }
@@ -232,7 +235,7 @@ fn a_volume_ends_with_all_its_commands() {
             .find(|(other, _)| other == id)
             .map(|(_, seen)| seen.clone())
     };
-    let asked = Outcome::Asked { by: Asker::Request };
+    let asked = Outcome::Ended(Ended::Asked { by: Asker::Request });
     assert_eq!(ended(named(&willing).unwrap()).outcome, asked);
     assert_eq!(ended(named(&deaf).unwrap()).outcome, asked);
     assert_eq!(named(&late).unwrap(), Observation::NeverBegan);

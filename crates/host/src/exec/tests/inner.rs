@@ -62,6 +62,6 @@ fn without_namespaces_nothing_is_lost_before_all_has_ended() {
         require: Require::Full,
     });
     let ended = run(&command, &never()).unwrap();
-    let said = "Exited { code: 5 } true true\ntrue Lost 0\ntrue 0\n";
+    let said = "Ended(Exited { code: 5 }) true true\ntrue Lost 0\ntrue 0\n";
     assert_eq!(text(&ended.stdout), said, "{ended:?}");
 }

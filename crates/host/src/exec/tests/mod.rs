@@ -14,6 +14,7 @@ use crate::sandbox::{Network, Require};
 use crate::volume::{Volume, Volumes};
 use crate::{clock, daemon};
 use rustix::process::{Pid, Signal, kill_process};
+use semel_core::command::Ended;
 use semel_core::ids::{ExecutionId, Generation, JobId};
 use semel_core::{Code, RelPath};
 use std::collections::BTreeMap;

@@ -13,7 +13,11 @@ fn settled(site: &Site, id: &ExecutionId, round: &str) -> Observation {
     match &seen {
         Observation::NeverBegan => {}
         Observation::Ended(status) => {
-            assert_eq!(status.outcome, Outcome::Exited { code: 0 }, "{round}");
+            assert_eq!(
+                status.outcome,
+                Outcome::Ended(Ended::Exited { code: 0 }),
+                "{round}"
+            );
             assert_eq!(site.effects(), 1, "{round}");
         }
         Observation::Lost => assert!(site.effects() <= 1, "{round}"),
@@ -185,7 +189,7 @@ fn a_shim_killed_at_each_moment_is_never_taken_for_another() {
             Moment::Concluded => {
                 assert_eq!(
                     ended(seen.unwrap()).outcome,
-                    Outcome::Exited { code: 0 },
+                    Outcome::Ended(Ended::Exited { code: 0 }),
                     "{shown}"
                 );
             }
@@ -247,7 +251,7 @@ fn nothing_is_lost_for_an_observer_who_never_looks_away() {
             match site.observe(&id) {
                 Observation::Running => {}
                 Observation::Ended(status) => {
-                    assert_eq!(status.outcome, Outcome::Exited { code: 0 });
+                    assert_eq!(status.outcome, Outcome::Ended(Ended::Exited { code: 0 }));
                     break;
                 }
                 other => panic!("{other:?}"),

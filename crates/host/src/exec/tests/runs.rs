@@ -12,7 +12,7 @@ fn a_command_runs_and_leaves_its_status_and_output() {
     }
     let site = Site::new();
     let (id, status) = site.run(&site.sh("echo out; echo err >&2; echo x >> effects; exit 7"));
-    assert_eq!(status.outcome, Outcome::Exited { code: 7 });
+    assert_eq!(status.outcome, Outcome::Ended(Ended::Exited { code: 7 }));
     assert_eq!(status.tree_ended, crate::process::TreeEnded::Proved);
     assert_eq!(status.level, Level::lacking(Vec::new()));
     let kept = |bytes: &[u8]| Kept {
@@ -27,13 +27,13 @@ fn a_command_runs_and_leaves_its_status_and_output() {
     assert_eq!(ended(site.observe(&id)), status);
     assert_eq!(site.effects(), 1);
     let (_, status) = site.run(&site.sh("kill -SEGV $$"));
-    assert_eq!(status.outcome, Outcome::Signalled { signal: 11 });
+    assert_eq!(status.outcome, Outcome::Ended(Ended::Signalled { signal: 11 }));
     let argv = ["printf", "%s|", "a b", "", "$HOME", "-c", "--"].map(Into::into);
     let (id, status) = site.run(&site.of(What::Argv(argv.into())));
-    assert_eq!(status.outcome, Outcome::Exited { code: 0 });
+    assert_eq!(status.outcome, Outcome::Ended(Ended::Exited { code: 0 }));
     assert_eq!(text(&site.output(&id, Stream::Stdout)), "a b||$HOME|-c|--|");
     let (id, status) = site.run(&site.of(What::Argv(vec!["no-such".into()])));
-    assert_eq!(status.outcome, Outcome::Exited { code: 127 });
+    assert_eq!(status.outcome, Outcome::Ended(Ended::Exited { code: 127 }));
     assert!(text(&site.output(&id, Stream::Stderr)).contains("no-such"));
     assert_eq!(running(&site.volume()).unwrap(), []);
     assert_eq!(executions(&site.volume()).unwrap().len(), 4);
@@ -58,7 +58,7 @@ fn it_finds_a_clean_place_and_no_way_to_another() {
     spec.env.insert("BOTH".into(), "own".into());
     spec.env.insert("PATH".into(), "/bin:/usr/bin".into());
     let (id, status) = site.run(&spec);
-    assert_eq!(status.outcome, Outcome::Exited { code: 0 });
+    assert_eq!(status.outcome, Outcome::Ended(Ended::Exited { code: 0 }));
     let out = site.output(&id, Stream::Stdout);
     let expected = format!(
         "AROUND=1\nBOTH=own\nGIT_OPTIONAL_LOCKS=0\nHOME={}\nLANG=C.UTF-8\nPATH=/bin:/usr/bin\nTMPDIR={}\n{}\n{}:\n\n{}:\n4\n",
@@ -168,7 +168,7 @@ fn output_beyond_the_cap_is_counted_and_blocks_nobody() {
         site.sh("head -c 40000000 /dev/zero; head -c 30000000 /dev/zero >&2; echo end; echo x >> effects");
     spec.cap_bytes = 100_000;
     let (id, status) = site.run(&spec);
-    assert_eq!(status.outcome, Outcome::Exited { code: 0 });
+    assert_eq!(status.outcome, Outcome::Ended(Ended::Exited { code: 0 }));
     let zeroes = vec![0; 100_000];
     for (stream, kept, total) in [
         (Stream::Stdout, &status.stdout, 40_000_004),
@@ -203,14 +203,14 @@ fn streams_that_are_closed_or_never_read_hold_up_nothing() {
     }
     let site = Site::new();
     let (_, status) = site.run(&site.sh("exec >&- 2>&-; echo x >> effects; exit 3"));
-    assert_eq!(status.outcome, Outcome::Exited { code: 3 });
+    assert_eq!(status.outcome, Outcome::Ended(Ended::Exited { code: 3 }));
     let (id, status) = site.run(&site.sh("yes | head -n 2; cat; echo x >> effects"));
-    assert_eq!(status.outcome, Outcome::Exited { code: 0 });
+    assert_eq!(status.outcome, Outcome::Ended(Ended::Exited { code: 0 }));
     assert_eq!(site.output(&id, Stream::Stdout), b"y\ny\n");
     let mut spec = site.sh("mkfifo fifo; echo x >> effects; cat fifo");
     spec.timeout = Duration::from_millis(500);
     let (_, status) = site.run(&spec);
-    assert_eq!(status.outcome, Outcome::TimedOut);
+    assert_eq!(status.outcome, Outcome::Ended(Ended::TimedOut));
     assert_eq!(site.effects(), 3);
 }
 
@@ -238,7 +238,7 @@ fn output_is_read_while_it_is_written() {
     attached.wait(&cancelled).unwrap();
     assert_eq!(
         ended(attached.wait(&never()).unwrap()).outcome,
-        Outcome::Exited { code: 0 }
+        Outcome::Ended(Ended::Exited { code: 0 })
     );
 }
 

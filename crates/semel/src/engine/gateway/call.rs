@@ -5,7 +5,7 @@
 
 use super::Gateway;
 use super::answer::{Answer, Failure, Replayed, Success};
-use super::arguments::{Args, Domain, Run, Understood, only_a_key, take_keys, understand};
+use super::arguments::{Args, Domain, InTree, Run, Understood, only_a_key, take_keys, understand};
 use super::key::{agree, from_header};
 use super::tool::{Kind, Tool};
 use crate::limits;
@@ -155,7 +155,11 @@ impl Gateway {
         let gone = Arc::new(AtomicBool::new(false));
         let _waiting = Waiting(gone.clone());
         let since = Instant::now();
-        let (key, understood) = match understood(&call) {
+        let (key, understood) = match understood(&call, &|path| {
+            self.engine
+                .volumes
+                .in_tree(&call.lease.job, &call.lease.generation, path)
+        }) {
             Ok(both) => both,
             Err(refusal) => return Err(self.refused_early(&call, refusal, since).await),
         };
@@ -329,7 +333,7 @@ fn empty() -> Refusal {
 }
 
 /// Checks body, key and arguments, in this order.
-fn understood(call: &Call) -> Result<(Option<IdempotencyKey>, Understood), Refusal> {
+fn understood(call: &Call, in_tree: InTree<'_>) -> Result<(Option<IdempotencyKey>, Understood), Refusal> {
     if is_empty_request(&call.body) {
         return Err(empty());
     }
@@ -361,7 +365,7 @@ fn understood(call: &Call) -> Result<(Option<IdempotencyKey>, Understood), Refus
         return Err(Refusal::new(Code::MissingIdempotencyKey, why));
     }
     call.form.clone()?;
-    Ok((key, understand(call.tool, parsed??)?))
+    Ok((key, understand(call.tool, parsed??, in_tree)?))
 }
 
 /// Makes the answer of a read.

@@ -16,7 +16,7 @@ use crate::engine::{host, store};
 use crate::limits;
 use crate::telemetry::Phase;
 use semel_core::call::{CallState, Done, Intent, Outcome, Receipt, Recovered};
-use semel_core::command::{Ended, Ran};
+use semel_core::command::Ran;
 use semel_core::effect::Effect;
 use semel_core::ids::ExecutionId;
 use semel_core::{Code, Refusal};
@@ -378,10 +378,7 @@ pub(super) enum Came {
 /// Says what came of a command, by its status.
 pub(super) fn came_of(intent: &Intent, status: Status) -> Came {
     let ended = match status.outcome {
-        exec::Outcome::Exited { code } => Ended::Exited { code },
-        exec::Outcome::Signalled { signal } => Ended::Signalled { signal },
-        exec::Outcome::TimedOut => Ended::TimedOut,
-        exec::Outcome::Asked { by } => Ended::Asked { by },
+        exec::Outcome::Ended(ended) => ended,
         exec::Outcome::NotBegun { refusal } if refusal.code == Code::IoFailed => {
             return Came::Nothing(refusal.to_string());
         }

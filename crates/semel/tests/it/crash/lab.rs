@@ -313,22 +313,15 @@ impl Lab {
         let execution = again.body["execution_id"].as_str().expect("it has an execution");
         assert_eq!(
             self.kept_of(execution),
-            sorted(model.kept.clone()),
+            super::tree::sorted(model.kept.clone()),
             "{label}: pre-images"
         );
         self.kept += model.kept.len();
         self.one_receipt(label, &trial.key);
     }
 
-    /// Takes the pictures of what an execution keeps in `trash/`.
     fn kept_of(&self, execution: &str) -> Vec<Picture> {
-        let trash = self.volume.tree.parent().unwrap().join("trash");
-        let mine = |n: usize| match n {
-            0 => trash.join(execution),
-            n => trash.join(format!("{execution}.{n}")),
-        };
-        let kept = (0..12).map(|n| picture(&mine(n)));
-        sorted(kept.filter(|there| !there.is_empty()).collect())
+        super::tree::kept(&self.volume.tree, execution)
     }
 
     fn one_receipt(&self, label: &str, key: &str) {
@@ -353,11 +346,6 @@ impl Lab {
             .call(&self.volume, "get_receipt", "", &json!({"key": key}));
         assert_eq!(receipt.body["state"], "done", "{label}");
     }
-}
-
-fn sorted(mut pictures: Vec<Picture>) -> Vec<Picture> {
-    pictures.sort();
-    pictures
 }
 
 /// What an answer says of the effect, wherever and under whatever key it was.

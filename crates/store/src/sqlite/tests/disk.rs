@@ -20,6 +20,14 @@ fn line<'a>(text: &'a str, start: &str) -> &'a str {
         .unwrap_or_else(|| panic!("no line \"{start}\" in {text}"))
 }
 
+#[test]
+fn a_process_that_may_open_no_more_files_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = said(&[], "no-descriptors", dir.path());
+    assert_eq!(line(&said, "too_many "), "Some(\"descriptors\")");
+    assert_eq!(line(&said, "803 entries, "), "faults []");
+}
+
 fn tracer() -> bool {
     let there = works(&["strace", "-e", "trace=none", "true"]);
     if !there {

@@ -95,7 +95,7 @@ impl Look {
 }
 
 /// Reads the arguments of `read_file`.
-pub(super) fn file(values: &mut Values) -> Result<Said, Refusal> {
+pub(super) fn file(values: &mut Values<'_>) -> Result<Said, Refusal> {
     let counts = [
         "offset",
         "limit",
@@ -165,7 +165,7 @@ pub(super) fn file(values: &mut Values) -> Result<Said, Refusal> {
 }
 
 /// Reads the arguments of `list_directory`.
-pub(super) fn directory(values: &mut Values) -> Result<Said, Refusal> {
+pub(super) fn directory(values: &mut Values<'_>) -> Result<Said, Refusal> {
     let deep = values.flag("recursive");
     let depth = values.count("depth");
     let said = Said::nothing().flag("recursive", deep).counted("depth", depth);
@@ -179,7 +179,7 @@ pub(super) fn directory(values: &mut Values) -> Result<Said, Refusal> {
 }
 
 /// Reads the arguments of `get_file_info`.
-pub(super) fn info(values: &mut Values) -> Said {
+pub(super) fn info(values: &mut Values<'_>) -> Said {
     let digest = values.flag("digest");
     Said::nothing()
         .flag("digest", digest)
@@ -187,7 +187,7 @@ pub(super) fn info(values: &mut Values) -> Said {
 }
 
 /// Reads the arguments of `search_files`.
-pub(super) fn search(values: &mut Values) -> Result<Said, Refusal> {
+pub(super) fn search(values: &mut Values<'_>) -> Result<Said, Refusal> {
     let case = match values.flag("ignore_case") {
         Flag::Set => Case::Insensitive,
         Flag::Unset => Case::Sensitive,
@@ -211,7 +211,7 @@ pub(super) fn search(values: &mut Values) -> Result<Said, Refusal> {
 }
 
 /// Reads the arguments of `grep`.
-pub(super) fn grep(values: &mut Values) -> Result<Said, Refusal> {
+pub(super) fn grep(values: &mut Values<'_>) -> Result<Said, Refusal> {
     let text = values.text("pattern").ok_or_else(|| missing("pattern"))?;
     let case = match (values.text("case").as_deref(), values.flag("ignore_case")) {
         (Some("insensitive"), _) | (None, Flag::Set) => Case::Insensitive,
@@ -254,7 +254,7 @@ fn fits(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-fn page(values: &mut Values, said: Said, unasked: usize) -> Result<(Said, Page), Refusal> {
+fn page(values: &mut Values<'_>, said: Said, unasked: usize) -> Result<(Said, Page), Refusal> {
     let most = values.count("max_results");
     let after = values.text("after").map(RelPath::try_from).transpose()?;
     let git = values.flag("include_git");

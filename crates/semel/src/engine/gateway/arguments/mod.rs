@@ -19,6 +19,7 @@ use semel_core::{Code, Fingerprint, Refusal, RelPath, Sha256, patch};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 pub(crate) use values::Flag;
+pub(crate) use values::InTree;
 use values::Values;
 
 /// Names under which a call may carry its key among its arguments.
@@ -191,8 +192,12 @@ pub(crate) fn only_a_key(tool: Tool, arguments: &Map<String, Value>) -> bool {
 ///
 /// # Errors
 /// `bad_input` naming every unknown, missing, doubled or malformed argument.
-pub(crate) fn understand(tool: Tool, arguments: Map<String, Value>) -> Result<Understood, Refusal> {
-    let mut values = Values::fold(tool, arguments)?;
+pub(crate) fn understand(
+    tool: Tool,
+    arguments: Map<String, Value>,
+    in_tree: InTree<'_>,
+) -> Result<Understood, Refusal> {
+    let mut values = Values::fold(tool, arguments, in_tree)?;
     let said = match tool {
         Tool::GetReceipt => {
             let key = values.text("key").ok_or_else(|| missing("key"))?;
@@ -204,11 +209,11 @@ pub(crate) fn understand(tool: Tool, arguments: Map<String, Value>) -> Result<Un
         Tool::ApplyPatch => patch_said(&mut values)?,
         Tool::RunCommand => run_said(&mut values)?,
         Tool::MoveFile => {
-            let source = Place::read(values.bytes("source", "source_b64")?)?;
+            let source = Place::read(values.path("source", "source_b64")?)?;
             move_said(&mut values)?.at(source)
         }
         Tool::SearchFiles | Tool::Grep => {
-            let path = Place::read(values.bytes_or_root("path", "path_b64")?)?;
+            let path = Place::read(values.path_or_root("path", "path_b64")?)?;
             path_said(tool, &mut values)?.at(path)
         }
         Tool::ReadFile
@@ -220,7 +225,7 @@ pub(crate) fn understand(tool: Tool, arguments: Map<String, Value>) -> Result<Un
         | Tool::DeleteDirectory
         | Tool::CreateDirectory
         | Tool::SetMode => {
-            let path = Place::read(values.bytes("path", "path_b64")?)?;
+            let path = Place::read(values.path("path", "path_b64")?)?;
             path_said(tool, &mut values)?.at(path)
         }
     };
@@ -328,7 +333,7 @@ impl Said {
     }
 }
 
-fn path_said(tool: Tool, values: &mut Values) -> Result<Said, Refusal> {
+fn path_said(tool: Tool, values: &mut Values<'_>) -> Result<Said, Refusal> {
     Ok(match tool {
         Tool::WriteFile => {
             let content = values.bytes("content", "content_b64")?;
@@ -384,8 +389,8 @@ fn spell_edit(edit: &Edit) -> Value {
     spelt
 }
 
-fn move_said(values: &mut Values) -> Result<Said, Refusal> {
-    let destination = Place::read(values.bytes("destination", "destination_b64")?)?;
+fn move_said(values: &mut Values<'_>) -> Result<Said, Refusal> {
+    let destination = Place::read(values.path("destination", "destination_b64")?)?;
     let overwrite = values.flag("overwrite");
     let expected = present(values.expected()?, "what is absent cannot be moved")?;
     Ok(Said::new("destination", json!(destination.spelt))
@@ -399,7 +404,7 @@ fn move_said(values: &mut Values) -> Result<Said, Refusal> {
 }
 
 /// Reads a patch. Two texts that mean the same operations are the same call.
-fn patch_said(values: &mut Values) -> Result<Said, Refusal> {
+fn patch_said(values: &mut Values<'_>) -> Result<Said, Refusal> {
     let text = values.text("patch").ok_or_else(|| missing("patch"))?;
     let patch = patch::parse(text.as_bytes())?;
     let expected = values.expected_each()?;
@@ -450,11 +455,16 @@ fn missing(name: &str) -> Refusal {
 mod tests {
     use super::*;
 
+    /// Takes `/v/tree` for the tree of the volume.
+    fn in_tree(path: &[u8]) -> Option<Vec<u8>> {
+        path.strip_prefix(b"/v/tree").map(|rest| [b".", rest].concat())
+    }
+
     fn print(tool: Tool, arguments: Value) -> Result<Fingerprint, Refusal> {
         let Value::Object(map) = arguments else {
             panic!("an object")
         };
-        Ok(understand(tool, map)?.fingerprint)
+        Ok(understand(tool, map, &in_tree)?.fingerprint)
     }
 
     #[test]
@@ -464,6 +474,7 @@ mod tests {
             json!({"content": "hé", "file_path": "./a//x/../b"}),
             json!({"path_b64": "YS9i", "content_b64": "aMOp"}),
             json!({"filePath": "a/b/", "contents": "hé"}),
+            json!({"path": "/v/tree/a/b", "content": "hé"}),
         ] {
             assert_eq!(print(Tool::WriteFile, same.clone()).unwrap(), first, "{same}");
         }
@@ -528,7 +539,7 @@ mod tests {
         let Value::Object(map) = json!({"path": "../x", "content": ""}) else {
             panic!("an object")
         };
-        let understood = understand(Tool::WriteFile, map).unwrap();
+        let understood = understand(Tool::WriteFile, map, &in_tree).unwrap();
         assert_eq!(understood.path.unwrap_err().code, Code::PathEscapesRoot);
     }
 }

@@ -64,7 +64,7 @@ impl Domain {
 }
 
 /// Reads the arguments. What is left out is left out of the fingerprint, too, as is what says the default.
-pub(super) fn run_said(values: &mut Values) -> Result<Said, Refusal> {
+pub(super) fn run_said(values: &mut Values<'_>) -> Result<Said, Refusal> {
     let mut said = Said::nothing();
     let what = match (values.text("command"), values.words("argv")) {
         (Some(line), None) => {
@@ -82,8 +82,7 @@ pub(super) fn run_said(values: &mut Values) -> Result<Said, Refusal> {
                 .names(["command", "argv"]));
         }
     };
-    let cwd = values.optional_bytes("cwd", "cwd_b64")?;
-    let place = Place::read(cwd.unwrap_or_else(|| b".".to_vec()))?;
+    let place = Place::read(values.path_or_root("cwd", "cwd_b64")?)?;
     let env = values.variables("env");
     if !env.is_empty() {
         let spelt: Map<String, Value> = env.iter().map(|(n, v)| (n.clone(), json!(v))).collect();
@@ -150,7 +149,7 @@ mod tests {
         let Value::Object(map) = arguments else {
             panic!("an object")
         };
-        understand(Tool::RunCommand, map)
+        understand(Tool::RunCommand, map, &|_| None)
     }
 
     #[test]

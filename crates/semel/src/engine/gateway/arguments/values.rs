@@ -9,15 +9,25 @@ use semel_core::{Code, Refusal, RelPath, Sha256};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Holds the arguments by their own names.
-pub(super) struct Values(Vec<(&'static str, Value)>);
+/// Gives what an absolute path is beneath the tree of the caller's volume; `None` for one that lies elsewhere.
+pub(crate) type InTree<'a> = &'a dyn Fn(&[u8]) -> Option<Vec<u8>>;
 
-impl Values {
+/// Holds the arguments by their own names.
+pub(super) struct Values<'a> {
+    given: Vec<(&'static str, Value)>,
+    in_tree: InTree<'a>,
+}
+
+impl<'a> Values<'a> {
     /// Folds the arguments of a tool.
     ///
     /// # Errors
     /// `bad_input` naming every unknown, doubled or ill-formed argument.
-    pub(super) fn fold(tool: Tool, mut arguments: Map<String, Value>) -> Result<Self, Refusal> {
+    pub(super) fn fold(
+        tool: Tool,
+        mut arguments: Map<String, Value>,
+        in_tree: InTree<'a>,
+    ) -> Result<Self, Refusal> {
         let values = fold_fields(tool.fields(), &mut arguments)?;
         if !arguments.is_empty() {
             let why = format!("{} takes no such argument", tool.name());
@@ -34,12 +44,15 @@ impl Values {
                 );
             }
         }
-        Ok(Self(values))
+        Ok(Self {
+            given: values,
+            in_tree,
+        })
     }
 
     fn take(&mut self, name: &str) -> Option<Value> {
-        let at = self.0.iter().position(|(known, _)| *known == name)?;
-        Some(self.0.swap_remove(at).1)
+        let at = self.given.iter().position(|(known, _)| *known == name)?;
+        Some(self.given.swap_remove(at).1)
     }
 
     /// Takes a text.
@@ -110,14 +123,25 @@ impl Values {
         }
     }
 
+    /// Takes the bytes of a path. An absolute one that lies in the tree of the volume is what it is beneath it: many
+    /// who call know no others.
+    ///
+    /// # Errors
+    /// `bad_input`.
+    pub(super) fn path(&mut self, name: &str, name_b64: &str) -> Result<Vec<u8>, Refusal> {
+        let bytes = self.bytes(name, name_b64)?;
+        let beneath = bytes.starts_with(b"/").then(|| (self.in_tree)(&bytes));
+        Ok(beneath.flatten().unwrap_or(bytes))
+    }
+
     /// Takes the bytes of a path that may be left out: then it is the root.
     ///
     /// # Errors
     /// `bad_input`.
-    pub(super) fn bytes_or_root(&mut self, name: &str, name_b64: &str) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn path_or_root(&mut self, name: &str, name_b64: &str) -> Result<Vec<u8>, Refusal> {
         let came = |known: &str| known == name || known == name_b64;
-        if self.0.iter().any(|(known, _)| came(known)) {
-            return self.bytes(name, name_b64);
+        if self.given.iter().any(|(known, _)| came(known)) {
+            return self.path(name, name_b64);
         }
         Ok(b".".to_vec())
     }
@@ -136,18 +160,6 @@ impl Values {
             (Some(_), Some(_)) => Err(Refusal::new(Code::BadInput, "one argument comes in two forms")
                 .reason("given_twice")
                 .names([name, name_b64])),
-        }
-    }
-
-    /// Takes the bytes of an argument that may be left out, and comes plain or as base64, but not as both.
-    ///
-    /// # Errors
-    /// `bad_input`.
-    pub(super) fn optional_bytes(&mut self, name: &str, name_b64: &str) -> Result<Option<Vec<u8>>, Refusal> {
-        let given = |known: &&(&'static str, Value)| known.0 == name || known.0 == name_b64;
-        match self.0.iter().find(given) {
-            None => Ok(None),
-            Some(_) => self.bytes(name, name_b64).map(Some),
         }
     }
 
@@ -281,7 +293,10 @@ fn listed_edit(n: usize, item: Value) -> Result<Edit, Refusal> {
     let Value::Object(mut item) = item else {
         return Err(wrong_type("edits"));
     };
-    let mut values = Values(fold_fields(&[OLD, NEW, REPLACE_ALL], &mut item)?);
+    let mut values = Values {
+        given: fold_fields(&[OLD, NEW, REPLACE_ALL], &mut item)?,
+        in_tree: &|_| None,
+    };
     if !item.is_empty() {
         return Err(unknown("an edit takes no such argument".to_owned(), &item));
     }
