@@ -7,6 +7,8 @@ mod forms;
 mod reads;
 mod spelt;
 
+pub(crate) use forms::KEY as KEY_PATTERN;
+
 use crate::limits;
 use reads as ask;
 use semel_core::{Code, Refusal};

@@ -27,10 +27,10 @@ impl Form {
     fn schema(self) -> Value {
         match self {
             Form::Text => json!({"type": "string"}),
-            Form::Word => json!({"type": "string", "pattern": NO_NUL}),
-            Form::Path => json!({"type": "string", "format": "semel-path", "pattern": NO_NUL}),
+            Form::Word => word(),
+            Form::Path => json!({"type": "string", "format": "semel-path"}),
             Form::PathBase64 => {
-                json!({"type": "string", "contentEncoding": "base64", "format": "semel-path-b64", "pattern": BASE64})
+                json!({"type": "string", "contentEncoding": "base64", "format": "semel-path-b64"})
             }
             Form::Base64 => json!({"type": "string", "contentEncoding": "base64", "pattern": BASE64}),
             Form::Expression => json!({"type": "string", "format": "semel-expression"}),
@@ -40,7 +40,7 @@ impl Form {
             Form::Digest => digest(),
             Form::Digests => json!({
                 "type": "object",
-                "propertyNames": {"format": "semel-path", "pattern": NO_NUL},
+                "propertyNames": {"format": "semel-path"},
                 "additionalProperties": digest(),
             }),
             Form::Flag => json!({"type": "boolean", "default": false}),
@@ -50,9 +50,7 @@ impl Form {
             Form::Patterns => patterns(0),
             Form::SomePatterns => patterns(1),
             Form::Lines => lines(),
-            Form::Texts => {
-                json!({"type": "array", "minItems": 1, "items": {"type": "string", "pattern": NO_NUL}})
-            }
+            Form::Texts => json!({"type": "array", "minItems": 1, "items": word()}),
             Form::Variables => json!({
                 "type": "object",
                 "propertyNames": {"pattern": "^[^=\\u0000]+$"},
@@ -74,6 +72,10 @@ impl Form {
             }),
         }
     }
+}
+
+fn word() -> Value {
+    json!({"type": "string", "format": "semel-command"})
 }
 
 fn digest() -> Value {

@@ -1,0 +1,89 @@
+"""What Schemathesis has to know of Semel: where its socket is, and what the formats of its own stand for.
+
+A format says what JSON Schema cannot, such as how many bytes a path may have; docs/tools.md says what each one is.
+"""
+
+import base64
+import os
+import socket
+
+import schemathesis
+import urllib3.connection
+from hypothesis import strategies as st
+
+SOCKET = os.environ["SEMEL_SOCKET"]
+# Two directories, one of which is there, and a repository with a commit.
+PLACES = os.environ["SEMEL_PLACES"].split(":")
+
+
+def over_the_socket(connection):
+    """Connects to the operator's socket, whatever the URL says: administration is taken nowhere else."""
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(60)
+    made.connect(SOCKET)
+    return made
+
+
+urllib3.connection.HTTPConnection._new_conn = over_the_socket
+
+# Few names, so that calls meet each other's files; a few that lead nowhere; and what any filesystem has to bear.
+NAMES = st.sampled_from(["a", "b", "c.txt", "dir", "..", ".", "~", ".git", "link", "", "e\u0301", "\u00e9", "\U0001f980", "-x", "a b"])
+ANY_NAME = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=["Cs"]), max_size=60)
+PATH = st.lists(NAMES | ANY_NAME, min_size=1, max_size=5).map("/".join)
+BYTES_PATH = st.lists(st.binary(max_size=40).map(lambda name: name.replace(b"\0", b"\1")), min_size=1, max_size=4)
+
+
+def format_of_ours(name, strategy):
+    schemathesis.openapi.format(name, strategy)
+
+
+format_of_ours("semel-path", PATH)
+format_of_ours(
+    "semel-path-b64",
+    (BYTES_PATH.map(b"/".join) | PATH.map(str.encode)).map(lambda path: base64.b64encode(path).decode()),
+)
+format_of_ours(
+    "semel-glob",
+    st.lists(st.sampled_from(["*", "**", "?", "a", "[a-c]", "{a,b}", "*.txt", "\u00e9"]), min_size=1, max_size=4).map("/".join),
+)
+format_of_ours(
+    "semel-expression",
+    st.sampled_from(["", "a", "^x+$", "[a-z]{2,3}", r"\bfn\b", "(a|b)c", "\u00e9", "[[:alpha:]]", "(?i)x"]) | st.text("ab xyz", max_size=20),
+)
+format_of_ours(
+    "semel-command",
+    st.sampled_from(["true", "false", "exit 3", "echo x", "echo \u00e9 >&2", "printf '\\377'", "kill -9 $$", "pwd", "no-such-program", "sleep 0.05", "cat c.txt"]),
+)
+format_of_ours("semel-directory", st.sampled_from(PLACES))
+
+LINES = st.lists(st.text("ab xyz\u00e9", max_size=12), min_size=1, max_size=4)
+PLAIN = st.sampled_from(["a", "b", "c.txt", "dir/a", "../out"])
+
+
+def added(path, lines):
+    return "".join([f"*** Add File: {path}\n", *(f"+{line}\n" for line in lines)])
+
+
+def updated(path, lines):
+    return "".join([f"*** Update File: {path}\n@@\n", *(f"-{line}\n+{line}!\n" for line in lines)])
+
+
+OPERATIONS = st.lists(
+    st.builds(added, PLAIN, LINES) | st.builds(updated, PLAIN, LINES) | PLAIN.map("*** Delete File: {}\n".format),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda one: one.split("\n")[0].split(": ")[1],
+)
+format_of_ours("semel-patch", OPERATIONS.map(lambda all: f"*** Begin Patch\n{''.join(all)}*** End Patch\n"))
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    """Lets a patch expect something only of the paths that it touches, which no schema can say."""
+    body = case.body
+    if case.operation.definition.raw.get("operationId") != "apply_patch" or not isinstance(body, dict):
+        return
+    patch, expected = body.get("patch"), body.get("expected_sha256")
+    valid = case.meta is None or case.meta.generation.mode.is_positive
+    if valid and isinstance(patch, str) and isinstance(expected, dict):
+        case.body = {**body, "expected_sha256": {path: digest for path, digest in expected.items() if f"File: {path}\n" in patch}}
