@@ -12,7 +12,7 @@ import urllib3.connection
 from hypothesis import strategies as st
 
 SOCKET = os.environ["SEMEL_SOCKET"]
-# Two directories, one of which is there, and a repository with a commit.
+# A repository with a commit, and a place where nothing is.
 PLACES = os.environ["SEMEL_PLACES"].split(":")
 
 
@@ -55,6 +55,7 @@ format_of_ours(
     st.sampled_from(["true", "false", "exit 3", "echo x", "echo \u00e9 >&2", "printf '\\377'", "kill -9 $$", "pwd", "no-such-program", "sleep 0.05", "cat c.txt"]),
 )
 format_of_ours("semel-directory", st.sampled_from(PLACES))
+format_of_ours("semel-repository", st.sampled_from(PLACES))
 
 LINES = st.lists(st.text("ab xyz\u00e9", max_size=12), min_size=1, max_size=4)
 PLAIN = st.sampled_from(["a", "b", "c.txt", "dir/a", "../out"])
@@ -79,11 +80,21 @@ format_of_ours("semel-patch", OPERATIONS.map(lambda all: f"*** Begin Patch\n{''.
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Lets a patch expect something only of the paths that it touches, which no schema can say."""
+    """Mends what is well-formed and cannot be meant, which no schema can say: a patch that expects something of a path
+    that it does not touch, an edit that changes nothing."""
     body = case.body
-    if case.operation.definition.raw.get("operationId") != "apply_patch" or not isinstance(body, dict):
+    if case.meta is None or not case.meta.generation.mode.is_positive or not isinstance(body, dict):
         return
-    patch, expected = body.get("patch"), body.get("expected_sha256")
-    valid = case.meta is None or case.meta.generation.mode.is_positive
-    if valid and isinstance(patch, str) and isinstance(expected, dict):
-        case.body = {**body, "expected_sha256": {path: digest for path, digest in expected.items() if f"File: {path}\n" in patch}}
+    tool = case.operation.definition.raw.get("operationId")
+    if tool == "apply_patch" and "expected_sha256" in body:
+        expected = body["expected_sha256"].items()
+        touched = {path: digest for path, digest in expected if f"File: {path}\n" in body["patch"]}
+        case.body = {**body, "expected_sha256": touched}
+    elif tool == "edit_file" and "edits" in body:
+        case.body = {**body, "edits": [changing(edit) for edit in body["edits"]]}
+    elif tool == "edit_file":
+        case.body = changing(body)
+
+
+def changing(edit):
+    return {**edit, "new_string": edit["new_string"] + "!"} if edit["new_string"] == edit["old_string"] else edit

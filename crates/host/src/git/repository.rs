@@ -176,14 +176,15 @@ impl Repository {
     /// Parses an id that a caller gave.
     ///
     /// # Errors
-    /// `bad_input` unless it is a full id, in lower case, of this repository's object format.
+    /// `bad_input` unless it is a full id, in lower case; `not_found` for one of another object format than the
+    /// repository's.
     pub fn parse_id(&self, text: &str) -> Result<ObjectId> {
         let id = ObjectId::parse(text)?;
         if id.format() == self.format {
             return Ok(id);
         }
         let refusal = Refusal::new(
-            Code::BadInput,
+            Code::NotFound,
             "the id is of another object format than the repository",
         );
         Err(refusal.name(text).into())

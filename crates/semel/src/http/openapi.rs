@@ -121,14 +121,34 @@ fn tool_operation(tool: Tool) -> Value {
         },
         "content": {"application/json": {"schema": answer}},
     });
+    if tool.kind() == Kind::Mutation {
+        responses["200"]["links"] = links(tool);
+    }
     json!({
         "operationId": tool.name(),
         "summary": tool.summary(),
         "tags": ["tools"],
         "parameters": parameters,
-        "requestBody": {"required": true, "content": {"application/json": {"schema": schema}}},
+        "requestBody": {"required": true, "content": {"application/json": {"schema": schema, "example": tool.example()}}},
         "responses": responses,
     })
+}
+
+/// Says what can be asked about a call that was answered.
+fn links(tool: Tool) -> Value {
+    let id = "$response.body#/execution_id";
+    let mut links = json!({
+        "receipt": {"operationId": "receipt", "parameters": {"key": "$response.body#/idempotency_key"}},
+    });
+    if tool == Tool::RunCommand {
+        for stream in ["stdout", "stderr"] {
+            links[stream] = json!({"operationId": "output", "parameters": {"execution_id": id, "stream": stream}});
+        }
+        links["end"] = json!({"operationId": "admin_end_execution", "parameters": {"id": id}});
+    } else {
+        links["undo"] = json!({"operationId": "admin_undo", "parameters": {"id": id}});
+    }
+    links
 }
 
 fn mutation(codes: &mut Vec<Code>, parameters: &mut Vec<Value>) {

@@ -206,6 +206,10 @@ impl Gateway {
                         .name("git"),
                 );
             }
+            if asked.role != Role::Draft {
+                let why = "a commit is opened as a draft; certifications open their own volumes";
+                return Err(Refusal::new(Code::BadInput, why).name("role"));
+            }
             let base: Base = parsed(Value::Object(base))?;
             let (job, durability) = (asked.job, asked.durability);
             return self

@@ -3,6 +3,7 @@
 //! One table says for each tool which arguments it takes, of which form, and under which other names models send them;
 //! schema, parser and fingerprint are made from it.
 
+mod examples;
 mod forms;
 mod reads;
 mod spelt;
@@ -577,6 +578,7 @@ impl Tool {
             ],
             Tool::ListDirectory => &[&["recursive", "depth"]],
             Tool::SearchFiles => &[&["path", "path_b64"]],
+            Tool::RunCommand => &[&["cwd", "cwd_b64"]],
             Tool::Grep => &[&["path", "path_b64"], &["case", "ignore_case"]],
             _ => &[],
         }

@@ -248,6 +248,12 @@ impl Operation {
             "description": "Done.",
             "content": {"application/json": {"schema": (self.answer)()}},
         });
+        if self.id == "admin_open_volume" {
+            responses["200"]["links"] = json!({"end": {
+                "operationId": "admin_end_volume",
+                "parameters": {"generation": "$response.body#/generation"},
+            }});
+        }
         let mut operation = json!({
             "operationId": self.id,
             "summary": self.summary,
@@ -271,23 +277,26 @@ fn verb() -> Value {
 
 /// Is a volume that a person wants.
 fn wanted() -> Value {
-    let place = json!({"type": "string", "format": "semel-directory", "description": "An absolute path of the daemon's machine"});
+    let place = |format: &str| json!({"type": "string", "format": format, "description": "An absolute path of the daemon's machine"});
     json!({
         "type": "object",
         "additionalProperties": false,
         "required": ["job"],
-        "not": {"required": ["from", "git"]},
+        "allOf": [
+            {"not": {"required": ["from", "git"]}},
+            {"not": {"required": ["git", "role"], "properties": {"role": {"const": "cert"}}}},
+        ],
         "properties": {
             "job": shapes::job(),
             "role": {"type": "string", "enum": ["draft", "cert"], "default": "draft"},
             "durability": {"type": "string", "enum": ["process", "power", "power-best-effort"], "default": "process"},
-            "from": place,
+            "from": place("semel-directory"),
             "git": {
                 "type": "object",
                 "description": "A commit of a repository, in place of a directory; the volume is a draft",
                 "additionalProperties": false,
                 "required": ["repository", "commit"],
-                "properties": {"repository": place, "commit": {"type": "string", "pattern": "^[0-9a-f]{40}(?:[0-9a-f]{24})?$"}},
+                "properties": {"repository": place("semel-repository"), "commit": {"type": "string", "pattern": "^[0-9a-f]{40}(?:[0-9a-f]{24})?$"}},
             },
         },
     })
@@ -346,7 +355,7 @@ fn status() -> Value {
             "schema": {"const": "semel.daemon.status/v1"},
             "daemon": part,
             "phase": {"type": "string"},
-            "poisoned": {"type": "boolean"},
+            "poisoned": {"type": ["string", "null"], "description": "Why nothing is taken any more"},
             "in_flight": number,
             "answering": number,
             "counted": part,
