@@ -40,6 +40,7 @@ def format_of_ours(name, strategy):
 
 
 format_of_ours("semel-path", PATH)
+format_of_ours("semel-after", PATH)
 format_of_ours(
     "semel-path-b64",
     (BYTES_PATH.map(b"/".join) | PATH.map(str.encode)).map(lambda path: base64.b64encode(path).decode()),

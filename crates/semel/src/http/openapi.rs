@@ -142,7 +142,8 @@ fn links(tool: Tool) -> Value {
     });
     if tool == Tool::RunCommand {
         for stream in ["stdout", "stderr"] {
-            links[stream] = json!({"operationId": "output", "parameters": {"execution_id": id, "stream": stream}});
+            links[stream] =
+                json!({"operationId": "output", "parameters": {"execution_id": id, "stream": stream}});
         }
         links["end"] = json!({"operationId": "admin_end_execution", "parameters": {"id": id}});
     } else {
@@ -169,14 +170,12 @@ fn mutation(codes: &mut Vec<Code>, parameters: &mut Vec<Value>) {
 }
 
 fn receipt_operation() -> Value {
-    let mut responses = responses(
-        &[
-            Code::Unauthorized,
-            Code::NotFound,
-            Code::InvalidIdempotencyKey,
-            Code::TooMany,
-        ],
-    );
+    let mut responses = responses(&[
+        Code::Unauthorized,
+        Code::NotFound,
+        Code::InvalidIdempotencyKey,
+        Code::TooMany,
+    ]);
     responses["200"] = json!({
         "description": "What is known of the key.",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Receipt"}}},
@@ -191,20 +190,18 @@ fn receipt_operation() -> Value {
 }
 
 fn token_operation() -> Value {
-    let mut responses = responses(
-        &[
-            Code::BadInput,
-            Code::EmptyBodyNotReplayable,
-            Code::Unauthorized,
-            Code::Denied,
-            Code::NotFound,
-            Code::ReplayConflict,
-            Code::TooMany,
-            Code::TooLarge,
-            Code::Draining,
-            Code::IoFailed,
-        ],
-    );
+    let mut responses = responses(&[
+        Code::BadInput,
+        Code::EmptyBodyNotReplayable,
+        Code::Unauthorized,
+        Code::Denied,
+        Code::NotFound,
+        Code::ReplayConflict,
+        Code::TooMany,
+        Code::TooLarge,
+        Code::Draining,
+        Code::IoFailed,
+    ]);
     responses["200"] = json!({
         "description": "The token; nobody keeps it but the caller.",
         "content": {"application/json": {"schema": {
@@ -238,15 +235,13 @@ fn token_operation() -> Value {
 }
 
 fn output_operation() -> Value {
-    let mut responses = responses(
-        &[
-            Code::Unauthorized,
-            Code::ReplayConflict,
-            Code::NotFound,
-            Code::BadInput,
-            Code::TooMany,
-        ],
-    );
+    let mut responses = responses(&[
+        Code::Unauthorized,
+        Code::ReplayConflict,
+        Code::NotFound,
+        Code::BadInput,
+        Code::TooMany,
+    ]);
     responses["200"] = json!({
         "description": "A piece of the stream; once running is false, an empty piece is the end.",
         "content": {"application/json": {"schema": {

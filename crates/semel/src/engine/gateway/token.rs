@@ -30,7 +30,10 @@ struct Narrower {
 /// Names a part of a principal.
 fn part(of: &Principal, name: &str) -> Result<Principal, Refusal> {
     if name.is_empty() || name.contains('/') || name.len() > limits::PART_NAME {
-        let why = format!("the name of a part is one word of at most {} characters", limits::PART_NAME);
+        let why = format!(
+            "the name of a part is one word of at most {} characters",
+            limits::PART_NAME
+        );
         return Err(Refusal::new(Code::BadInput, why).name("name"));
     }
     let whole = format!("{of}/{name}");

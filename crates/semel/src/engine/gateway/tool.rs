@@ -74,6 +74,8 @@ pub(crate) enum Form {
     Word,
     /// A path beneath the root, or beneath another directory.
     Path,
+    /// Such a path as an answer spells it, to go on behind it.
+    After,
     /// The bytes of such a path as base64.
     PathBase64,
     /// Bytes as base64.
@@ -604,7 +606,10 @@ impl Tool {
             })
             .collect();
         if self == Tool::EditFile {
-            all.push(json!({"dependentRequired": {"old_string": ["new_string"], "new_string": ["old_string"], "replace_all": ["old_string"]}}));
+            all.push(
+                json!({"dependentRequired": {"old_string": ["new_string"], "new_string": ["old_string"]}}),
+            );
+            all.push(json!({"not": {"required": ["edits", "replace_all"], "properties": {"replace_all": {"const": true}}}}));
         }
         for group in self.rivals() {
             for (n, one) in group.iter().enumerate() {

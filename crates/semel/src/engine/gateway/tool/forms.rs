@@ -29,6 +29,7 @@ impl Form {
             Form::Text => json!({"type": "string"}),
             Form::Word => word(),
             Form::Path => json!({"type": "string", "format": "semel-path"}),
+            Form::After => json!({"type": "string", "format": "semel-after"}),
             Form::PathBase64 => {
                 json!({"type": "string", "contentEncoding": "base64", "format": "semel-path-b64"})
             }

@@ -103,7 +103,7 @@ pub(super) const MOST_ENTRIES: Field = Field {
 pub(super) const AFTER: Field = Field {
     name: "after",
     aliases: &["next_after"],
-    form: Form::Path,
+    form: Form::After,
     meaning: "Behind which entry to go on: next_after of a truncated answer",
 };
 pub(super) const GIT: Field = Field {

@@ -58,6 +58,7 @@ impl Form {
             Form::Text
             | Form::Word
             | Form::Path
+            | Form::After
             | Form::PathBase64
             | Form::Base64
             | Form::Expression
