@@ -116,8 +116,9 @@ fn matches(pattern: &str, text: &str) -> bool {
 
 /// Says whether a text is of one of our formats; a path that leads out is well-formed, and refused in its turn.
 fn of_format(format: &str, text: &str) -> bool {
-    let leads =
-        |path: Result<RelPath, Refusal>| path.is_ok_and_or(|refusal| refusal.code == Code::PathEscapesRoot);
+    let leads = |path: Result<RelPath, Refusal>| {
+        path.map_or_else(|refusal| refusal.code == Code::PathEscapesRoot, |_| true)
+    };
     match format {
         "semel-path" => leads(RelPath::parse(text.as_bytes())),
         "semel-after" => leads(RelPath::try_from(text.to_owned())),
@@ -129,16 +130,6 @@ fn of_format(format: &str, text: &str) -> bool {
         "semel-patch" => leads(patch::parse(text.as_bytes()).map(|_| RelPath::root())),
         "semel-command" => !text.contains('\0'),
         other => panic!("a format that this does not know: {other}"),
-    }
-}
-
-trait OkOr<E> {
-    fn is_ok_and_or(self, or: impl FnOnce(E) -> bool) -> bool;
-}
-
-impl<T, E> OkOr<E> for Result<T, E> {
-    fn is_ok_and_or(self, or: impl FnOnce(E) -> bool) -> bool {
-        self.map_or_else(or, |_| true)
     }
 }
 
@@ -161,151 +152,9 @@ fn senseless(tool: Tool, refusal: &Refusal, arguments: &Map<String, Value>) -> b
     }
 }
 
-const PATCH: &str = "*** Begin Patch\n*** Add File: a\n+one\n*** End Patch\n";
-
 /// Gives what arguments of any form are, and what is nearly that.
 fn pool() -> Vec<Value> {
-    let digest = "0".repeat(64);
-    let texts = [
-        "",
-        "a",
-        "a/b",
-        "..",
-        "/a",
-        "~",
-        "a\0",
-        "\0",
-        "b64:YQ==",
-        "b64:%",
-        "absent",
-        "Absent",
-        "755",
-        "0755",
-        "1755",
-        "75",
-        "789",
-        "YQ==",
-        "YR==",
-        "YQ",
-        "YQ=",
-        "YQ==\n",
-        "AA==",
-        "Li4=",
-        "*",
-        "[",
-        "{a",
-        "a{b,c}",
-        "(",
-        "a|b",
-        "\n",
-        "utf-8",
-        "base64",
-        "utf8",
-        "sensitive",
-        "insensitive",
-        "generation",
-        "job",
-        PATCH,
-        "*** Begin Patch\n",
-        "é",
-        "a b",
-        "k",
-        "true",
-        "1",
-    ];
-    let mut texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-    texts.extend([
-        digest.clone(),
-        digest.to_uppercase() + "A",
-        digest[1..].to_owned() + "A",
-        "x".repeat(255),
-        "x".repeat(256),
-        "x".repeat(1025),
-        "é".repeat(600),
-        "a/".repeat(70),
-    ]);
-    let numbers = [
-        json!(0),
-        json!(1),
-        json!(2),
-        json!(5),
-        json!(-1),
-        json!(-2),
-        json!(2.0),
-        json!(1.5),
-        json!(20),
-        json!(21),
-        json!(64),
-        json!(65),
-        json!(1000),
-        json!(1_000_000),
-        json!(14_400_000),
-        json!(14_400_001),
-        json!(9_007_199_254_740_991_u64),
-        json!(9_007_199_254_740_992_u64),
-        json!(u64::MAX),
-        json!(1e300),
-    ];
-    let edit = |old: &str, new: &str| json!({"old_string": old, "new_string": new});
-    let others = [
-        json!(null),
-        json!(true),
-        json!(false),
-        json!([]),
-        json!({}),
-        json!([[]]),
-        json!([null]),
-        json!([1]),
-        json!([1, 2]),
-        json!([1, -1]),
-        json!([1.0, 2.0]),
-        json!([2, 1]),
-        json!([0, 1]),
-        json!([1, 0]),
-        json!([1, -2]),
-        json!([1, 2, 3]),
-        json!([1, "2"]),
-        json!([1, 1.5]),
-        json!([9_007_199_254_740_991_u64, -1]),
-        json!([1, 9_007_199_254_740_992_u64]),
-        json!({"a": "absent"}),
-        json!({"b": "absent"}),
-        json!({"a": digest}),
-        json!({"a": 1}),
-        json!({"a": ""}),
-        json!({"../a": "absent"}),
-        json!({"a\0": "absent"}),
-        json!({"A": "x"}),
-        json!({"A=": "x"}),
-        json!({"": "x"}),
-        json!({"A": "x\0"}),
-        json!({"A\0": "x"}),
-        json!({"A": null}),
-        json!([edit("a", "b")]),
-        json!([edit("a", "a")]),
-        json!([edit("", "b")]),
-        json!([edit("a", "b"), edit("c", "d")]),
-        json!([{"old_string": "a"}]),
-        json!([{"new_string": "a"}]),
-        json!([{}]),
-        json!([{"old_string": "a", "new_string": "b", "replace_all": true}]),
-        json!([{"old_string": "a", "new_string": "b", "replace_all": 1}]),
-        json!([{"old_string": "a", "new_string": "b", "more": 1}]),
-        json!([{"old_string": "a", "new_string": 1}]),
-        json!(vec!["*"; 64]),
-        json!(vec!["*"; 65]),
-    ];
-    let lists = [
-        vec!["a"],
-        vec!["a", "\0"],
-        vec!["*", "a"],
-        vec!["", "a"],
-        vec!["a\0"],
-        vec!["["],
-    ];
-    let texts = texts.into_iter().map(Value::from);
-    let lists = lists.into_iter().map(Value::from);
-    texts.chain(numbers).chain(others).chain(lists).collect()
+    serde_json::from_str(include_str!("pool.json")).unwrap()
 }
 
 /// Gives arguments: of each name none, or something that mostly fits, so that whole calls do.
