@@ -6,7 +6,8 @@
 # It needs Python 3.11 or newer and, the first time, a package registry: a venv with pinned versions is made in target/.
 # The daemons have state roots of their own, which are gone afterwards, and are reached by their Unix sockets.
 #
-# Usage: scripts/schemathesis.sh [--examples N] [--seed N] [--semel FILE]
+# Usage: scripts/schemathesis.sh [--short] [--examples N] [--seed N] [--semel FILE]
+#   --short     a share of it, for the test suite: few requests, and those at random alone
 #   --examples  how many requests each operation gets at random, beside those that are thought out (default 100)
 #   --seed      what the requests follow from (default 1)
 #   --semel     the binary to hold against the document (default: the one that cargo builds here)
@@ -15,18 +16,19 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-examples=100 seed=1 semel=
+examples=100 seed=1 semel= phases=examples,coverage,fuzzing,stateful least=100
 while [ $# -gt 0 ]; do
     case $1 in
+        --short) examples=15 phases=examples,fuzzing,stateful least=10; shift ;;
         --examples) examples=${2-}; shift 2 ;;
         --seed) seed=${2-}; shift 2 ;;
         --semel) semel=${2-}; shift 2 ;;
-        -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h | --help) sed -n '2,17s/^# \{0,1\}//p' "$0"; exit 0 ;;
         *) examples=; break ;;
     esac
 done
 case $examples:$seed in
-    :* | *: | *[!0-9:]*) printf 'usage: scripts/schemathesis.sh [--examples N] [--seed N] [--semel FILE]\n' >&2; exit 64 ;;
+    :* | *: | *[!0-9:]*) printf 'usage: scripts/schemathesis.sh [--short] [--examples N] [--seed N] [--semel FILE]\n' >&2; exit 64 ;;
 esac
 
 say() { printf 'schemathesis: %s\n' "$*"; }
@@ -99,7 +101,7 @@ try() { # NAME OPTION…: everything that Schemathesis has, against the operatio
         cd "$work/$name" \
             && PYTHONPATH=$OLDPWD/scripts/schemathesis "$venv/bin/schemathesis" \
                 --config-file "$OLDPWD/scripts/schemathesis/schemathesis.toml" run "$OLDPWD/crates/semel/openapi.json" \
-                --url http://semel --phases examples,coverage,fuzzing,stateful \
+                --url http://semel --phases "$phases" \
                 --max-examples "$examples" --seed "$seed" --no-color "$@"
     ) || fail "$name"
     kill -0 "$daemon" 2>/dev/null || fail "$name: the daemon is gone"
@@ -123,8 +125,8 @@ ask GET /v1/openapi.json >"$work/served.json" || fail 'the document is not serve
 "$venv/bin/python" -c 'import json, sys; a, b = (json.load(open(f)) for f in sys.argv[1:]); sys.exit(a != b)' \
     "$work/served.json" crates/semel/openapi.json || fail 'another document is served'
 try jobs --exclude-tag admin
-counted executed 100
-counted reads 100
+counted executed "$least"
+counted reads "$least"
 counted conflicts 1
 stop
 
@@ -132,7 +134,7 @@ start admin || exit 1
 # With calls that leave something to undo and to end.
 try admin --include-tag admin --include-operation-id write_file --include-operation-id run_command \
     --exclude-operation-id admin_shutdown
-counted executed 10
+counted executed $((least / 10))
 # The operation that ends it comes last, once.
 ask POST /v1/admin/shutdown | grep -q '"draining":true' || fail 'the daemon is not shut down'
 wait "$daemon" || fail 'the daemon ended badly'

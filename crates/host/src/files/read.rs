@@ -259,7 +259,7 @@ fn refuse_other(stat: &Stat, path: &RelPath) -> Result<()> {
         FileKind::File => return Ok(()),
         FileKind::Directory => {
             Refusal::new(Code::PreconditionFailed, "it is a directory").reason("is_directory")
-        },
+        }
         FileKind::Symlink => {
             Refusal::new(Code::PathEscapesRoot, "a link stands where none may").reason("link_circle")
         }
