@@ -194,9 +194,11 @@ pub(super) fn prepare(program: &Path, args: &[&str], cwd: &Path, env: &[(&str, &
     command
         .env
         .insert("PATH".into(), std::env::var_os("PATH").unwrap_or_default());
+    // Apart from `cwd`: a tool that packs its directory would pack its own log while it grows.
+    let home = tempfile::tempdir().unwrap();
     command
         .env
-        .insert("HOME".into(), cwd.join(".prepare").into_os_string());
+        .insert("HOME".into(), home.path().as_os_str().to_owned());
     for (name, value) in env {
         command.env.insert((*name).into(), (*value).to_owned());
     }

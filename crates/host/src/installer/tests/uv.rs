@@ -60,7 +60,6 @@ fn lock(site: &Site, uv: &Path, python: &Path, index: &str) {
         ("UV_PYTHON", python.as_os_str()),
     ];
     prepare(uv, &["lock"], &site.tree, &env);
-    std::fs::remove_file(site.tree.join(".prepare")).ok();
 }
 
 #[test]
