@@ -106,8 +106,8 @@ CALLS = itertools.count()
 @schemathesis.hook
 def before_call(context, case, kwargs):
     """Mends what is well-formed and cannot be meant, which no schema can say: a patch that expects something of a path
-    that it does not touch, an edit that changes nothing, lines that end before they begin. And lets most calls reach
-    the files: drawn keys are often those of earlier calls, and drawn digests those of no file."""
+    that it does not touch, an edit that changes nothing, lines that end before they begin, an id of SHA-256 in a
+    repository of SHA-1. And lets most calls reach the files: drawn keys are often those of earlier calls, and drawn digests those of no file."""
     body = case.body
     if case.meta is None or not case.meta.generation.mode.is_positive or not isinstance(body, dict):
         return
@@ -125,6 +125,8 @@ def before_call(context, case, kwargs):
         body = {**body, "edits": [changing(edit) for edit in body["edits"]]}
     elif tool == "edit_file":
         body = changing(body)
+    elif tool == "admin_open_volume" and "git" in body:
+        body = {**body, "git": {**body["git"], "commit": body["git"]["commit"][:40]}}
     elif tool == "read_file" and "view_range" in body:
         first, last = body["view_range"]
         body = {**body, "view_range": [first, last if last == -1 else max(first, last)]}

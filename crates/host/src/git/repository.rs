@@ -176,15 +176,14 @@ impl Repository {
     /// Parses an id that a caller gave.
     ///
     /// # Errors
-    /// `bad_input` unless it is a full id, in lower case; `not_found` for one of another object format than the
-    /// repository's.
+    /// `bad_input` unless it is a full id, in lower case, of this repository's object format.
     pub fn parse_id(&self, text: &str) -> Result<ObjectId> {
         let id = ObjectId::parse(text)?;
         if id.format() == self.format {
             return Ok(id);
         }
         let refusal = Refusal::new(
-            Code::NotFound,
+            Code::BadInput,
             "the id is of another object format than the repository",
         );
         Err(refusal.name(text).into())
