@@ -147,6 +147,9 @@ text_id! {
 }
 
 impl Principal {
+    /// How long it may be, in bytes.
+    pub const LONGEST: usize = 128;
+
     /// Says whether it is another one, or a part of it: `job:x/reader` is a part of `job:x`.
     #[must_use]
     pub fn is_part_of(&self, other: &Principal) -> bool {
@@ -219,7 +222,7 @@ fn generation_shape(text: &str) -> Result<(), Refusal> {
 
 fn principal_shape(text: &str) -> Result<(), Refusal> {
     let inner = |b: u8| b.is_ascii_alphanumeric() || b"._:@/-".contains(&b);
-    if (1..=128).contains(&text.len()) && text.bytes().all(inner) {
+    if (1..=Principal::LONGEST).contains(&text.len()) && text.bytes().all(inner) {
         Ok(())
     } else {
         Err(bad(

@@ -43,6 +43,7 @@ limits! {
     CONTEXT: u64 = 20, "20 lines", "asked for before and behind each: `bad_input`";
     LINE_SHOWN: usize = 1_000, "1,000 bytes", "of a line that `grep` tells: it has `cut`";
     LINE_SEARCHED: usize = 256 << 10, "256 KiB", "a longer line is not searched, and counted";
+    PART_NAME: usize = 60, "60 characters", "of the name that a narrower token is asked for with: `bad_input`";
     PATTERNS: usize = 64, "64 patterns", "in one argument: `bad_input`";
     SEARCH: Duration = Duration::from_secs(10), "10 s", "a search ends then, `truncated`";
     SEARCHES: usize = 4, "4 searches", "at once in the daemon: the next one waits";

@@ -126,7 +126,7 @@ pub(super) fn links(stat: &Stat) -> u64 {
 /// Reads a regular file beneath a root; links that stay inside are followed.
 ///
 /// # Errors
-/// `not_found`; `path_escapes_root`, also for devices, FIFOs and sockets; `bad_input` for a directory;
+/// `not_found`; `path_escapes_root`, also for devices, FIFOs and sockets; `precondition_failed` for a directory;
 /// `too_large` past the bound.
 pub fn read_file(root: &Root, path: &RelPath, cap: u64) -> Result<Content> {
     let place = root.place(path, LastLink::Follow)?;
@@ -257,7 +257,9 @@ pub(super) fn open_regular_at(
 fn refuse_other(stat: &Stat, path: &RelPath) -> Result<()> {
     let refusal = match FileKind::of(stat) {
         FileKind::File => return Ok(()),
-        FileKind::Directory => Refusal::new(Code::BadInput, "it is a directory").reason("is_directory"),
+        FileKind::Directory => {
+            Refusal::new(Code::PreconditionFailed, "it is a directory").reason("is_directory")
+        }
         FileKind::Symlink => {
             Refusal::new(Code::PathEscapesRoot, "a link stands where none may").reason("link_circle")
         }

@@ -280,9 +280,6 @@ fn pre_image(volume: &Volume, place: &Place, expected: Expected) -> Result<Optio
                 }
             };
         }
-        Err(Error::Refused(refusal)) if refusal.code == Code::BadInput => {
-            return failed("is_directory", refusal.why);
-        }
         Err(error) => return Err(error),
     };
     if expected == Expected::Absent {

@@ -8,6 +8,7 @@ use crate::engine::gateway::tool::Tool;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::Response;
+use semel_core::canonical::LARGEST_INTEGER;
 use semel_core::ids::ExecutionId;
 use semel_core::{Code, Refusal};
 use serde_json::Value;
@@ -46,6 +47,7 @@ fn offset(query: Option<&str>) -> Result<u64, Refusal> {
     let number = number.filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
     number
         .and_then(|text| text.parse().ok())
+        .filter(|offset| *offset <= LARGEST_INTEGER)
         .ok_or_else(|| Refusal::new(Code::BadInput, "the query is offset=N, or nothing").name("offset"))
 }
 
@@ -64,6 +66,8 @@ mod tests {
             (Some("offset=+1"), None),
             (Some("offset=1&offset=2"), None),
             (Some("after=1"), None),
+            (Some("offset=9007199254740991"), Some(9_007_199_254_740_991)),
+            (Some("offset=9007199254740992"), None),
             (Some("offset=18446744073709551616"), None),
         ] {
             assert_eq!(offset(query).ok(), wanted, "{query:?}");

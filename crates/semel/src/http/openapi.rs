@@ -1,8 +1,12 @@
 //! The OpenAPI document of the app listener, made from the tables of tools, routes and refusals.
 
+mod admin;
+mod answers;
 mod reads;
+mod shapes;
 
 use crate::engine::gateway::tool::{Kind, Tool};
+use crate::limits;
 use semel_core::Code;
 use serde_json::{Map, Value, json};
 
@@ -33,30 +37,8 @@ pub(crate) fn document() -> Value {
             "responses": {"200": {"description": "This document.", "content": {"application/json": {"schema": {"type": "object"}}}}},
         }}),
     );
-    for (method, path, id, summary, answers) in ADMIN {
-        let parameters: Vec<Value> = path
-            .split('/')
-            .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
-            .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
-            .collect();
-        let mut operation = json!({
-            "operationId": id,
-            "summary": summary,
-            "tags": ["admin"],
-            "security": [{"operator": []}],
-            "parameters": parameters,
-            "responses": responses(&["200"], answers),
-        });
-        if *method == "post" && *id != "admin_shutdown" {
-            let schema = if *id == "admin_approve" {
-                decision()
-            } else {
-                json!({"type": "object"})
-            };
-            operation["requestBody"] =
-                json!({"required": true, "content": {"application/json": {"schema": schema}}});
-        }
-        paths.insert((*path).to_owned(), json!({(*method): operation}));
+    for operation in admin::OPERATIONS {
+        paths.insert(operation.path.to_owned(), operation.item());
     }
     json!({
         "openapi": "3.1.0",
@@ -74,135 +56,10 @@ pub(crate) fn document() -> Value {
                 "job": {"type": "http", "scheme": "bearer", "description": "The token of an open volume; it ends with its generation."},
                 "operator": {"type": "http", "scheme": "bearer", "description": "The operator's token, over the Unix socket alone."},
             },
-            "schemas": {"Problem": problem(), "ApprovalRequired": waiting(), "Effect": effect(), "Command": command(), "Receipt": {"type": "object"}},
+            "schemas": {"Problem": problem(), "ApprovalRequired": waiting(), "Effect": answers::effect(), "Command": answers::command(), "Receipt": answers::receipt()},
         },
     })
 }
-
-type Admin = (
-    &'static str,
-    &'static str,
-    &'static str,
-    &'static str,
-    &'static [Code],
-);
-
-const ADMIN: &[Admin] = &[
-    (
-        "post",
-        "/v1/admin/journal",
-        "admin_journal",
-        "Carries out one verb of the journal for a command.",
-        &[Code::BadInput, Code::Unauthorized],
-    ),
-    (
-        "get",
-        "/v1/admin/status",
-        "admin_status",
-        "Says how the daemon is.",
-        &[Code::Unauthorized],
-    ),
-    (
-        "post",
-        "/v1/admin/listen",
-        "admin_listen",
-        "Makes sure that plain HTTP clients on this machine reach the app listener, and says where.",
-        &[Code::BadInput, Code::Unauthorized, Code::IoFailed],
-    ),
-    (
-        "post",
-        "/v1/admin/shutdown",
-        "admin_shutdown",
-        "Ends the daemon once what is under way is done.",
-        &[Code::Unauthorized],
-    ),
-    (
-        "post",
-        "/v1/admin/evict",
-        "admin_evict",
-        "Frees what old calls of open volumes removed or replaced, or names them: they cannot be undone any more.",
-        &[Code::BadInput, Code::Unauthorized, Code::IoFailed],
-    ),
-    (
-        "post",
-        "/v1/admin/volumes",
-        "admin_open_volume",
-        "Opens a volume for a person.",
-        &[Code::BadInput, Code::Unauthorized, Code::VolumeBusy],
-    ),
-    (
-        "post",
-        "/v1/admin/volumes/{generation}/end",
-        "admin_end_volume",
-        "Ends a volume for a person.",
-        &[
-            Code::BadInput,
-            Code::Unauthorized,
-            Code::NotFound,
-            Code::VolumeBusy,
-        ],
-    ),
-    (
-        "get",
-        "/v1/admin/approvals",
-        "admin_approvals",
-        "Lists the calls that wait for a person: what each would do, by digests and sizes, never contents.",
-        &[Code::Unauthorized],
-    ),
-    (
-        "post",
-        "/v1/admin/executions/{id}/undo",
-        "admin_undo",
-        "Puts back what an execution removed or replaced, as a new execution.",
-        &[
-            Code::BadInput,
-            Code::Unauthorized,
-            Code::NotFound,
-            Code::PreconditionFailed,
-            Code::UndoExpired,
-            Code::ReplayConflict,
-        ],
-    ),
-    (
-        "post",
-        "/v1/admin/executions/{id}/resolve",
-        "admin_resolve",
-        "Settles a call whose outcome is unknown, by a person's word.",
-        &[
-            Code::BadInput,
-            Code::Unauthorized,
-            Code::NotFound,
-            Code::PreconditionFailed,
-        ],
-    ),
-    (
-        "post",
-        "/v1/admin/executions/{id}/end",
-        "admin_end_execution",
-        "Asks that a command be ended: by SIGTERM and, after a while, SIGKILL; or by SIGKILL at once.",
-        &[
-            Code::BadInput,
-            Code::Unauthorized,
-            Code::NotFound,
-            Code::PreconditionFailed,
-        ],
-    ),
-    (
-        "post",
-        "/v1/admin/approvals/{id}",
-        "admin_approve",
-        "Decides a call that waits for a person; the first decision stands. The call is not run by this.",
-        &[
-            Code::BadInput,
-            Code::Unauthorized,
-            Code::NotFound,
-            Code::PreconditionFailed,
-            Code::ApprovalExpired,
-            Code::ReplayConflict,
-            Code::SandboxUnavailable,
-        ],
-    ),
-];
 
 const EVERY_CALL: &[Code] = &[
     Code::Unauthorized,
@@ -258,12 +115,8 @@ fn tool_operation(tool: Tool) -> Value {
             json!({"$ref": "#/components/schemas/Receipt"})
         }
     };
-    let mut schema = tool.schema();
-    if tool.kind() != Kind::Journal {
-        schema["properties"]["idempotency_key"] =
-            json!({"type": "string", "description": "The idempotency key, where it is not sent as a header"});
-    }
-    let mut responses = responses(&[], &codes);
+    let schema = tool.schema();
+    let mut responses = responses(&codes);
     responses["200"] = json!({
         "description": "What the call did, or did before.",
         "headers": {
@@ -273,23 +126,47 @@ fn tool_operation(tool: Tool) -> Value {
         },
         "content": {"application/json": {"schema": answer}},
     });
+    if tool.kind() == Kind::Mutation {
+        responses["200"]["links"] = links(tool);
+    }
     json!({
         "operationId": tool.name(),
         "summary": tool.summary(),
         "tags": ["tools"],
         "parameters": parameters,
-        "requestBody": {"required": true, "content": {"application/json": {"schema": schema}}},
+        "requestBody": {"required": true, "content": {"application/json": {"schema": schema, "example": tool.example()}}},
         "responses": responses,
     })
+}
+
+/// Says what can be asked about a call that was answered.
+fn links(tool: Tool) -> Value {
+    let id = "$response.body#/execution_id";
+    let mut links = json!({
+        "receipt": {"operationId": "receipt", "parameters": {"key": "$response.body#/idempotency_key"}},
+    });
+    if tool == Tool::RunCommand {
+        for stream in ["stdout", "stderr"] {
+            links[stream] =
+                json!({"operationId": "output", "parameters": {"execution_id": id, "stream": stream}});
+        }
+        links["end"] = json!({"operationId": "admin_end_execution", "parameters": {"id": id}});
+    } else {
+        links["undo"] = json!({"operationId": "admin_undo", "parameters": {"id": id}});
+    }
+    links
 }
 
 fn mutation(codes: &mut Vec<Code>, parameters: &mut Vec<Value>) {
     codes.extend_from_slice(MUTATIONS);
     parameters.push(header(
         "Idempotency-Key",
-        "1 to 255 visible ASCII characters, quoted or bare; one new value for each intended effect. May come as the argument idempotency_key instead.",
-        false,
+        "1 to 255 visible ASCII characters, quoted or bare; one new value for each intended effect. Clients that cannot send it send the argument idempotency_key in its place.",
+        true,
     ));
+    if let Some(last) = parameters.last_mut() {
+        last["schema"] = shapes::key_header();
+    }
     parameters.push(header(
         "Prefer",
         "wait=N: wait at most N seconds for the same call that runs already; wait=0 answers call_in_flight at once.",
@@ -298,15 +175,12 @@ fn mutation(codes: &mut Vec<Code>, parameters: &mut Vec<Value>) {
 }
 
 fn receipt_operation() -> Value {
-    let mut responses = responses(
-        &[],
-        &[
-            Code::Unauthorized,
-            Code::NotFound,
-            Code::InvalidIdempotencyKey,
-            Code::TooMany,
-        ],
-    );
+    let mut responses = responses(&[
+        Code::Unauthorized,
+        Code::NotFound,
+        Code::InvalidIdempotencyKey,
+        Code::TooMany,
+    ]);
     responses["200"] = json!({
         "description": "What is known of the key.",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Receipt"}}},
@@ -315,27 +189,24 @@ fn receipt_operation() -> Value {
         "operationId": "receipt",
         "summary": "Says what came of a key; an ended token may still ask.",
         "tags": ["tools"],
-        "parameters": [{"name": "key", "in": "path", "required": true, "schema": {"type": "string"}}],
+        "parameters": [{"name": "key", "in": "path", "required": true, "schema": shapes::key()}],
         "responses": responses,
     })
 }
 
 fn token_operation() -> Value {
-    let mut responses = responses(
-        &[],
-        &[
-            Code::BadInput,
-            Code::EmptyBodyNotReplayable,
-            Code::Unauthorized,
-            Code::Denied,
-            Code::NotFound,
-            Code::ReplayConflict,
-            Code::TooMany,
-            Code::TooLarge,
-            Code::Draining,
-            Code::IoFailed,
-        ],
-    );
+    let mut responses = responses(&[
+        Code::BadInput,
+        Code::EmptyBodyNotReplayable,
+        Code::Unauthorized,
+        Code::Denied,
+        Code::NotFound,
+        Code::ReplayConflict,
+        Code::TooMany,
+        Code::TooLarge,
+        Code::Draining,
+        Code::IoFailed,
+    ]);
     responses["200"] = json!({
         "description": "The token; nobody keeps it but the caller.",
         "content": {"application/json": {"schema": {
@@ -360,8 +231,8 @@ fn token_operation() -> Value {
             "additionalProperties": false,
             "minProperties": 1,
             "properties": {
-                "tools": {"type": "array", "items": {"enum": names}},
-                "name": {"type": "string", "pattern": "^[A-Za-z0-9._:@-]+$", "description": "Makes a principal of its own: its keys are apart from its parent's"},
+                "tools": {"type": "array", "items": {"type": "string", "enum": names}},
+                "name": {"type": "string", "pattern": "^[A-Za-z0-9._:@-]+$", "maxLength": limits::PART_NAME, "description": "Makes a principal of its own: its keys are apart from its parent's"},
             },
         }}}},
         "responses": responses,
@@ -369,16 +240,13 @@ fn token_operation() -> Value {
 }
 
 fn output_operation() -> Value {
-    let mut responses = responses(
-        &[],
-        &[
-            Code::Unauthorized,
-            Code::ReplayConflict,
-            Code::NotFound,
-            Code::BadInput,
-            Code::TooMany,
-        ],
-    );
+    let mut responses = responses(&[
+        Code::Unauthorized,
+        Code::ReplayConflict,
+        Code::NotFound,
+        Code::BadInput,
+        Code::TooMany,
+    ]);
     responses["200"] = json!({
         "description": "A piece of the stream; once running is false, an empty piece is the end.",
         "content": {"application/json": {"schema": {
@@ -393,14 +261,16 @@ fn output_operation() -> Value {
             },
         }}},
     });
+    let mut offset = shapes::count();
+    offset["default"] = json!(0);
     json!({
         "operationId": "output",
         "summary": "Reads what a command wrote, also while it runs.",
         "tags": ["tools"],
         "parameters": [
-            {"name": "execution_id", "in": "path", "required": true, "schema": {"type": "string"}},
-            {"name": "stream", "in": "path", "required": true, "schema": {"enum": ["stdout", "stderr"]}},
-            {"name": "offset", "in": "query", "required": false, "schema": {"type": "integer", "minimum": 0, "default": 0}},
+            {"name": "execution_id", "in": "path", "required": true, "schema": shapes::uuid()},
+            {"name": "stream", "in": "path", "required": true, "schema": {"type": "string", "enum": ["stdout", "stderr"]}},
+            {"name": "offset", "in": "query", "required": false, "schema": offset},
         ],
         "responses": responses,
     })
@@ -411,14 +281,8 @@ fn header(name: &str, meaning: &str, required: impl Into<Value>) -> Value {
 }
 
 /// Gives the responses of some refusals, one entry a status.
-fn responses(plain: &[&str], codes: &[Code]) -> Value {
+fn responses(codes: &[Code]) -> Value {
     let mut all = Map::new();
-    for status in plain {
-        all.insert(
-            (*status).to_owned(),
-            json!({"description": "Done.", "content": {"application/json": {"schema": {"type": "object"}}}}),
-        );
-    }
     for code in codes {
         let named: Vec<&str> = codes
             .iter()
@@ -478,102 +342,4 @@ fn waiting() -> Value {
         }
     }
     schema
-}
-
-/// Is what a person decides.
-fn decision() -> Value {
-    json!({
-        "type": "object",
-        "additionalProperties": false,
-        "required": ["decision"],
-        "properties": {
-            "decision": {"enum": ["approve", "deny"]},
-            "by": {"type": "string", "minLength": 1, "maxLength": 200, "default": "operator", "description": "Who decides, by their own word"},
-            "note": {"type": "string", "maxLength": 2000, "default": "", "description": "Why"},
-        },
-    })
-}
-
-/// Says what became of one path.
-fn changed() -> Value {
-    let digest = json!({"type": ["string", "null"], "pattern": "^[0-9a-f]{64}$"});
-    let text = json!({"type": "string"});
-    json!({
-        "path": {"type": "string", "description": "The path that was acted on, after links inside the root were followed"},
-        "path_b64": text,
-        "action": {"enum": ["created", "replaced", "removed", "moved", "restored", "mode_set", "none"]},
-        "destination": text,
-        "destination_b64": text,
-        "sha256_before": digest,
-        "sha256_after": digest,
-        "size_bytes": {"type": ["integer", "null"]},
-        "hard_link_broken": {"type": "integer"},
-        "mode_before": text,
-        "mode_after": text,
-    })
-}
-
-fn effect() -> Value {
-    let mut properties = changed();
-    properties["overwritten"] = json!({"type": ["string", "null"], "description": "Of a move: the SHA-256 of the file that stood at the destination"});
-    properties["changed"] = json!({
-        "type": "array",
-        "description": "Of a patch: what became of each path",
-        "items": {"type": "object", "required": ["path", "action"], "properties": changed()},
-    });
-    properties["replacements"] =
-        json!({"type": "integer", "description": "Of an edit: how many places it replaced"});
-    properties["notes"] = json!({"type": "array", "items": {"type": "string"}, "description": "Of a patch: where it was not applied exactly as it says"});
-    properties["possible_duplicate_of"] = json!({"type": "string", "description": "The execution of the very same call under another key, not long before"});
-    for name in ["execution_id", "idempotency_key", "generation"] {
-        properties[name] = json!({"type": "string"});
-    }
-    properties["replayed"] = json!({"type": "boolean"});
-    json!({
-        "type": "object",
-        "required": ["execution_id", "idempotency_key", "replayed", "generation"],
-        "properties": properties,
-    })
-}
-
-fn command() -> Value {
-    let text = json!({"type": "string"});
-    let number = json!({"type": "integer"});
-    let mut properties = json!({
-        "cwd": text,
-        "cwd_b64": text,
-        "end": {"enum": ["exited", "signalled", "timed_out", "asked", "unseen"], "description": "unseen: a person settled the call"},
-        "exit_code": {"type": ["integer", "null"]},
-        "signal": {"type": ["integer", "null"]},
-        "timed_out": {"type": "boolean"},
-        "asked_by": {"enum": ["request", "signal"]},
-        "took_ms": number,
-        "tree_ended": {"enum": ["proved", "unproved"]},
-        "confinement": {"enum": ["none", "partial", "full"]},
-        "confinement_missing": {"type": "array", "items": text},
-        "execution_id": text,
-        "idempotency_key": text,
-        "generation": text,
-        "possible_duplicate_of": text,
-        "replayed": {"type": "boolean"},
-    });
-    for name in ["stdout", "stderr"] {
-        properties[name] =
-            json!({"type": ["string", "null"], "description": "All that was kept, or its beginning"});
-        properties[format!("{name}_b64")] = json!({"type": "string", "contentEncoding": "base64", "description": "In its place, where it is not UTF-8"});
-        properties[format!("{name}_omitted_bytes")] =
-            json!({"type": "integer", "description": "How much is left out before the tail"});
-        properties[format!("{name}_tail")] = text.clone();
-        properties[format!("{name}_tail_b64")] = text.clone();
-        properties[format!("{name}_gone")] =
-            json!({"const": true, "description": "What was kept went with its volume"});
-        properties[format!("{name}_total_bytes")] = number.clone();
-        properties[format!("{name}_kept_bytes")] = number.clone();
-        properties[format!("{name}_sha256")] = json!({"type": "string", "description": "Of what was kept"});
-    }
-    json!({
-        "type": "object",
-        "required": ["cwd", "end", "execution_id", "idempotency_key", "replayed", "generation"],
-        "properties": properties,
-    })
 }

@@ -309,16 +309,23 @@ fn a_denial_stands_and_the_second_person_is_told() {
     );
     let same = lab.decide(&id, &json!({"decision": "deny", "by": "grace"}));
     assert_eq!((same.status, &same.body["decision"]["by"]), (200, &json!("ada")));
-    for wrong in [
-        json!({"decision": "maybe"}),
-        json!({"decision": "deny", "by": ""}),
-        json!({"decision": "deny", "note": "a\nb"}),
-        json!({"decision": "deny", "force": true}),
-        json!({}),
-        Value::Null,
+    for (wrong, reason) in [
+        (json!({"decision": "maybe"}), ""),
+        (json!({"decision": "deny", "by": ""}), ""),
+        (json!({"decision": "deny", "by": "é".repeat(201)}), ""),
+        (json!({"decision": "deny", "note": "a\nb"}), ""),
+        (json!({"decision": "deny", "force": true}), ""),
+        (json!({}), ""),
+        // Other spellings of the same, which no schema has.
+        (json!(["deny", "grace", ""]), "wrong_type"),
+        (json!({"decision": "deny", "by": null}), "wrong_type"),
+        (json!({"decision": {"deny": null}}), "wrong_type"),
+        (Value::Null, "not_json"),
     ] {
-        is(&lab.decide(&id, &wrong), 400, "bad_input", "");
+        is(&lab.decide(&id, &wrong), 400, "bad_input", reason);
     }
+    let long = lab.decide(&id, &json!({"decision": "deny", "by": "é".repeat(200)}));
+    assert_eq!(long.status, 200, "{}", long.body);
     assert_eq!(read(&volume), "before");
     // A new key is a new question.
     assert_ne!(asked(&conn.call(&volume, "write_file", "n", &overwrite())), id);

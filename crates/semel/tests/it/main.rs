@@ -32,6 +32,7 @@ mod kills;
 mod log;
 mod log_audit;
 mod metrics;
+mod openapi;
 mod patches;
 mod paths;
 mod policy;

@@ -273,7 +273,7 @@ fn bytes_are_given_as_they_are_or_not_at_all() {
     );
     assert_eq!(half["encoding"], "base64", "half a character is no text");
     let refused = desk.refused("read_file", &json!({"path": "latin", "encoding": "utf-8"}));
-    assert_eq!(refused, ("bad_input".to_owned(), "not_utf8".to_owned()));
+    assert_eq!(refused, ("precondition_failed".to_owned(), "not_utf8".to_owned()));
 }
 
 #[test]

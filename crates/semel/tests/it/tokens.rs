@@ -63,10 +63,27 @@ fn a_part_gets_no_more_than_the_whole_has() {
             refused(400, "bad_input", ""),
         ),
         (json!({}), refused(400, "empty_body_not_replayable", "")),
+        // Other spellings, which no schema has: each would be a token for everything that the parent may.
+        (json!([null, null]), refused(400, "bad_input", "wrong_type")),
+        (
+            json!([["read_file"], "x"]),
+            refused(400, "bad_input", "wrong_type"),
+        ),
+        (json!({"tools": null}), refused(400, "bad_input", "wrong_type")),
+        (
+            json!({"tools": ["read_file"], "name": null}),
+            refused(400, "bad_input", "wrong_type"),
+        ),
+        (json!({"name": "x".repeat(61)}), refused(400, "bad_input", "")),
+        (json!({"name": ""}), refused(400, "bad_input", "")),
     ] {
         assert_eq!(told(&issue(&daemon, &reader.token, &wanted)), why, "{wanted}");
     }
     assert_eq!(issue(&daemon, "", &json!({"name": "x"})).status, 401);
+    let long = json!({"name": "x".repeat(60)});
+    let named = with(&volume, &issue(&daemon, &volume.token, &long));
+    let longer = issue(&daemon, &named.token, &long);
+    assert_eq!(told(&longer), refused(413, "too_large", ""));
     let grandchild = with(
         &reader,
         &issue(&daemon, &reader.token, &json!({"tools": ["read_file"]})),

@@ -9,6 +9,7 @@ use crate::engine::volume::{self, Source, Wanted};
 use crate::engine::{host, store};
 use crate::wire::Reached;
 use semel_core::call::{Resolved, Settled};
+use semel_core::canonical::{Limits, parse_strict};
 use semel_core::ids::{ExecutionId, FencingToken, Generation, JobId};
 use semel_core::volume::{Durability, End, Owner, Role, VolumeState};
 use semel_core::{Code, Refusal};
@@ -16,7 +17,7 @@ use semel_host::clock;
 use semel_host::process::Cancel;
 use semel_store::Verb;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub(crate) struct OpenVolume {
     #[serde(default = "process")]
     durability: Durability,
     from: Option<PathBuf>,
-    git: Option<Base>,
+    git: Option<Map<String, Value>>,
 }
 
 /// Asks for the end of a volume through the admin API.
@@ -116,12 +117,35 @@ const fn process() -> Durability {
     Durability::Process
 }
 
-/// Reads a request of the admin API.
+/// Reads a request of a few words, as its JSON Schema says it and not in the other spellings that serde would take: a
+/// list in place of an object, `null` in place of nothing.
 ///
 /// # Errors
 /// `bad_input` where it does not parse.
 pub(crate) fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))
+    let value = parse_strict(body, Limits::DEFAULT)?;
+    if !value.is_object() {
+        let why = "the body is not a JSON object";
+        return Err(Refusal::new(Code::BadInput, why).reason("wrong_type"));
+    }
+    if has_null(&value) {
+        let why = "null stands for nothing here; leave the member out";
+        return Err(Refusal::new(Code::BadInput, why).reason("wrong_type"));
+    }
+    parsed(value)
+}
+
+fn has_null(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(list) => list.iter().any(has_null),
+        Value::Object(members) => members.values().any(has_null),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+fn parsed<T: for<'de> Deserialize<'de>>(value: Value) -> Result<T, Refusal> {
+    serde_json::from_value(value).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))
 }
 
 /// Gives the face of a volume that was opened.
@@ -149,7 +173,8 @@ impl Gateway {
     /// # Errors
     /// `bad_input`; those of the verb.
     pub(crate) async fn verb(self: &Arc<Self>, body: &[u8]) -> Result<Value, Refusal> {
-        let verb: Verb = read(body)?;
+        let verb: Verb =
+            serde_json::from_slice(body).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
         let closes = match &verb {
             Verb::EndVolume {
                 generation,
@@ -182,6 +207,11 @@ impl Gateway {
                         .name("git"),
                 );
             }
+            if asked.role != Role::Draft {
+                let why = "a commit is opened as a draft; certifications open their own volumes";
+                return Err(Refusal::new(Code::BadInput, why).name("role"));
+            }
+            let base: Base = parsed(Value::Object(base))?;
             let (job, durability) = (asked.job, asked.durability);
             return self
                 .closing(None, move |gateway| {

@@ -29,14 +29,14 @@ fn operator() -> String {
     "operator".to_owned()
 }
 
-/// The longest name and the longest note, in bytes.
+/// The longest name and the longest note, in characters.
 const LONGEST: (usize, usize) = (200, 2000);
 
 impl Decide {
     fn ruling(self, at: UnixMs) -> Result<Ruling, Refusal> {
         let line = |name: &str, text: &str, most: usize, least: usize| {
-            let fits = (least..=most).contains(&text.len()) && !text.chars().any(char::is_control);
-            let why = format!("{name} is one line of {least} to {most} bytes");
+            let fits = (least..=most).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+            let why = format!("{name} is one line of {least} to {most} characters");
             fits.then_some(())
                 .ok_or_else(|| Refusal::new(Code::BadInput, why).name(name))
         };

@@ -249,14 +249,6 @@ impl Bench<'_> {
         let content = match files::read_file(self.mutation.disk.tree(), path, cap) {
             Ok(content) => Some(content),
             Err(Error::Refused(refusal)) if refusal.code == Code::NotFound => None,
-            Err(Error::Refused(refusal)) if refusal.code == Code::BadInput => {
-                return Err(Refusal {
-                    code: Code::PreconditionFailed,
-                    reason: Some("is_directory".to_owned()),
-                    ..refusal
-                }
-                .into());
-            }
             Err(error) => return Err(error),
         };
         match (&content, expected) {

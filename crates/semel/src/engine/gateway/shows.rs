@@ -157,9 +157,11 @@ fn file(
             (BASE64_STANDARD.encode(error.as_bytes()), "base64")
         }
         (Encoding::Utf8, Err(_)) => {
-            return Err(Refusal::new(Code::BadInput, "it is not UTF-8: ask for base64")
-                .reason("not_utf8")
-                .name(path.to_string()));
+            return Err(
+                Refusal::new(Code::PreconditionFailed, "it is not UTF-8: ask for base64")
+                    .reason("not_utf8")
+                    .name(path.to_string()),
+            );
         }
     };
     body.insert("content".to_owned(), Value::String(text));

@@ -3,8 +3,10 @@
 
 use super::Gateway;
 use super::tool::Tool;
+use crate::engine::daemon::admin::read;
 use crate::engine::store;
 use crate::engine::volume::mint_token;
+use crate::limits;
 use semel_core::digest::Sha256;
 use semel_core::ids::Principal;
 use semel_core::volume::{NewToken, Tools};
@@ -25,11 +27,28 @@ struct Narrower {
     name: Option<String>,
 }
 
+/// Names a part of a principal.
+fn part(of: &Principal, name: &str) -> Result<Principal, Refusal> {
+    if name.is_empty() || name.contains('/') || name.len() > limits::PART_NAME {
+        let why = format!(
+            "the name of a part is one word of at most {} characters",
+            limits::PART_NAME
+        );
+        return Err(Refusal::new(Code::BadInput, why).name("name"));
+    }
+    let whole = format!("{of}/{name}");
+    if whole.len() > Principal::LONGEST {
+        let why = "the token is the part of a part of a part: their names are too long together";
+        return Err(Refusal::new(Code::TooLarge, why).name(whole));
+    }
+    Principal::parse(whole)
+}
+
 impl Gateway {
     /// Gives out a token that is narrower than the caller's own.
     ///
     /// # Errors
-    /// `unauthorized`; `empty_body_not_replayable` where it asks for nothing; `bad_input`; `not_found` for a tool that
+    /// `unauthorized`; `empty_body_not_replayable` where it asks for nothing; `bad_input`; `too_large` for a name too long; `not_found` for a tool that
     /// is none; `denied` where it would be for more; `replay_conflict`, reason `stale_generation`; `too_many`.
     ///
     /// # Durability
@@ -41,8 +60,7 @@ impl Gateway {
             let why = "a token is asked for by its tools, its name, or both";
             return Err(Refusal::new(Code::EmptyBodyNotReplayable, why));
         }
-        let asked: Narrower =
-            serde_json::from_slice(body).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
+        let asked: Narrower = read(body)?;
         let tools = match asked.tools {
             None => lease.tools.clone(),
             Some(names) => {
@@ -54,12 +72,7 @@ impl Gateway {
         };
         let principal = match asked.name {
             None => lease.principal.clone(),
-            Some(name) if !name.is_empty() && !name.contains('/') => {
-                Principal::parse(format!("{}/{name}", lease.principal))?
-            }
-            Some(name) => {
-                return Err(Refusal::new(Code::BadInput, "the name of a part is one word").name(name));
-            }
+            Some(name) => part(&lease.principal, &name)?,
         };
         let token = mint_token()?;
         let new = NewToken {

@@ -3,8 +3,12 @@
 //! One table says for each tool which arguments it takes, of which form, and under which other names models send them;
 //! schema, parser and fingerprint are made from it.
 
+mod examples;
+mod forms;
 mod reads;
 mod spelt;
+
+pub(crate) use forms::KEY as KEY_PATTERN;
 
 use crate::limits;
 use reads as ask;
@@ -66,8 +70,24 @@ pub(crate) enum Kind {
 pub(crate) enum Form {
     /// Text.
     Text,
+    /// Text that a program is handed: it holds no NUL.
+    Word,
+    /// A path beneath the root, or beneath another directory.
+    Path,
+    /// Such a path as an answer spells it, to go on behind it.
+    After,
+    /// The bytes of such a path as base64.
+    PathBase64,
     /// Bytes as base64.
     Base64,
+    /// A regular expression, or plain text.
+    Expression,
+    /// A patch in one of the two grammars.
+    Patch,
+    /// An idempotency key.
+    Key,
+    /// A SHA-256.
+    Present,
     /// A SHA-256, or `absent`.
     Digest,
     /// For each path a SHA-256, or `absent`.
@@ -87,58 +107,16 @@ pub(crate) enum Form {
     },
     /// One of some words.
     Choice(&'static [&'static str]),
-    /// A pattern for paths, or a list of them.
+    /// A pattern for paths, or a list of them, which may be empty.
     Patterns,
+    /// The same, but at least one.
+    SomePatterns,
     /// The first and the last line; -1 is the last one of the file.
     Lines,
     /// A list of texts.
     Texts,
     /// Texts by name.
     Variables,
-}
-
-impl Form {
-    fn schema(self, meaning: &str) -> Value {
-        let digest = json!({"type": "string", "pattern": "^([0-9a-f]{64}|absent)$"});
-        let mut schema = match self {
-            Form::Text => json!({"type": "string"}),
-            Form::Base64 => json!({"type": "string", "contentEncoding": "base64"}),
-            Form::Digest => digest,
-            Form::Digests => json!({"type": "object", "additionalProperties": digest}),
-            Form::Flag => json!({"type": "boolean", "default": false}),
-            Form::Mode => json!({"type": "string", "pattern": "^0?[0-7]{3}$"}),
-            Form::Count { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
-            Form::Choice(words) => json!({"enum": words}),
-            Form::Patterns => {
-                let one = json!({"type": "string", "minLength": 1, "maxLength": 1024});
-                json!({"oneOf": [one, {"type": "array", "maxItems": limits::PATTERNS, "items": one}]})
-            }
-            Form::Lines => json!({
-                "type": "array",
-                "minItems": 2,
-                "maxItems": 2,
-                "prefixItems": [{"type": "integer", "minimum": 1}, {"oneOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}],
-            }),
-            Form::Texts => json!({"type": "array", "minItems": 1, "items": {"type": "string"}}),
-            Form::Variables => json!({"type": "object", "additionalProperties": {"type": "string"}}),
-            Form::Edits => json!({
-                "type": "array",
-                "minItems": 1,
-                "items": {
-                    "type": "object",
-                    "additionalProperties": false,
-                    "required": [OLD.name, NEW.name],
-                    "properties": {
-                        (OLD.name): OLD.schema(),
-                        (NEW.name): NEW.schema(),
-                        (REPLACE_ALL.name): REPLACE_ALL.schema(),
-                    },
-                },
-            }),
-        };
-        schema["description"] = json!(meaning);
-        schema
-    }
 }
 
 /// Is one argument of a tool.
@@ -153,40 +131,34 @@ pub(crate) struct Field {
     meaning: &'static str,
 }
 
-impl Field {
-    fn schema(&self) -> Value {
-        self.form.schema(self.meaning)
-    }
-}
-
 const PATH: Field = Field {
     name: "path",
     aliases: &["file_path", "filePath", "filepath", "file"],
-    form: Form::Text,
+    form: Form::Path,
     meaning: "The path beneath the root of the volume; UTF-8",
 };
 const DIRECTORY: Field = Field {
     name: "path",
     aliases: &["dir_path", "directory", "directory_path", "dirPath"],
-    form: Form::Text,
+    form: Form::Path,
     meaning: "The directory beneath the root of the volume; \".\" is the root",
 };
 const PATH_B64: Field = Field {
     name: "path_b64",
     aliases: &["pathB64"],
-    form: Form::Base64,
+    form: Form::PathBase64,
     meaning: "The path as base64 of its bytes, where it is not UTF-8; in place of path",
 };
 const SOURCE: Field = Field {
     name: "source",
     aliases: &["src", "from", "source_path", "sourcePath", "old_path", "oldPath"],
-    form: Form::Text,
+    form: Form::Path,
     meaning: "The path that is given up; UTF-8",
 };
 const SOURCE_B64: Field = Field {
     name: "source_b64",
     aliases: &["sourceB64"],
-    form: Form::Base64,
+    form: Form::PathBase64,
     meaning: "The same as base64 of its bytes; in place of source",
 };
 const DESTINATION: Field = Field {
@@ -201,13 +173,13 @@ const DESTINATION: Field = Field {
         "new_path",
         "newPath",
     ],
-    form: Form::Text,
+    form: Form::Path,
     meaning: "The path that is taken, whole: a file is not moved into a directory by the directory's name; UTF-8",
 };
 const DESTINATION_B64: Field = Field {
     name: "destination_b64",
     aliases: &["destinationB64"],
-    form: Form::Base64,
+    form: Form::PathBase64,
     meaning: "The same as base64 of its bytes; in place of destination",
 };
 const OVERWRITE: Field = Field {
@@ -233,6 +205,12 @@ const EXPECTED: Field = Field {
     aliases: &["expectedSha256"],
     form: Form::Digest,
     meaning: "The SHA-256 that the file must have now, or \"absent\"; else precondition_failed",
+};
+const EXPECTED_THERE: Field = Field {
+    name: "expected_sha256",
+    aliases: &["expectedSha256"],
+    form: Form::Present,
+    meaning: "The SHA-256 that the file must have now; else precondition_failed",
 };
 const EXPECTED_EACH: Field = Field {
     name: "expected_sha256",
@@ -267,7 +245,7 @@ const EDITS: Field = Field {
 const PATCH: Field = Field {
     name: "patch",
     aliases: &["input", "diff", "patch_text", "patchText"],
-    form: Form::Text,
+    form: Form::Patch,
     meaning: "\"*** Begin Patch\" … \"*** End Patch\", or a unified diff; all of it is applied, or nothing",
 };
 const RECURSIVE: Field = Field {
@@ -285,7 +263,7 @@ const MODE: Field = Field {
 const COMMAND: Field = Field {
     name: "command",
     aliases: &["cmd", "script"],
-    form: Form::Text,
+    form: Form::Word,
     meaning: "A line for /bin/sh; in place of argv",
 };
 const ARGV: Field = Field {
@@ -303,13 +281,13 @@ const CWD: Field = Field {
         "working_dir",
         "workingDir",
     ],
-    form: Form::Text,
+    form: Form::Path,
     meaning: "The directory beneath the root of the volume where it runs; the root where it is left out",
 };
 const CWD_B64: Field = Field {
     name: "cwd_b64",
     aliases: &["cwdB64"],
-    form: Form::Base64,
+    form: Form::PathBase64,
     meaning: "The same as base64 of its bytes, where it is not UTF-8; in place of cwd",
 };
 const ENV: Field = Field {
@@ -337,7 +315,7 @@ const SCOPE: Field = Field {
 const KEY: Field = Field {
     name: "key",
     aliases: &["idempotency_key", "idempotencyKey"],
-    form: Form::Text,
+    form: Form::Key,
     meaning: "The idempotency key that is asked about",
 };
 
@@ -468,7 +446,7 @@ const ROWS: &[Row] = &[
         name: "delete_file",
         kind: Kind::Mutation,
         summary: "Deletes a file or a symbolic link.",
-        fields: &[PATH, PATH_B64, EXPECTED],
+        fields: &[PATH, PATH_B64, EXPECTED_THERE],
         one_of: ONE_PATH,
     },
     Row {
@@ -490,7 +468,7 @@ const ROWS: &[Row] = &[
             DESTINATION,
             DESTINATION_B64,
             OVERWRITE,
-            EXPECTED,
+            EXPECTED_THERE,
         ],
         one_of: &[&["source", "source_b64"], &["destination", "destination_b64"]],
     },
@@ -507,7 +485,7 @@ const ROWS: &[Row] = &[
         name: "set_mode",
         kind: Kind::Mutation,
         summary: "Sets the permissions of a file or directory.",
-        fields: &[PATH, PATH_B64, MODE, EXPECTED],
+        fields: &[PATH, PATH_B64, MODE, EXPECTED_THERE],
         one_of: &[&["path", "path_b64"], &["mode"]],
     },
     Row {
@@ -602,6 +580,7 @@ impl Tool {
             ],
             Tool::ListDirectory => &[&["recursive", "depth"]],
             Tool::SearchFiles => &[&["path", "path_b64"]],
+            Tool::RunCommand => &[&["cwd", "cwd_b64"]],
             Tool::Grep => &[&["path", "path_b64"], &["case", "ignore_case"]],
             _ => &[],
         }
@@ -627,7 +606,10 @@ impl Tool {
             })
             .collect();
         if self == Tool::EditFile {
-            all.push(json!({"dependentRequired": {"old_string": ["new_string"], "new_string": ["old_string"], "replace_all": ["old_string"]}}));
+            all.push(
+                json!({"dependentRequired": {"old_string": ["new_string"], "new_string": ["old_string"]}}),
+            );
+            all.push(json!({"not": {"required": ["edits", "replace_all"], "properties": {"replace_all": {"const": true}}}}));
         }
         for group in self.rivals() {
             for (n, one) in group.iter().enumerate() {

@@ -4,6 +4,7 @@ use super::super::tool::{Field, Form, NEW, OLD, REPLACE_ALL, Tool};
 use super::{Expected, missing};
 use crate::limits;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use semel_core::canonical::LARGEST_INTEGER;
 use semel_core::patch::{Edit, Occurrences};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use serde_json::{Map, Value};
@@ -334,7 +335,18 @@ fn fold_fields(
 
 fn fits(form: Form, value: &Value) -> bool {
     match form {
-        Form::Text | Form::Base64 | Form::Digest | Form::Mode => value.is_string(),
+        Form::Text
+        | Form::Word
+        | Form::Path
+        | Form::After
+        | Form::PathBase64
+        | Form::Base64
+        | Form::Expression
+        | Form::Patch
+        | Form::Key
+        | Form::Present
+        | Form::Digest
+        | Form::Mode => value.is_string(),
         Form::Texts => value
             .as_array()
             .is_some_and(|list| list.iter().all(Value::is_string)),
@@ -342,7 +354,7 @@ fn fits(form: Form, value: &Value) -> bool {
         Form::Edits | Form::Lines => value.is_array(),
         Form::Count { .. } => whole(value).is_some(),
         Form::Choice(_) => value.is_string(),
-        Form::Patterns => {
+        Form::Patterns | Form::SomePatterns => {
             let list = value.as_array();
             value.is_string() || list.is_some_and(|list| list.iter().all(Value::is_string))
         }
@@ -367,7 +379,32 @@ fn whole(value: &Value) -> Option<i128> {
 
 /// Says why a value is not one of those that its form allows.
 fn within(form: Form, value: &Value) -> Result<(), String> {
+    const NUL: &str = "a command, its arguments and its variables hold no NUL";
+    let has_nul = |text: &Value| text.as_str().is_some_and(|text| text.contains('\0'));
     match form {
+        Form::Word if has_nul(value) => Err(NUL.to_owned()),
+        Form::Texts => match value.as_array().map(Vec::as_slice) {
+            None | Some([]) => Err("it holds at least one text".to_owned()),
+            Some(list) if list.iter().any(has_nul) => Err(NUL.to_owned()),
+            Some(_) => Ok(()),
+        },
+        Form::Edits if value.as_array().is_none_or(Vec::is_empty) => {
+            Err("it holds at least one edit".to_owned())
+        }
+        Form::Lines => match value
+            .as_array()
+            .map(|pair| pair.iter().map(whole).collect::<Vec<_>>())
+        {
+            Some(pair) if pair.iter().flatten().all(|line| *line <= LARGEST_INTEGER.into()) => Ok(()),
+            _ => Err(format!("a line is a whole number up to {LARGEST_INTEGER}")),
+        },
+        Form::Variables => {
+            let mut each = value.as_object().into_iter().flatten();
+            if each.any(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || has_nul(value)) {
+                return Err("a variable has a name without = and NUL, and a value without NUL".to_owned());
+            }
+            Ok(())
+        }
         Form::Count { least, most } => match whole(value) {
             Some(n) if n >= i128::from(least) && n <= i128::from(most) => Ok(()),
             _ => Err(format!("it is a whole number from {least} to {most}")),

@@ -2,6 +2,7 @@
 
 use super::{Field, Form};
 use crate::limits;
+use semel_core::canonical::LARGEST_INTEGER;
 
 const LINE: Form = Form::Count {
     least: 1,
@@ -51,7 +52,7 @@ pub(super) const BYTE_OFFSET: Field = Field {
     aliases: &["byteOffset"],
     form: Form::Count {
         least: 0,
-        most: 1 << 62,
+        most: LARGEST_INTEGER,
     },
     meaning: "The first byte to give, counted from 0, where lines do not help",
 };
@@ -102,7 +103,7 @@ pub(super) const MOST_ENTRIES: Field = Field {
 pub(super) const AFTER: Field = Field {
     name: "after",
     aliases: &["next_after"],
-    form: Form::Text,
+    form: Form::After,
     meaning: "Behind which entry to go on: next_after of a truncated answer",
 };
 pub(super) const GIT: Field = Field {
@@ -114,7 +115,7 @@ pub(super) const GIT: Field = Field {
 pub(super) const WHERE: Field = Field {
     name: "path",
     aliases: &["dir_path", "directory", "directory_path", "dirPath", "root"],
-    form: Form::Text,
+    form: Form::Path,
     meaning: "The directory to begin in; without, the root of the volume",
 };
 pub(super) const WHERE_OR_FILE: Field = Field {
@@ -127,13 +128,13 @@ pub(super) const WHERE_OR_FILE: Field = Field {
         "file_path",
         "filePath",
     ],
-    form: Form::Text,
+    form: Form::Path,
     meaning: "The file, or the directory to begin in; without, the root of the volume",
 };
 pub(super) const NAME_PATTERN: Field = Field {
     name: "pattern",
     aliases: &["glob", "glob_pattern"],
-    form: Form::Patterns,
+    form: Form::SomePatterns,
     meaning: "What to find: * ? [a-c] {a,b} **. Without a slash it is matched against names at any depth, with one against the path below the directory",
 };
 pub(super) const EXCLUDE: Field = Field {
@@ -151,7 +152,7 @@ pub(super) const IGNORE_CASE: Field = Field {
 pub(super) const LINE_PATTERN: Field = Field {
     name: "pattern",
     aliases: &["regex", "regexp", "query"],
-    form: Form::Text,
+    form: Form::Expression,
     meaning: "The regular expression that a line has to match",
 };
 pub(super) const FILES: Field = Field {

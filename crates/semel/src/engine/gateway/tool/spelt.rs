@@ -26,10 +26,10 @@ impl Tool {
                     arguments.insert(name.to_owned(), value);
                 }
                 (Some(Value::Array(list)), Value::Array(more)) => list.extend(more),
-                (Some(before @ Value::String(_)), more @ Value::String(_)) if form == Form::Patterns => {
+                (Some(before @ Value::String(_)), more @ Value::String(_)) if form.takes_many() => {
                     *before = json!([before, more]);
                 }
-                (Some(Value::Array(list)), more) if form == Form::Patterns => list.push(more),
+                (Some(Value::Array(list)), more) if form.takes_many() => list.push(more),
                 (Some(_), _) => return Err(usage("an argument comes twice", text)),
             }
         }
@@ -48,11 +48,28 @@ impl Field {
 }
 
 impl Form {
+    /// Says whether one value, or a list of them, may come.
+    const fn takes_many(self) -> bool {
+        matches!(self, Form::Patterns | Form::SomePatterns)
+    }
+
     fn read(self, text: &str) -> Result<Value, &'static str> {
         match self {
-            Form::Text | Form::Base64 | Form::Digest | Form::Mode | Form::Choice(_) | Form::Patterns => {
-                Ok(json!(text))
-            }
+            Form::Text
+            | Form::Word
+            | Form::Path
+            | Form::After
+            | Form::PathBase64
+            | Form::Base64
+            | Form::Expression
+            | Form::Patch
+            | Form::Key
+            | Form::Present
+            | Form::Digest
+            | Form::Mode
+            | Form::Choice(_)
+            | Form::Patterns
+            | Form::SomePatterns => Ok(json!(text)),
             // One element; the same name again gives the next.
             Form::Texts => Ok(json!([text])),
             Form::Flag => match text {
