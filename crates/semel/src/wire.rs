@@ -63,8 +63,9 @@ pub(crate) fn daemon(config: Config, hooks: Hooks) -> Result<Daemon, Refusal> {
     };
     let journal = SqliteJournal::open(lock, &options).map_err(store)?;
     let incarnation = journal.incarnation();
+    let journal = Arc::new(journal);
     let engine = Engine {
-        journal: Arc::new(journal),
+        journal: journal.clone(),
         volumes: Arc::new(Volumes::open(&config.state).map_err(host)?),
         config: Arc::new(config),
     };
@@ -72,8 +73,16 @@ pub(crate) fn daemon(config: Config, hooks: Hooks) -> Result<Daemon, Refusal> {
     let recovery = recover(&engine, &hooks, age)?;
     mark::write(&engine, &root)?;
     let operator = operator_token(&root)?;
+    let gateway = Gateway::new(engine, hooks);
+    // A failed note or heartbeat is nobody's call, and ends the daemon all the same.
+    let told = Arc::downgrade(&gateway);
+    journal.when_poisoned(move |why| {
+        if let Some(gateway) = told.upgrade() {
+            gateway.poison(&Refusal::new(Code::StoreUnavailable, why));
+        }
+    });
     Ok(Daemon {
-        gateway: Gateway::new(engine, hooks),
+        gateway,
         root,
         operator: Sha256::of(operator.as_bytes()),
         incarnation,

@@ -153,6 +153,11 @@ impl SqliteJournal {
         self.shared.poisoned()
     }
 
+    /// Has it told, once or more often, why the process must end: at once, whoever's verb failed, or nobody's.
+    pub fn when_poisoned(&self, tell: impl Fn(&str) + Send + std::marker::Sync + 'static) {
+        self.shared.when_poisoned(Box::new(tell));
+    }
+
     /// Proves that the writer still commits: for a watchdog.
     ///
     /// # Errors

@@ -21,10 +21,39 @@ pub(super) struct Shared {
     pub(super) commits: AtomicU64,
     pub(super) rows: AtomicU64,
     pub(super) synced: AtomicU64,
-    pub(super) poison: OnceLock<String>,
+    poison: OnceLock<String>,
+    alarm: OnceLock<Alarm>,
+}
+
+/// Is what is told of the first failure.
+struct Alarm(Box<dyn Fn(&str) + Send + std::marker::Sync>);
+
+impl std::fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Alarm")
+    }
 }
 
 impl Shared {
+    /// Poisons the process, and gives the first failure.
+    pub(super) fn poison(&self, why: String) -> String {
+        let first = self.poison.get_or_init(|| why).clone();
+        self.ring();
+        first
+    }
+
+    /// Has the first failure told, also one that was before.
+    pub(super) fn when_poisoned(&self, tell: Box<dyn Fn(&str) + Send + std::marker::Sync>) {
+        drop(self.alarm.set(Alarm(tell)));
+        self.ring();
+    }
+
+    fn ring(&self) {
+        if let (Some(why), Some(Alarm(tell))) = (self.poison.get(), self.alarm.get()) {
+            tell(why);
+        }
+    }
+
     /// Refuses once the process is poisoned.
     pub(super) fn sound(&self) -> Result<()> {
         match self.poison.get() {

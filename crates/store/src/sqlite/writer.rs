@@ -51,9 +51,7 @@ struct Watch(Arc<Shared>);
 impl Drop for Watch {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0
-                .poison
-                .get_or_init(|| "the writer ended by a bug".to_owned());
+            self.0.poison("the writer ended by a bug".to_owned());
         }
     }
 }
@@ -135,7 +133,7 @@ impl Thread {
     }
 
     fn poison(&self, why: String) -> String {
-        self.shared.poison.get_or_init(|| why).clone()
+        self.shared.poison(why)
     }
 
     /// Carries out and commits a batch, once.

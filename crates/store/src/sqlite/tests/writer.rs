@@ -59,11 +59,14 @@ fn a_record_is_synced_as_it_needs_whatever_was_expected() {
 #[test]
 fn a_bug_in_the_writer_is_not_taken_for_silence() {
     let Fresh(journal, _dir) = fresh();
+    let (tell, told) = std::sync::mpsc::channel();
+    journal.when_poisoned(move |why| tell.send(why.to_owned()).unwrap());
     let died = journal.ask(
         Class::Settles,
         Hint::Known(Sync::Later),
         |_| -> crate::Result<()> { panic!("a bug, on purpose") },
     );
+    assert!(told.recv().unwrap().contains("bug"));
     assert!(matches!(died, Err(Error::Poisoned { .. })), "{died:?}");
     assert!(journal.poisoned().is_some());
     assert!(journal.status().is_err());
