@@ -3,6 +3,7 @@
 
 mod abort;
 pub(crate) mod lab;
+mod strace;
 pub(crate) mod tools;
 pub(crate) mod tree;
 

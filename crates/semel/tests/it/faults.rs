@@ -1,7 +1,8 @@
 //! What the machine does to the daemon: another boot, and a disk that fails to sync.
 
-use crate::harness::{Conn, Home};
+use crate::harness::{Conn, Home, Tracer, skipped};
 use serde_json::json;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ fn another_boot_ends_the_generation_dirty() {
             .arg(home.state())
             .args(["serve", "--json"]);
         let Some(daemon) = crate::harness::Daemon::started(command.stderr(Stdio::null())) else {
-            eprintln!("SKIPPED: another boot cannot be simulated here (mount namespace)");
+            skipped("another boot cannot be simulated here (mount namespace)");
             return;
         };
         let late = daemon
@@ -58,21 +59,6 @@ fn another_boot_ends_the_generation_dirty() {
     }
 }
 
-/// Attaches strace to a daemon so that syncs of a file or directory fail; `None` where that cannot be done here.
-fn inject(pid: u32, path: &std::path::Path) -> Option<std::process::Child> {
-    let mut strace = Command::new("strace")
-        .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync"])
-        .args(["-e", "inject=fsync,fdatasync:error=EIO", "-P"])
-        .arg(path)
-        .args(["-p", &pid.to_string()])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    std::thread::sleep(Duration::from_millis(600));
-    strace.try_wait().unwrap().is_none().then_some(strace)
-}
-
 /// A failed sync poisons: readiness drops, the daemon ends, and the next one looks at what is on the disk.
 #[test]
 fn a_failed_sync_ends_the_daemon_and_the_call_is_still_once() {
@@ -88,8 +74,16 @@ fn a_failed_sync_ends_the_daemon_and_the_call_is_still_once() {
             "journal.db-wal" => home.state().join(place),
             _ => volume.tree.parent().unwrap().join(place),
         };
-        let Some(mut strace) = inject(daemon.child.id(), &path) else {
-            eprintln!("SKIPPED: strace cannot inject faults here");
+        let syncs = [
+            "-e",
+            "trace=fsync,fdatasync",
+            "-e",
+            "inject=fsync,fdatasync:error=EIO",
+            "-P",
+        ];
+        let args = [&syncs[..], &[path.to_str().unwrap()]].concat();
+        let Some(tracer) = Tracer::attach(daemon.child.id(), Path::new("/dev/null"), &args) else {
+            skipped("strace cannot inject faults here");
             return;
         };
         let mut arguments = json!({"path": "a"});
@@ -112,8 +106,7 @@ fn a_failed_sync_ends_the_daemon_and_the_call_is_still_once() {
             .ended(Duration::from_secs(30))
             .expect("a poisoned daemon ends");
         assert_eq!(status.code(), Some(75), "{place}");
-        drop(strace.kill());
-        drop(strace.wait());
+        drop(tracer);
         let daemon = home.serve(&[]);
         let again = daemon.conn().call(&volume, tool, "k", &arguments);
         let got = (again.status, &again.body["replayed"]);

@@ -2,9 +2,11 @@
 
 mod disk;
 mod site;
+mod tracer;
 
 pub(crate) use disk::{Disk, Nobody, STATE, listed, mode};
 pub(crate) use site::{RUN, SLEEPER, Site, last_draft, sleeping, statement, text};
+pub(crate) use tracer::Tracer;
 
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Read, Write};
@@ -342,6 +344,11 @@ impl<S: Read + Write> Conn<S> {
             arguments.to_string().as_bytes(),
         )
     }
+}
+
+/// Says whether the long tests run their full count: `SEMEL_FULL=1`.
+pub(crate) fn full() -> bool {
+    std::env::var_os("SEMEL_FULL").is_some_and(|value| value == "1")
 }
 
 /// Prints why a test cannot run here, and counts as skipped.

@@ -1,0 +1,199 @@
+//! The daemon under a tracer that kills it at every system call of the write path, or makes that call fail.
+//!
+//! The tracer is attached to a daemon that is at rest and taken off when the call is over, so that it counts nothing
+//! but the system calls between request and reply; it counts for each thread.
+
+use super::lab::{Found, Lab};
+use super::tools::{Case, named};
+use crate::harness::{Conn, Daemon, Tracer, full, skipped};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What the write path may call that changes something, or opens what is changed.
+const CALLS: &[&str] = &[
+    "openat2",
+    "openat",
+    "renameat2",
+    "renameat",
+    "rename",
+    "linkat",
+    "unlinkat",
+    "mkdirat",
+    "fsync",
+    "fdatasync",
+    "sync_file_range",
+    "pwrite64",
+    "write",
+    "writev",
+    "ftruncate",
+    "fallocate",
+    "chmod",
+    "fchmod",
+    "fchmodat",
+    "fchown",
+    "fchownat",
+    "fsetxattr",
+    "sendto",
+];
+
+/// Calls that only open: to be killed at the next one is much the same, so that not each is tried every time.
+const OPENS: &[&str] = &["openat", "openat2"];
+
+/// What the gateway writes, renames and syncs; the reactor's own `write` wakes threads.
+const FAILING: &[&str] = &[
+    "renameat2",
+    "renameat",
+    "linkat",
+    "unlinkat",
+    "mkdirat",
+    "fsync",
+    "fdatasync",
+    "pwrite64",
+    "ftruncate",
+    "chmod",
+    "fchmod",
+    "fchown",
+    "fsetxattr",
+];
+
+/// Counts how often one thread makes each of the calls, at most, while a call of this case is answered.
+fn counted(lab: &mut Lab, case: &'static Case) -> Option<BTreeMap<String, usize>> {
+    lab.points_of(case);
+    lab.restart(&[]);
+    let log = lab.home.path().join("strace");
+    let pid = lab.daemon.as_ref().unwrap().child.id();
+    let tracer = Tracer::attach(pid, &log, &["-e", &format!("trace={}", CALLS.join(","))])?;
+    assert!(matches!(&lab.call(case, "traced").found, Found::Answered(reply) if reply.status == 200));
+    drop(tracer);
+    let mut seen: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for line in std::fs::read_to_string(&log).unwrap().lines() {
+        let (thread, rest) = line.split_once(' ').unwrap();
+        if let Some((name, _)) = rest.trim_start().split_once('(')
+            && CALLS.contains(&name)
+        {
+            *seen.entry((thread.to_owned(), name.to_owned())).or_default() += 1;
+        }
+    }
+    let mut most = BTreeMap::new();
+    for ((_, name), count) in seen {
+        let known = most.entry(name).or_insert(0);
+        *known = count.max(*known);
+    }
+    Some(most)
+}
+
+/// Makes one call whose daemon is traced; gives whether the daemon is still there.
+fn traced(lab: &mut Lab, case: &'static Case, inject: &str) -> bool {
+    let log = lab.home.path().join("strace");
+    let calls = inject.split([':', '=']).nth(1).unwrap().to_owned();
+    let args = ["-e", &format!("trace={calls}"), "-e", inject];
+    if lab.daemon.is_none() {
+        lab.restart(&[]);
+    }
+    let pid = lab.daemon.as_ref().unwrap().child.id();
+    let tracer = Tracer::attach(pid, &log, &args).expect("a tracer was attached before");
+    lab.call(case, inject);
+    drop(tracer);
+    // What it had to note of a call comes after the answer, and may have failed as well.
+    if lab.daemon.as_ref().is_some_and(|daemon| !sound(lab, daemon)) {
+        let mut daemon = lab.daemon.take().unwrap();
+        let status = daemon.ended(Duration::from_secs(30)).expect("it ends itself");
+        assert_eq!(status.code(), Some(75), "{inject}");
+    }
+    lab.daemon.is_some()
+}
+
+/// Says whether a daemon records what it is asked for now, and with that all that came before.
+fn sound(lab: &Lab, daemon: &Daemon) -> bool {
+    let place = daemon.url.strip_prefix("http://").unwrap();
+    let Ok(stream) = std::net::TcpStream::connect(place) else {
+        return false;
+    };
+    let key = format!("sound-{}", lab.trials);
+    let made = Conn::over(stream).try_call(&lab.volume, "create_directory", &key, &json!({"path": "t1"}));
+    made.is_some_and(|made| made.status == 200)
+}
+
+fn lab_with_tracer(mut lab: Lab) -> Option<Lab> {
+    if counted(&mut lab, named("write_file new")).is_none() {
+        skipped("strace cannot be attached here");
+        return None;
+    }
+    Some(lab)
+}
+
+/// Kills the daemon at every system call of these tools.
+pub(super) fn kill_at_every_call(lab: Lab, cases: &[&str], label: &str) {
+    let Some(mut lab) = lab_with_tracer(lab) else {
+        return;
+    };
+    for name in cases {
+        let case = named(name);
+        let (mut killed, mut spared) = (0, 0);
+        for (call, most) in counted(&mut lab, case).expect("it was attached before") {
+            let every = if OPENS.contains(&call.as_str()) && !full() {
+                7
+            } else {
+                1
+            };
+            for n in (1..=most).filter(|n| n % every == 0 || *n == 1) {
+                let inject = format!("inject={call}:signal=SIGKILL:when={n}");
+                if traced(&mut lab, case, &inject) {
+                    spared += 1;
+                } else {
+                    killed += 1;
+                }
+            }
+        }
+        lab.settle();
+        eprintln!("{label} {name}: killed at {killed} system calls, 0 lost, 0 double ({spared} not met)");
+        assert!(killed > 10 && spared * 5 < killed, "the calls are met");
+    }
+    lab.end();
+}
+
+/// Makes every write, rename and sync of these tools fail, once by the disk and from then on for want of space.
+pub(super) fn fail_at_every_call(lab: Lab, cases: &[&str], label: &str) {
+    let Some(mut lab) = lab_with_tracer(lab) else {
+        return;
+    };
+    for name in cases {
+        let case = named(name);
+        let (mut trials, mut ended) = (0, 0);
+        for (call, most) in counted(&mut lab, case).expect("it was attached before") {
+            if !FAILING.contains(&call.as_str()) {
+                continue;
+            }
+            for n in 1..=most {
+                for error in [format!("EIO:when={n}"), format!("ENOSPC:when={n}+")] {
+                    let stays = traced(&mut lab, case, &format!("inject={call}:error={error}"));
+                    trials += 1;
+                    ended += usize::from(!stays);
+                }
+            }
+        }
+        lab.settle();
+        eprintln!("{label} {name}: {trials} failures, {ended} ended the daemon, 0 false successes, 0 lost");
+        assert!(trials > 10 && ended > 0);
+    }
+    lab.end();
+}
+
+const SWEPT: &[&str] = &[
+    "write_file replace",
+    "edit_file",
+    "delete_file",
+    "move_file overwriting",
+    "apply_patch",
+];
+
+#[test]
+fn one_effect_when_killed_at_any_system_call() {
+    kill_at_every_call(Lab::new("power-best-effort"), SWEPT, "power-best-effort");
+}
+
+#[test]
+fn no_false_success_when_any_system_call_fails() {
+    fail_at_every_call(Lab::new("power-best-effort"), SWEPT, "power-best-effort");
+}
