@@ -20,6 +20,8 @@ node     nodejs          optional
 npm      npm             optional
 openssl  openssl         optional
 mkfs.ext4 e2fsprogs      optional
+mkfs.xfs xfsprogs        optional
+lowntfs-3g ntfs-3g       optional
 strace   strace          optional
 ssh-keygen openssh-client optional
 '

@@ -42,7 +42,12 @@ pub(super) fn take_free_name(
 ) -> std::result::Result<(), Left> {
     match rustix::fs::renameat_with(from, name, to, free, RenameFlags::NOREPLACE) {
         Ok(()) => return Ok(()),
-        Err(errno) if lacks_flags(errno) => {}
+        // The kernel looks at the name before it asks the filesystem whether it knows the flag.
+        Err(errno) if lacks_flags(errno) || errno == Errno::EXIST => {
+            if errno == Errno::EXIST && !links::same_file((from, name), (to, free)) {
+                return Err(Left::Nothing(errno));
+            }
+        }
         Err(errno) => return Err(Left::Nothing(errno)),
     }
     match is_directory(from, name) {

@@ -250,6 +250,12 @@ pub(super) fn move_taken_back(
     let here = file_id_at(from.0, from.1)?.as_ref() == Some(what);
     let there = file_id_at(to.0, to.1)?.as_ref() == Some(what);
     let second = file_id_at(volume.trash(), name.as_bytes())?.as_ref() == Some(what);
+    // A rename between two names of one file does nothing: the one in staging/ has to be free first.
+    if here {
+        links::drop_name(volume.staging(), name, what, from)?;
+    } else if there {
+        links::drop_name(volume.staging(), name, what, to)?;
+    }
     match (here, there) {
         (true, true) if second => links::take_new_name(volume, (to, staging), what, path)?,
         (false, true) if second && displaced => links::take_new_name(volume, (to, staging), what, path)?,
@@ -260,7 +266,7 @@ pub(super) fn move_taken_back(
             return Err(changed_outside(volume, "tree", &path.to_string(), path));
         }
     }
-    links::drop_names(volume, name, what, from)
+    links::drop_name(volume.trash(), name, what, from)
 }
 
 /// Takes a restoration back, to its slot in `trash/`.

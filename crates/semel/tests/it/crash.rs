@@ -2,6 +2,8 @@
 //! generation goes on.
 
 mod abort;
+mod boots;
+mod filesystems;
 pub(crate) mod lab;
 mod strace;
 pub(crate) mod tools;

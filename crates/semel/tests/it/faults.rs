@@ -1,9 +1,8 @@
 //! What the machine does to the daemon: another boot, and a disk that fails to sync.
 
-use crate::harness::{Conn, Home, Tracer, skipped};
+use crate::harness::{Conn, Daemon, Home, Tracer, skipped};
 use serde_json::json;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Another boot makes the generation dirty and retires its token; what was acknowledged can be looked up.
@@ -22,21 +21,7 @@ fn another_boot_ends_the_generation_dirty() {
             daemon.ended(Duration::from_secs(20)).expect("it dies");
         }
         drop(daemon);
-        let fake = home.path().join("boot_id");
-        std::fs::write(&fake, "11111111-2222-3333-4444-555555555555\n").unwrap();
-        let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
-        let mut command = Command::new("unshare");
-        command
-            .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-            .env("HOME", home.path());
-        command.args(["--mount", "sh", "-c", script, "sh"]).arg(&fake);
-        command
-            .arg(env!("CARGO_BIN_EXE_semel"))
-            .arg("--state")
-            .arg(home.state())
-            .args(["serve", "--json"]);
-        let Some(daemon) = crate::harness::Daemon::started(command.stderr(Stdio::null())) else {
+        let Some(daemon) = Daemon::in_boot(&home, 2, &[]) else {
             skipped("another boot cannot be simulated here (mount namespace)");
             return;
         };

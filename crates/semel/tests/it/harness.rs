@@ -1,10 +1,12 @@
 //! The real binary on a state root of its own, and a plain HTTP client.
 
 mod disk;
+mod mounts;
 mod site;
 mod tracer;
 
 pub(crate) use disk::{Disk, Nobody, STATE, listed, mode};
+pub(crate) use mounts::{Mount, Mounted};
 pub(crate) use site::{RUN, SLEEPER, Site, last_draft, sleeping, statement, text};
 pub(crate) use tracer::Tracer;
 
@@ -28,6 +30,13 @@ impl Home {
         }
     }
 
+    /// A state root in a place, such as another filesystem.
+    pub(crate) fn under(place: &Path) -> Self {
+        Self {
+            dir: tempfile::tempdir_in(place).unwrap(),
+        }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -42,6 +51,24 @@ impl Home {
         command.env("HOME", self.dir.path());
         let state = self.state();
         command.arg("--state").arg(state);
+        command
+    }
+
+    /// The binary as another program runs it, such as a tracer.
+    pub(crate) fn command_under(&self, program: &str, before: &[&str], args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .env(
+                "PATH",
+                "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin",
+            )
+            .env("HOME", self.dir.path())
+            .args(before)
+            .arg(env!("CARGO_BIN_EXE_semel"))
+            .arg("--state")
+            .arg(self.state())
+            .args(args);
         command
     }
 
@@ -133,6 +160,8 @@ impl Volume {
 /// A running daemon; killed when dropped.
 pub(crate) struct Daemon {
     pub(crate) child: Child,
+    /// The daemon itself, where the child is another program that runs it.
+    pub(crate) pid: u32,
     pub(crate) url: String,
     pub(crate) probe_url: String,
 }
@@ -142,6 +171,19 @@ impl Daemon {
     pub(crate) fn start(home: &Home, args: &[&str]) -> Option<Self> {
         let mut command = home.command(&[&["serve", "--json", "--quiet"], args].concat());
         Self::started(command.stderr(Stdio::piped()))
+    }
+
+    /// Starts it as if the machine had been started anew, for the n-th time; `None` where that cannot be done here.
+    pub(crate) fn in_boot(home: &Home, n: u32, args: &[&str]) -> Option<Self> {
+        const SCRIPT: &str = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
+        let fake = home.path().join(format!("boot-{n}"));
+        std::fs::write(&fake, format!("{n:08}-2222-3333-4444-555555555555\n")).unwrap();
+        let before = ["--mount", "sh", "-c", SCRIPT, "sh", fake.to_str().unwrap()];
+        let args = [&["serve", "--json", "--quiet"], args].concat();
+        Self::started(
+            home.command_under("unshare", &before, &args)
+                .stderr(Stdio::null()),
+        )
     }
 
     /// Starts a command that becomes a daemon; `None` where it ended before it listened.
@@ -165,6 +207,7 @@ impl Daemon {
         let url = |name: &str| about[name].as_str().map(str::to_owned);
         match (url("url"), url("probe_url")) {
             (Some(url), Some(probe_url)) => Ok(Self {
+                pid: about["pid"].as_u64().unwrap().try_into().unwrap(),
                 child,
                 url,
                 probe_url,
@@ -177,9 +220,8 @@ impl Daemon {
         Conn::tcp(&self.url)
     }
 
-    pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    pub(crate) fn kill(self) {
+        drop(self);
     }
 
     /// Waits until it ends by itself.
@@ -206,6 +248,12 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        // Before it is waited for, its id is nobody else's.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            signal(self.pid, libc::SIGKILL);
+            // A program that runs it ends after it.
+            self.ended(Duration::from_secs(10));
+        }
         drop(self.child.kill());
         drop(self.child.wait());
     }

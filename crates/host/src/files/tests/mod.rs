@@ -1,3 +1,5 @@
+mod layers;
+
 use super::*;
 use crate::root::tests::skipped;
 use crate::root::{GitInternals, Resolver, Root};

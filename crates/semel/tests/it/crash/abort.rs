@@ -183,15 +183,15 @@ fn staged(lab: &Lab) -> usize {
 
 /// Says how often the daemon dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kills {
+pub(super) enum Kills {
     /// Once.
     One,
     /// Once, and again while it recovers.
     Two,
 }
 
-fn taken_back(durability: &str, kills: Kills) {
-    let mut lab = Lab::new(durability);
+pub(super) fn taken_back(lab: Lab, kills: Kills, label: &str) {
+    let mut lab = lab;
     let mut trials = 0;
     for outside in OUTSIDE {
         let (trial, reply) = call(&mut lab, outside, &[]);
@@ -225,7 +225,7 @@ fn taken_back(durability: &str, kills: Kills) {
             }
         }
     }
-    eprintln!("{durability}, taken back: {trials} trials, 0 lost, 0 double");
+    eprintln!("{label}, taken back: {trials} trials, 0 lost, 0 double");
 }
 
 fn after(lab: &Lab, outside: &Outside, trial: &Trial, (n, aborting): (usize, usize), label: &str) {
@@ -259,10 +259,10 @@ fn after(lab: &Lab, outside: &Outside, trial: &Trial, (n, aborting): (usize, usi
 
 #[test]
 fn what_was_done_is_taken_back_in_durability_process() {
-    taken_back("process", Kills::Two);
+    taken_back(Lab::new("process"), Kills::Two, "process");
 }
 
 #[test]
 fn what_was_done_is_taken_back_in_durability_power() {
-    taken_back("power-best-effort", Kills::One);
+    taken_back(Lab::new("power-best-effort"), Kills::One, "power-best-effort");
 }
