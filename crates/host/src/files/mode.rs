@@ -124,6 +124,7 @@ impl ModeSetting {
         if file_id_at(&self.parent, &self.name)?.as_ref() != Some(&self.id) {
             return Err(changed("another process replaced the file", path));
         }
+        steps.reached(Step::TargetSeen);
         set(&self.file, self.mode, path)?;
         steps.reached(Step::ModeSet);
         Ok(())

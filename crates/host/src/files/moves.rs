@@ -235,6 +235,21 @@ pub(super) fn changed_outside(volume: &Volume, kept_in: &str, name: &str, path: 
         .into()
 }
 
+/// Looks once more, right before it is taken, whether a name holds what was looked at.
+///
+/// It decides nothing: what comes out is looked at, too. But what another process put there since is hardly ever taken
+/// out, to be put back, and nobody reads for that moment what is not to stay.
+///
+/// # Errors
+/// As of a change by another process, or `not_found`.
+pub(super) fn still_there(at: (impl AsFd, &[u8]), id: &FileId, path: &RelPath) -> Result<()> {
+    match file_id_at(at.0, at.1)? {
+        Some(found) if found == *id => Ok(()),
+        Some(_) => Err(changed("another process changed the file", path)),
+        None => Err(crate::root::failed(Errno::NOENT, path)),
+    }
+}
+
 /// Names the failure of a first move: nothing began if what was to move is still where it was.
 pub(super) fn unmoved(
     operation: &'static str,

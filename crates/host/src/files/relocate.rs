@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::files::moves::{
-    Left, as_unproven, changed, changed_outside, give_back, out_of_reach, rename_in_tree, take_free_name,
+    Left, as_unproven, changed, changed_outside, give_back, out_of_reach, rename_in_tree, still_there, take_free_name,
     unmoved,
 };
 use crate::files::prepared::{Act, Prepared, Syncs, Terms};
@@ -150,6 +150,12 @@ impl Relocation {
             From::Tree(dir, name) => (dir.as_fd(), name),
             From::Trash(kept) => (volume.trash(), kept.as_str().as_bytes()),
         };
+        let seen = still_there((from, name), &self.what, prepared.effect.at());
+        seen.map_err(|error| match error.code() {
+            Code::PreconditionFailed => replaced(prepared.effect.at()),
+            _ => error,
+        })?;
+        steps.reached(Step::TargetSeen);
         let moved = match &self.from {
             From::Tree(..) => rename_in_tree(
                 volume,

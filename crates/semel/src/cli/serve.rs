@@ -3,7 +3,7 @@
 use super::answer::{Answer, Format, err, out};
 use super::{Context, Progress};
 use crate::engine::daemon::serve as daemon;
-use crate::engine::gateway::crash::{Crash, CrashPoint, Hold, Hooks};
+use crate::engine::gateway::crash::{CrashPoint, Hold, Hooks, Moment};
 use crate::http::{self, Activity, App};
 use crate::telemetry::Phase;
 use crate::{limits, probe, wire};
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, hide = true, value_name = "POINT:MS")]
     pause_at: Option<String>,
     /// For tests: hold a call at a named point while a file is there
-    #[arg(long, hide = true, value_name = "POINT:PATH")]
+    #[arg(long, hide = true, value_name = "POINT=PATH")]
     hold_at: Option<String>,
     /// For tests: write the name of each point that is reached to a file
     #[arg(long, hide = true, value_name = "PATH")]
@@ -56,7 +56,7 @@ pub(crate) fn run_probe(args: ProbeArgs) -> Result<Answer, Refusal> {
 
 impl Args {
     fn hooks(&self) -> Result<Hooks, Refusal> {
-        let crash = self.crash_at.as_deref().map(Crash::parse).transpose()?;
+        let crash = self.crash_at.as_deref().map(Moment::parse).transpose()?;
         let pause = match self.pause_at.as_deref().map(|text| text.split_once(':')) {
             None => None,
             Some(Some((point, ms))) if ms.parse::<u64>().is_ok() => Some((

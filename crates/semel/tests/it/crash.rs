@@ -2,6 +2,7 @@
 //! generation goes on.
 
 mod abort;
+mod acknowledged;
 mod boots;
 mod filesystems;
 pub(crate) mod lab;
@@ -94,7 +95,7 @@ fn an_outside_writer_wins_and_nothing_is_lost() {
     for crash in [None, Some("exchanged_back"), Some("receipted")] {
         let home = Home::new();
         let held = home.path().join("held");
-        let hold = format!("begun:{}", held.display());
+        let hold = format!("target_seen={}", held.display());
         let mut args = vec!["--hold-at", &hold];
         args.extend(crash.into_iter().flat_map(|point| ["--crash-at", point]));
         let daemon = home.serve(&args);

@@ -23,6 +23,7 @@ mod harness;
 mod http;
 mod interop;
 mod kills;
+mod laws;
 mod probe;
 mod run;
 mod schemas;

@@ -367,6 +367,34 @@ impl Lab {
     }
 }
 
+/// A sequence of numbers that a test can repeat: `SEMEL_SEED=N`.
+pub(crate) struct Chance {
+    pub(crate) seed: u64,
+    state: u64,
+}
+
+impl Chance {
+    pub(crate) fn new() -> Self {
+        let given = std::env::var("SEMEL_SEED")
+            .ok()
+            .and_then(|text| text.parse().ok());
+        let seed = given.map(|seed: u64| seed.max(1)).unwrap_or_else(|| {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            since.unwrap().as_nanos() as u64 | 1
+        });
+        Self { seed, state: seed }
+    }
+
+    /// Gives a number below a bound.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        // xorshift64*
+        self.state ^= self.state >> 12;
+        self.state ^= self.state << 25;
+        self.state ^= self.state >> 27;
+        (self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
+    }
+}
+
 fn sorted(mut pictures: Vec<Picture>) -> Vec<Picture> {
     pictures.sort();
     pictures
