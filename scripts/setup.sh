@@ -21,8 +21,9 @@ npm      npm             optional
 openssl  openssl         optional
 mkfs.ext4 e2fsprogs      optional
 mkfs.xfs xfsprogs        optional
-lowntfs-3g ntfs-3g       optional
+mkfs.btrfs btrfs-progs   optional
 strace   strace          optional
+lowntfs-3g ntfs-3g       optional
 ssh-keygen openssh-client optional
 '
 PATH="$PATH:/usr/sbin:/sbin"

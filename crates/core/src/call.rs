@@ -4,6 +4,7 @@
 //! check policies or touch files.
 
 use crate::code::{Code, Refusal};
+use crate::command::Ran;
 use crate::digest::Fingerprint;
 use crate::effect::{Changed, Effect};
 use crate::ids::{
@@ -40,6 +41,10 @@ pub struct Source {
     pub user_agent: Option<String>,
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
+    /// Who was at the other end: `tcp:ADDRESS:PORT`, or `unix:pid=PID,uid=UID`.
+    pub peer: Option<String>,
+    /// The revision of the MCP specification that it spoke.
+    pub mcp_era: Option<String>,
 }
 
 /// Is what is to be done, recorded before it is done.
@@ -107,6 +112,10 @@ pub struct Receipt {
     pub resolved: Option<Resolved>,
     /// Names a call under another key that asked for the very same, not long before.
     pub possible_duplicate_of: Option<ExecutionId>,
+    /// How long it took, from the call's arrival; not known of a call that recovery settled.
+    pub took_us: Option<u64>,
+    /// How much of it was waiting: for a path, or for the same call that ran already.
+    pub waited_us: Option<u64>,
 }
 
 /// Is the answer to a call.
@@ -128,6 +137,9 @@ pub enum Outcome {
 pub struct Done {
     /// What became of each path, in the order of the effects; empty where there was nothing to do.
     pub changed: Vec<Changed>,
+    /// What came of the command, of a call that ran one; `None` where that was not seen, but settled by a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Box<Ran>>,
 }
 
 /// Says that a person settled an outcome that could not be told.
@@ -179,6 +191,7 @@ impl Intent {
     pub fn done(&self) -> Done {
         Done {
             changed: self.effects.iter().map(Effect::changed).collect(),
+            command: None,
         }
     }
 }
@@ -209,6 +222,8 @@ pub struct Note {
     pub source: Source,
     /// How long it took.
     pub took_us: u64,
+    /// How much of it was waiting: for a path, or for the same call that ran already.
+    pub waited_us: Option<u64>,
     /// When.
     pub at: UnixMs,
 }
@@ -227,6 +242,13 @@ pub enum Event {
         code: Code,
         /// And this finer reason.
         reason: Option<String>,
+    },
+    /// So many refusals left no note of their own since the last such note: noise is counted, sampled, bounded.
+    Suppressed {
+        /// With this code.
+        code: Code,
+        /// How many.
+        count: u64,
     },
 }
 
@@ -331,7 +353,8 @@ pub fn admit(prior: Option<&CallState>, request: &Request) -> Decision {
         return Decision::Execute;
     };
     let intent = state.intent();
-    if let Some(reason) = difference(intent, request) {
+    let made = (intent.fingerprint_version, intent.fingerprint);
+    if let Some(reason) = difference((&intent.tool, &intent.path, made), request) {
         return Decision::Refuse(
             Refusal::new(Code::ReplayConflict, "the key belongs to another call")
                 .reason(reason)
@@ -352,15 +375,16 @@ pub fn admit(prior: Option<&CallState>, request: &Request) -> Decision {
     }
 }
 
-fn difference(intent: &Intent, request: &Request) -> Option<&'static str> {
-    if intent.tool != request.tool {
+/// Says in what a request differs from the call that is known under its key.
+pub(crate) fn difference(
+    (tool, path, made): (&str, &RelPath, (FingerprintVersion, Fingerprint)),
+    request: &Request,
+) -> Option<&'static str> {
+    if tool != request.tool {
         Some("tool_mismatch")
-    } else if intent.path != request.path {
+    } else if *path != request.path {
         Some("path_mismatch")
-    } else if !request
-        .fingerprints
-        .contains(&(intent.fingerprint_version, intent.fingerprint))
-    {
+    } else if !request.fingerprints.contains(&made) {
         Some("body_mismatch")
     } else {
         None
@@ -424,6 +448,8 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::VolumeOpened { .. }
         | Record::VolumeReady { .. }
         | Record::VolumeEnded { .. }
+        | Record::VolumeLifted { .. }
+        | Record::TokenIssued(_)
         | Record::VolumeDestroyed { .. }
         | Record::CallNoted(_)
         | Record::RunStarted(_)
@@ -432,7 +458,9 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::AttemptJudged(_)
         | Record::CertificateConsumed(_)
         | Record::DraftSealed(_)
-        | Record::WorktreeRestored(_) => Ok(prior),
+        | Record::WorktreeRestored(_)
+        | Record::ApprovalAsked(_)
+        | Record::ApprovalDecided { .. } => Ok(prior),
     }
 }
 

@@ -134,7 +134,7 @@ table! {
     SandboxUnavailable = "sandbox_unavailable", 31, 409, Operator, "the confinement that was asked for cannot be had here", "run semel doctor; it names what is missing";
     DurabilityUnavailable = "durability_unavailable", 31, 409, Operator, "this filesystem cannot keep what durability power promises", "use a journaled filesystem, or ask for process or power-best-effort";
     VolumeBusy = "volume_busy", 32, 409, Later, "the volume is open elsewhere", "wait for its owner to end it, or end it with semel volume end";
-    DrillFailed = "drill_failed", 33, 422, Operator, "a guarded side of the drill did not hold", "read the account; do not rely on this build until it is understood";
+    DrillFailed = "drill_failed", 33, 422, Operator, "a guard did not hold, or was not shown to hold", "read the account; do not rely on what was tried until it is understood";
     LockTimeout = "lock_timeout", 40, 503, Later, "the bounded wait for index.lock ran out; nothing was changed", "see who holds the lock, then try again";
     LockUnsafe = "lock_unsafe", 41, 409, Never, "index.lock is not a plain file of ours, or cannot be created", "look at the named path; it is never removed for you";
     LockLost = "lock_lost", 42, 409, NewGeneration, "our lock was taken from us; the index is untouched", "find what removed index.lock; restore in a new generation";

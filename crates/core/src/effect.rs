@@ -68,6 +68,11 @@ pub enum Effect {
         /// The permissions after.
         after: u32,
     },
+    /// A command runs; it is always alone in its intent. Its evidence is the directory of its execution, in `meta/`.
+    Run {
+        /// Where it runs.
+        cwd: RelPath,
+    },
 }
 
 /// Is what was staged.
@@ -147,6 +152,8 @@ pub enum Action {
     Restored,
     /// It has other permissions.
     ModeSet,
+    /// A command ran there.
+    Ran,
 }
 
 /// Is a change of permissions.
@@ -169,7 +176,8 @@ impl Effect {
             | Effect::RemoveEmpty { at, .. }
             | Effect::Restore { at, .. }
             | Effect::SetMode { at, .. }
-            | Effect::Move { from: at, .. } => at,
+            | Effect::Move { from: at, .. }
+            | Effect::Run { cwd: at } => at,
         }
     }
 
@@ -232,6 +240,7 @@ impl Effect {
                 }),
                 ..plain(at, Action::ModeSet)
             },
+            Effect::Run { cwd } => plain(cwd, Action::Ran),
         }
     }
 }
@@ -305,6 +314,16 @@ impl From<Slot> for String {
 mod tests {
     use super::*;
     use crate::sample;
+
+    #[test]
+    fn a_command_on_the_disk() {
+        let effect = Effect::Run {
+            cwd: RelPath::parse(b"a/b").unwrap(),
+        };
+        let text = serde_json::to_string(&effect).unwrap();
+        assert_eq!(text, r#"{"effect":"run","cwd":"a/b"}"#);
+        assert_eq!(serde_json::from_str::<Effect>(&text).unwrap(), effect);
+    }
 
     #[test]
     fn a_slot_is_known_by_its_name() {

@@ -103,6 +103,17 @@ text_id! {
 }
 
 text_id! {
+    /// Names one question to a person.
+    ///
+    /// # Shape
+    /// A UUIDv7 in lower case.
+    ///
+    /// # Errors
+    /// `bad_input` for any other text.
+    ApprovalId, uuid_shape
+}
+
+text_id! {
     /// Names who a token speaks for; stable when the token is issued again.
     ///
     /// # Shape
@@ -133,6 +144,16 @@ text_id! {
     /// # Errors
     /// `bad_input` for any other text.
     FileId, file_id_shape
+}
+
+impl Principal {
+    /// Says whether it is another one, or a part of it: `job:x/reader` is a part of `job:x`.
+    #[must_use]
+    pub fn is_part_of(&self, other: &Principal) -> bool {
+        self.0
+            .strip_prefix(other.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
 }
 
 fn file_id_shape(text: &str) -> Result<(), Refusal> {
@@ -267,6 +288,14 @@ impl Generation {
 
 impl ExecutionId {
     /// Makes a new execution id.
+    #[must_use]
+    pub fn mint(seed: Seed) -> Self {
+        Self(seed.uuid_v7())
+    }
+}
+
+impl ApprovalId {
+    /// Makes a new approval id.
     #[must_use]
     pub fn mint(seed: Seed) -> Self {
         Self(seed.uuid_v7())

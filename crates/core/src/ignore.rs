@@ -4,6 +4,7 @@
 //! not know which paths are tracked (a tracked path is never ignored: that is the walker's rule). Excludes that
 //! are not part of a commit (`info/exclude`, a person's own file) play no part.
 
+use crate::glob::{Matcher, Slash};
 use crate::path::RelPath;
 use std::collections::BTreeMap;
 
@@ -82,7 +83,7 @@ struct Pattern {
     directories_only: bool,
     /// The pattern holds a slash, so that it is matched against the path below its file, not against a name.
     anchored: bool,
-    tokens: Vec<Token>,
+    glob: Matcher,
 }
 
 impl Pattern {
@@ -91,7 +92,7 @@ impl Pattern {
             return false;
         }
         let text = if self.anchored { path } else { name };
-        fits(&self.tokens, text)
+        self.glob.matches(text)
     }
 }
 
@@ -121,12 +122,13 @@ fn line(line: &[u8]) -> Option<Pattern> {
     if anchored {
         body = body.strip_prefix(b"/").unwrap_or(body);
     }
-    let tokens = compile(body, anchored)?;
-    (!tokens.is_empty()).then_some(Pattern {
+    let slash = if anchored { Slash::Divides } else { Slash::Plain };
+    let glob = Matcher::compile(body, slash)?;
+    (!glob.is_empty()).then_some(Pattern {
         negative,
         directories_only,
         anchored,
-        tokens,
+        glob,
     })
 }
 
@@ -148,192 +150,6 @@ fn without_trailing_spaces(line: &[u8]) -> &[u8] {
         }
     }
     &line[..end]
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
-    Byte(u8),
-    /// One byte of a set.
-    Set(Box<Set>),
-    /// Any run of bytes without a slash.
-    Name,
-    /// Any run of bytes.
-    Any,
-    /// Nothing, or any run of bytes that ends in a slash.
-    Directories,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Set([bool; 256]);
-
-/// Compiles a pattern; `None` where it is malformed, which in git means that it never matches.
-///
-/// `**` crosses slashes only as a whole component; a `**` behind other text is a plain `*` here, as it is in
-/// gitignore(5) and in git from 2.52 on (older ones crossed slashes for `text**/`).
-fn compile(pattern: &[u8], anchored: bool) -> Option<Vec<Token>> {
-    let mut tokens = Vec::new();
-    let mut at = 0;
-    while at < pattern.len() {
-        match pattern[at] {
-            b'\\' => {
-                tokens.push(Token::Byte(*pattern.get(at + 1)?));
-                at += 2;
-            }
-            b'?' => {
-                let mut set = Set([true; 256]);
-                set.0[usize::from(b'/')] = !anchored;
-                tokens.push(Token::Set(Box::new(set)));
-                at += 1;
-            }
-            b'*' => {
-                let stars = pattern[at..].iter().take_while(|b| **b == b'*').count();
-                let rest = &pattern[at + stars..];
-                let whole = stars > 1
-                    && (at == 0 || pattern[at - 1] == b'/')
-                    && (rest.is_empty() || rest.starts_with(b"/") || rest.starts_with(b"\\/"));
-                at += stars;
-                tokens.push(match (anchored, whole) {
-                    (false, _) => Token::Any,
-                    (true, false) => Token::Name,
-                    (true, true) if rest.starts_with(b"/") => {
-                        at += 1;
-                        Token::Directories
-                    }
-                    (true, true) => Token::Any,
-                });
-            }
-            b'[' => {
-                let (mut set, next) = class(pattern, at + 1)?;
-                if anchored {
-                    set.0[usize::from(b'/')] = false;
-                }
-                tokens.push(Token::Set(Box::new(set)));
-                at = next;
-            }
-            byte => {
-                tokens.push(Token::Byte(byte));
-                at += 1;
-            }
-        }
-    }
-    Some(tokens)
-}
-
-/// Parses a bracket expression from behind its `[`; gives the set and the place behind its `]`.
-fn class(pattern: &[u8], mut at: usize) -> Option<(Set, usize)> {
-    let mut set = [false; 256];
-    let negated = matches!(pattern.get(at), Some(b'!' | b'^'));
-    at += usize::from(negated);
-    let mut before: Option<u8> = None;
-    let mut first = true;
-    loop {
-        let byte = *pattern.get(at)?;
-        if byte == b']' && !first {
-            break;
-        }
-        first = false;
-        let next = pattern.get(at + 1).copied();
-        match (byte, before, next) {
-            (b'\\', _, _) => {
-                let escaped = next?;
-                set[usize::from(escaped)] = true;
-                before = Some(escaped);
-                at += 2;
-            }
-            (b'-', Some(low), Some(high)) if high != b']' => {
-                at += 1;
-                let mut high = high;
-                if high == b'\\' {
-                    at += 1;
-                    high = *pattern.get(at)?;
-                }
-                for b in low..=high {
-                    set[usize::from(b)] = true;
-                }
-                before = None;
-                at += 1;
-            }
-            (b'[', _, Some(b':')) => {
-                let name = at + 2;
-                let close = name + pattern[name..].iter().position(|b| *b == b']')?;
-                if close > name && pattern[close - 1] == b':' {
-                    let member = named(&pattern[name..close - 1])?;
-                    for b in 0..=127_u8 {
-                        set[usize::from(b)] |= member(b);
-                    }
-                    before = None;
-                    at = close + 1;
-                } else {
-                    set[usize::from(b'[')] = true;
-                    before = Some(b'[');
-                    at += 1;
-                }
-            }
-            _ => {
-                set[usize::from(byte)] = true;
-                before = Some(byte);
-                at += 1;
-            }
-        }
-    }
-    if negated {
-        for member in &mut set {
-            *member = !*member;
-        }
-    }
-    Some((Set(set), at + 1))
-}
-
-/// Finds a named class, with the members that git's own character table gives it.
-fn named(name: &[u8]) -> Option<fn(u8) -> bool> {
-    Some(match name {
-        b"alnum" => |b| b.is_ascii_alphanumeric(),
-        b"alpha" => |b| b.is_ascii_alphabetic(),
-        b"blank" => |b| b == b' ' || b == b'\t',
-        b"cntrl" => |b| b.is_ascii_control(),
-        b"digit" => |b| b.is_ascii_digit(),
-        b"graph" => |b| b.is_ascii_graphic(),
-        b"lower" => |b| b.is_ascii_lowercase(),
-        b"print" => |b| b.is_ascii_graphic() || b == b' ',
-        b"punct" => |b| b.is_ascii_punctuation(),
-        b"space" => |b| matches!(b, b' ' | b'\t' | b'\n' | b'\r'),
-        b"upper" => |b| b.is_ascii_uppercase(),
-        b"xdigit" => |b| b.is_ascii_hexdigit(),
-        _ => return None,
-    })
-}
-
-/// Matches the whole text, in time proportional to pattern times text whatever the pattern is.
-fn fits(tokens: &[Token], text: &[u8]) -> bool {
-    let mut reached = vec![false; text.len() + 1];
-    reached[0] = true;
-    for token in tokens {
-        let mut next = vec![false; text.len() + 1];
-        let mut open = false;
-        for at in 0..=text.len() {
-            let before = at.checked_sub(1).map(|i| text[i]);
-            match token {
-                Token::Byte(byte) => next[at] = before == Some(*byte) && reached[at - 1],
-                Token::Set(set) => {
-                    next[at] = before.is_some_and(|b| set.0[usize::from(b)]) && reached[at - 1];
-                }
-                Token::Name => {
-                    open = (open && before != Some(b'/')) || reached[at];
-                    next[at] = open;
-                }
-                Token::Any => {
-                    open |= reached[at];
-                    next[at] = open;
-                }
-                Token::Directories => {
-                    next[at] = reached[at] || (open && before == Some(b'/'));
-                    open |= reached[at];
-                }
-            }
-        }
-        reached = next;
-    }
-    reached[text.len()]
 }
 
 #[cfg(test)]

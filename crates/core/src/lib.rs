@@ -3,26 +3,34 @@
 //! This crate knows no file, clock, socket, thread, process, environment, SQL or HTTP; its `clippy.toml` bans
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
+pub mod approval;
 pub mod attempt;
+pub mod audit;
 pub mod call;
 pub mod canonical;
 pub mod certificate;
+pub mod checkpoint;
 pub mod code;
+pub mod command;
 pub mod confinement;
 pub mod digest;
 pub mod effect;
 pub mod gate;
 pub mod git_tree;
+pub mod glob;
 pub mod ids;
 pub mod ignore;
 pub mod install;
 pub mod installer;
 pub mod job;
+pub mod key_header;
 pub mod lockset;
 pub mod manifest;
+pub mod noise;
 pub mod patch;
 pub mod path;
 pub mod pipeline;
+pub mod policy;
 pub mod record;
 pub mod recovery;
 pub mod report;

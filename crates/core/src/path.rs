@@ -47,9 +47,6 @@ impl RelPath {
         if bytes.first() == Some(&b'/') {
             return Err(escapes("an absolute path leads out of the root"));
         }
-        if bytes.first() == Some(&b'~') {
-            return Err(escapes("a home directory lies outside of the root"));
-        }
         let mut parts: Vec<&[u8]> = Vec::new();
         for part in bytes.split(|b| *b == b'/') {
             match part {
@@ -61,6 +58,10 @@ impl RelPath {
                 }
                 _ => parts.push(part),
             }
+        }
+        // Asked of the normal form, which the journal keeps and reads again: `./~` is `~`.
+        if parts.first().is_some_and(|part| part.starts_with(b"~")) {
+            return Err(escapes("a home directory lies outside of the root"));
         }
         let long = parts.iter().any(|part| part.len() > LONGEST_COMPONENT);
         if bytes.len() > LONGEST || long || parts.len() > DEEPEST {
@@ -132,6 +133,23 @@ impl RelPath {
         self.components().any(|part| part.eq_ignore_ascii_case(b".git"))
     }
 
+    /// Says whether some filesystem might find, by this path, a directory that belongs to git: by another case, by
+    /// characters that it ignores, by an NTFS stream or a short name.
+    ///
+    /// # Source
+    /// Git's `is_hfs_dotgit` and `is_ntfs_dotgit`: a name that git takes for `.git` cannot be checked out, either.
+    #[must_use]
+    pub fn may_lead_to_git(&self) -> bool {
+        self.components().any(|part| {
+            let name = folded(part);
+            let rest = name.strip_prefix(b".git").or_else(|| name.strip_prefix(b"git~1"));
+            rest.is_some_and(|rest| {
+                let behind = rest.iter().find(|b| !matches!(b, b' ' | b'.'));
+                matches!(behind, None | Some(b':' | b'\\'))
+            })
+        })
+    }
+
     /// Gives the path as text where it is UTF-8.
     #[must_use]
     pub fn as_utf8(&self) -> Option<&str> {
@@ -183,7 +201,21 @@ impl core::fmt::Debug for RelPath {
     }
 }
 
-/// Folds a name so that all names that some filesystem takes for one become equal: by case and by composition.
+/// Knows the characters that some filesystem looks past in a name.
+///
+/// # Source
+/// Unicode's `Default_Ignorable_Code_Point`, as ext4 and f2fs have it in directories that fold case; HFS+ ignores some
+/// of them.
+const fn ignorable(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Folds a name so that all names that some filesystem takes for one become equal: by case, by composition, and by
+/// characters that it looks past.
 ///
 /// Different names may become equal, too: it is for locks, never for deciding what a name names.
 #[must_use]
@@ -194,6 +226,7 @@ pub fn folded(name: &[u8]) -> Vec<u8> {
     if text.is_ascii() {
         return name.to_ascii_lowercase();
     }
+    let text: String = text.chars().filter(|c| !ignorable(*c)).collect();
     let upper: String = text.nfkd().flat_map(char::to_uppercase).collect();
     let lower: String = upper.nfkd().flat_map(char::to_lowercase).collect();
     lower.into_bytes()
@@ -241,7 +274,7 @@ mod tests {
         ] {
             assert_eq!(parse(given), Ok(normal.to_owned()), "{given}");
         }
-        for given in ["/a", "..", "a/../..", "../a", "~", "~/x", "//"] {
+        for given in ["/a", "..", "a/../..", "../a", "~", "~/x", "//", "./~", "a/../~x"] {
             assert_eq!(parse(given), Err(Code::PathEscapesRoot), "{given}");
         }
         assert_eq!(parse("a\0b"), Err(Code::BadInput));
@@ -261,9 +294,48 @@ mod tests {
         assert!(!RelPath::parse(b".gitignore").unwrap().in_git_dir());
     }
 
+    #[test]
+    fn what_some_filesystem_takes_for_git_is_seen() {
+        for path in [
+            ".git",
+            "a/.GiT/config",
+            "GIT~1",
+            "git~1/hooks/x",
+            ".g\u{200c}it/config",
+            ".git\u{feff}",
+            ".git ",
+            "sub/.git. ./x",
+            ".git::$INDEX_ALLOCATION/config",
+            ".GIT:x",
+        ] {
+            assert!(
+                RelPath::parse(path.as_bytes()).unwrap().may_lead_to_git(),
+                "{path}"
+            );
+        }
+        for path in [
+            ".gitignore",
+            ".github/x",
+            "git",
+            "a.git",
+            "git~10",
+            ".git-x",
+            "git~2",
+        ] {
+            assert!(
+                !RelPath::parse(path.as_bytes()).unwrap().may_lead_to_git(),
+                "{path}"
+            );
+        }
+    }
+
     proptest! {
         #[test]
-        fn a_path_that_parses_is_normal_and_survives_the_wire(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn a_path_that_parses_is_normal_and_survives_the_wire(
+            bytes in proptest::collection::vec(
+                prop_oneof![any::<u8>(), prop::sample::select(b"./~b64:".to_vec())], 0..40,
+            ),
+        ) {
             if let Ok(path) = RelPath::parse(&bytes) {
                 prop_assert!(path.components().all(|c| c != b".." && c != b"." && !c.is_empty()));
                 prop_assert_eq!(RelPath::parse(path.as_bytes()).unwrap(), path.clone());
@@ -280,6 +352,7 @@ mod tests {
             ("\u{e9}", "e\u{301}"),
             ("\u{17f}", "S"),
             ("\u{212b}", "\u{e5}"),
+            ("a\u{200b}b", "AB"),
         ] {
             assert_eq!(folded(a.as_bytes()), folded(b.as_bytes()), "{a} {b}");
         }

@@ -225,6 +225,8 @@ pub fn apply(prior: Option<Run>, record: &Record) -> Result<Option<Run>, Illegal
         | Record::VolumeOpened { .. }
         | Record::VolumeReady { .. }
         | Record::VolumeEnded { .. }
+        | Record::VolumeLifted { .. }
+        | Record::TokenIssued(_)
         | Record::VolumeDestroyed { .. }
         | Record::CallIntended(_)
         | Record::CallReceipted { .. }
@@ -235,7 +237,9 @@ pub fn apply(prior: Option<Run>, record: &Record) -> Result<Option<Run>, Illegal
         | Record::AttemptJudged(_)
         | Record::CertificateConsumed(_)
         | Record::DraftSealed(_)
-        | Record::WorktreeRestored(_) => Ok(prior),
+        | Record::WorktreeRestored(_)
+        | Record::ApprovalAsked(_)
+        | Record::ApprovalDecided { .. } => Ok(prior),
     }
 }
 

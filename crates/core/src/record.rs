@@ -3,14 +3,16 @@
 //! The live path and the recovery fold the *same* records through the same `apply` of `call`, `volume` and
 //! `pipeline`. This module does *not* say how records are kept; that is the store's.
 
+use crate::approval::{Question, Ruling};
 use crate::call::{Aborting, Intent, Note, Receipt, Resolved};
 use crate::code::Refusal;
 use crate::digest::{Hasher, Sha256};
 use crate::ids::{
-    AttemptId, ExecutionId, FencingToken, Generation, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
+    ApprovalId, AttemptId, ExecutionId, FencingToken, Generation, Incarnation, JobId, RunId, UnixMs,
+    VolumeIdentity,
 };
 use crate::pipeline::{NewRun, RunEnd, Stage};
-use crate::volume::{Durability, End, NewVolume};
+use crate::volume::{Durability, End, NewToken, NewVolume};
 use serde::{Deserialize, Serialize};
 
 /// Is one entry of the journal.
@@ -28,6 +30,9 @@ pub enum Record {
         boot_id: String,
         /// The version of the binary.
         version: String,
+        /// The policy that every call of this life is judged by; `None` where there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        policy_sha256: Option<Sha256>,
         /// When.
         at: UnixMs,
     },
@@ -55,6 +60,15 @@ pub enum Record {
         generation: Generation,
         /// How.
         end: End,
+        /// When.
+        at: UnixMs,
+    },
+    /// A token gave out another one.
+    TokenIssued(Box<NewToken>),
+    /// The mark of a volume that was dirty for an unknown outcome alone is lifted: a person settled all of them.
+    VolumeLifted {
+        /// Which volume.
+        generation: Generation,
         /// When.
         at: UnixMs,
     },
@@ -133,6 +147,15 @@ pub enum Record {
     CertificateConsumed(Consumption),
     /// A worktree was restored, or the restoration was refused.
     WorktreeRestored(Restoration),
+    /// A person is asked about a call; nothing of it was done.
+    ApprovalAsked(Box<Question>),
+    /// A person decided.
+    ApprovalDecided {
+        /// Which question.
+        approval_id: ApprovalId,
+        /// What was decided, by whom and when.
+        ruling: Ruling,
+    },
 }
 
 /// Is the verdict on one certification attempt.
@@ -218,7 +241,9 @@ pub struct Restoration {
 /// Says when a record has to be on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sync {
-    /// Whenever the store syncs next; a power cut may lose it.
+    /// Whenever the store syncs for another reason: it asks for no sync of its own. A power cut may lose it.
+    Whenever,
+    /// Soon, without anyone waiting; a power cut may lose it.
     Later,
     /// Before anyone is told.
     Now,
@@ -232,6 +257,7 @@ impl Record {
             Record::DaemonStarted { at, .. }
             | Record::VolumeReady { at, .. }
             | Record::VolumeEnded { at, .. }
+            | Record::VolumeLifted { at, .. }
             | Record::VolumeDestroyed { at, .. }
             | Record::CallAborting { at, .. }
             | Record::CallFreed { at, .. }
@@ -239,6 +265,7 @@ impl Record {
             | Record::RunStaged { at, .. }
             | Record::RunEnded { at, .. } => *at,
             Record::VolumeOpened { new, .. } => new.at,
+            Record::TokenIssued(new) => new.at,
             Record::CallIntended(intent) => intent.at,
             Record::CallReceipted { receipt, .. } => receipt.at,
             Record::CallNoted(note) => note.at,
@@ -247,6 +274,8 @@ impl Record {
             Record::DraftSealed(sealing) => sealing.at,
             Record::CertificateConsumed(consumption) => consumption.at,
             Record::WorktreeRestored(restoration) => restoration.at,
+            Record::ApprovalAsked(question) => question.at,
+            Record::ApprovalDecided { ruling, .. } => ruling.at,
         }
     }
 
@@ -254,7 +283,8 @@ impl Record {
     ///
     /// # Durability
     /// Records of calls in a volume of durability `process` survive the death of the process without a sync,
-    /// since another boot makes the generation dirty and retires its keys. Notes have no effect to protect.
+    /// since another boot makes the generation dirty and retires its keys. Notes have no effect to protect: replays,
+    /// reads and refusals cost no sync at all, not even later.
     #[must_use]
     pub fn sync(&self, call: Durability) -> Sync {
         match self {
@@ -266,18 +296,23 @@ impl Record {
                 Durability::Process => Sync::Later,
                 Durability::Power | Durability::PowerBestEffort => Sync::Now,
             },
-            Record::CallNoted(_) | Record::WorktreeRestored(_) => Sync::Later,
+            Record::CallNoted(_) => Sync::Whenever,
+            Record::WorktreeRestored(_) => Sync::Later,
             Record::DaemonStarted { .. }
             | Record::VolumeOpened { .. }
             | Record::VolumeReady { .. }
             | Record::VolumeEnded { .. }
+            | Record::VolumeLifted { .. }
+            | Record::TokenIssued(_)
             | Record::VolumeDestroyed { .. }
             | Record::RunStarted(_)
             | Record::RunStaged { .. }
             | Record::RunEnded { .. }
             | Record::AttemptJudged(_)
             | Record::DraftSealed(_)
-            | Record::CertificateConsumed(_) => Sync::Now,
+            | Record::CertificateConsumed(_)
+            | Record::ApprovalAsked(_)
+            | Record::ApprovalDecided { .. } => Sync::Now,
         }
     }
 }

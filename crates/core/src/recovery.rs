@@ -25,6 +25,22 @@ pub struct Observation {
     pub mode: Option<u32>,
     /// The digest of the pre-image, in `staging/` or `trash/`, where its content was stated.
     pub kept: Option<Sha256>,
+    /// Of a command: what its directory says, after a claim that it never begins.
+    pub run: Option<RunSeen>,
+}
+
+/// Says what was seen of a command, once it was claimed that it never begins: it began before, or never does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunSeen {
+    /// The claim holds: it never began, and never will.
+    NeverBegan,
+    /// It runs; a lock says so.
+    Running,
+    /// It ended, with a status on the disk.
+    Ended,
+    /// It began; nobody runs it any more, and there is no status.
+    Lost,
 }
 
 /// Says in which boot the intent was recorded.
@@ -77,6 +93,8 @@ pub enum Resolution {
         /// How many.
         begun: usize,
     },
+    /// Its command still runs: the call stays open, and gets its receipt when the command has ended.
+    StillRuns,
     /// It cannot be told; nothing is touched.
     Unknown {
         /// The evidence, in words.
@@ -91,6 +109,7 @@ enum Fate {
     /// It began, and is not whole, or took out what it must not: it is taken back.
     Halfway(&'static str),
     Never(&'static str, Tidy),
+    Runs,
     Unknown(&'static str),
 }
 
@@ -99,6 +118,10 @@ enum Fate {
 pub fn resolve(intent: &Intent, aborting: Option<&Aborting>, seen: &[Observation], boot: Boot) -> Resolution {
     if seen.len() != intent.effects.len() {
         return unknown("not every effect was looked at");
+    }
+    let runs = |effect: &Effect| matches!(effect, Effect::Run { .. });
+    if intent.effects.iter().any(runs) && (seen.len() > 1 || aborting.is_some()) {
+        return unknown("a command is alone in its call, and is never taken back");
     }
     // What is not known to be untouched; beyond it, names are other processes' matter.
     let open = aborting.map_or(seen.len(), |aborting| aborting.begun);
@@ -111,6 +134,7 @@ pub fn resolve(intent: &Intent, aborting: Option<&Aborting>, seen: &[Observation
                 untouched(effect, seen),
             )),
             Fate::Unknown(evidence) => return unknown(evidence),
+            Fate::Runs => return Resolution::StillRuns,
             known => fates.push(known),
         }
     }
@@ -129,7 +153,7 @@ pub fn resolve(intent: &Intent, aborting: Option<&Aborting>, seen: &[Observation
         .iter()
         .map(|fate| match fate {
             Fate::Happened(_, tidy) | Fate::Never(_, tidy) => *tidy,
-            Fate::Halfway(_) | Fate::Unknown(_) => Tidy::Nothing,
+            Fate::Halfway(_) | Fate::Runs | Fate::Unknown(_) => Tidy::Nothing,
         })
         .collect();
     let evidence = match &fates[..] {
@@ -160,7 +184,8 @@ fn successor<'a>(effect: &Effect, later: &'a [Effect]) -> Option<&'a FileId> {
         | Effect::Restore { .. }
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
-        | Effect::SetMode { .. } => None,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => None,
     })
 }
 
@@ -180,7 +205,8 @@ fn untouched(effect: &Effect, seen: &Observation) -> Tidy {
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => Tidy::Nothing,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => Tidy::Nothing,
     }
 }
 
@@ -192,9 +218,10 @@ fn unknown(evidence: &str) -> Resolution {
 
 /// Decides what became of one effect.
 ///
-/// Within one boot `staging/` and `trash/` alone decide wherever the effect goes through them: no agent can write
-/// there, and each holds at most what the execution put there. What a name names now, an outside process may have put
-/// there. Across boots, the name has to agree.
+/// Within one boot `staging/` and `trash/` decide wherever the effect goes through them: no agent can write there, and
+/// each holds at most what the execution put there. What a name names now, an outside process may have put there. What
+/// is in neither has to be seen under its name: the filesystem may have come back, in one boot, without it. Across boots,
+/// the name has to agree always.
 fn fate(effect: &Effect, seen: &Observation, since: (Boot, Option<&FileId>)) -> Fate {
     match effect {
         Effect::Install { staged, before, .. } => {
@@ -211,7 +238,8 @@ fn fate(effect: &Effect, seen: &Observation, since: (Boot, Option<&FileId>)) -> 
         Effect::Restore { what, .. } => {
             let named = seen.target.as_ref() == Some(&what.id);
             let fate = match &seen.trashed {
-                None => Fate::Happened("it left trash for a name that was free", Tidy::Nothing),
+                None if named => Fate::Happened("it left trash for a name that was free", Tidy::Nothing),
+                None => Fate::Unknown("it lies neither in trash nor in its place"),
                 // Only where the filesystem renames by a second name.
                 Some(there) if *there == what.id && named => {
                     Fate::Happened("it has its name again", Tidy::DropNames)
@@ -231,6 +259,21 @@ fn fate(effect: &Effect, seen: &Observation, since: (Boot, Option<&FileId>)) -> 
                 Fate::Never("it has the old permissions", Tidy::Nothing)
             }
             _ => Fate::Unknown("another process changed the permissions, or the file"),
+        },
+        Effect::Run { .. } => match (seen.run, since.0) {
+            (Some(RunSeen::Ended), _) => Fate::Happened("the command left its status", Tidy::Nothing),
+            // The claim is on the disk before a command begins: none is proof across a power cut, too.
+            (Some(RunSeen::NeverBegan), _) => {
+                Fate::Never("the command never began, and never will", Tidy::Nothing)
+            }
+            (Some(RunSeen::Running), Boot::Same) => Fate::Runs,
+            (Some(RunSeen::Running), Boot::Other) => {
+                Fate::Unknown("a command of an earlier boot cannot run any more")
+            }
+            (Some(RunSeen::Lost), _) => {
+                Fate::Unknown("the command began, and whoever ran it is gone without a status")
+            }
+            (None, _) => Fate::Unknown("the directory of the execution cannot be understood"),
         },
     }
 }
@@ -272,7 +315,8 @@ fn install(staged: &FileId, before: Option<&Before>, seen: &Observation) -> Fate
             }
             Some(_) | None => Fate::Halfway(OTHER_CAME_OUT),
         },
-        (None, None) if before.is_none() => Fate::Happened(
+        // A disk that came back without what was not yet synced, in one boot, holds neither: it has to be seen.
+        (None, None) if before.is_none() && took_place => Fate::Happened(
             "the staged file left staging for a name that was free",
             Tidy::Nothing,
         ),
@@ -324,7 +368,7 @@ fn agreed(
     (boot, successor): (Boot, Option<&FileId>),
 ) -> Fate {
     let named = match (&fate, boot) {
-        (_, Boot::Same) | (Fate::Unknown(_), Boot::Other) => return fate,
+        (_, Boot::Same) | (Fate::Unknown(_) | Fate::Runs, Boot::Other) => return fate,
         (Fate::Happened(..) | Fate::Halfway(_), Boot::Other) => after,
         (Fate::Never(..), Boot::Other) => before,
     };

@@ -1,20 +1,24 @@
 //! Small things for the tests of the machines, and every kind of record made from numbers.
 
+use crate::approval::{Decision as Verdict, Plan, Question, Ruling};
 use crate::call::{
     Aborting, CallState, Done, Event, Facts, FingerprintVersion, Intent, Note, Outcome, Receipt, Recovered,
     Resolved, Scope, Source,
 };
 use crate::code::{Code, Refusal};
+use crate::command::{Asker, Ended, Kept, Ran, TreeEnded};
+use crate::confinement::Level;
 use crate::digest::{Fingerprint, Sha256};
 use crate::effect::{Before, Content, Effect, Slot};
 use crate::ids::{
-    AttemptId, ExecutionId, FencingToken, FileId, Generation, IdempotencyKey, Incarnation, JobId, Principal,
-    RunId, Seed, UnixMs, VolumeIdentity,
+    ApprovalId, AttemptId, ExecutionId, FencingToken, FileId, Generation, IdempotencyKey, Incarnation, JobId,
+    Principal, RunId, Seed, UnixMs, VolumeIdentity,
 };
 use crate::path::RelPath;
 use crate::pipeline::{NewRun, RunEnd, Stage};
+use crate::policy::{Holds, Tree};
 use crate::record::{Consumption, Judgement, Record, Restoration, Sealing};
-use crate::volume::{Durability, End, NewVolume, Role};
+use crate::volume::{Durability, End, NewToken, NewVolume, Role, Tools};
 use proptest::prelude::*;
 
 fn seed(n: u8) -> Seed {
@@ -83,13 +87,14 @@ pub(crate) fn effect(n: u8) -> Effect {
             },
             before: None,
         },
-        4 => match n / 6 % 3 {
+        4 => match n / 6 % 4 {
             0 => Effect::RemoveEmpty { at, id: file(n) },
             1 => Effect::Restore {
                 at,
                 kept: Slot::of(&execution(n), usize::from(n)),
                 what: before(n),
             },
+            2 => Effect::Run { cwd: at },
             _ => Effect::SetMode {
                 at,
                 id: file(n),
@@ -131,6 +136,8 @@ pub(crate) fn intent(key_: u8, execution_: u8, body: u8) -> Intent {
             door: "http".to_owned(),
             user_agent: body.is_multiple_of(2).then(|| "a \"b\" \u{fffd}".to_owned()),
             traceparent: None,
+            peer: body.is_multiple_of(3).then(|| "tcp:127.0.0.1:40112".to_owned()),
+            mcp_era: None,
         },
         at: UnixMs(u64::from(body)),
     }
@@ -144,6 +151,7 @@ pub(crate) fn receipt(n: u8) -> Receipt {
         } else {
             Outcome::Done(Done {
                 changed: vec![effect(n).changed()],
+                command: n.is_multiple_of(4).then(|| Box::new(ran(n))),
             })
         },
         recovered: n.is_multiple_of(2).then(|| Recovered {
@@ -151,6 +159,29 @@ pub(crate) fn receipt(n: u8) -> Receipt {
         }),
         resolved: None,
         possible_duplicate_of: n.is_multiple_of(7).then(|| execution(n)),
+        took_us: n.is_multiple_of(3).then_some(u64::from(n)),
+        waited_us: n.is_multiple_of(3).then_some(0),
+    }
+}
+
+fn ran(n: u8) -> Ran {
+    let kept = |of: &[u8]| Kept {
+        total_bytes: u64::from(n),
+        kept_bytes: u64::from(n / 2),
+        sha256: Sha256::of(of),
+    };
+    Ran {
+        ended: match n / 4 % 4 {
+            0 => Ended::TimedOut,
+            1 => Ended::Exited { code: -i32::from(n) },
+            2 => Ended::Signalled { signal: i32::from(n) },
+            _ => Ended::Asked { by: Asker::Request },
+        },
+        tree_ended: TreeEnded::Proved,
+        level: Level::lacking(vec!["own /proc".to_owned()]),
+        took_ms: u64::from(n),
+        stdout: kept(b"out"),
+        stderr: kept(b"err"),
     }
 }
 
@@ -180,6 +211,7 @@ pub(crate) fn new_volume(role: Role) -> NewVolume {
         principal: Principal::parse("agent:1").unwrap(),
         token_sha256: Sha256::of(b"token"),
         durability: Durability::PowerBestEffort,
+        confinement: None,
         at: UnixMs(1),
     }
 }
@@ -226,9 +258,13 @@ pub(crate) fn new_run(n: u8) -> NewRun {
 }
 
 fn note(n: u8) -> Note {
-    let event = match n % 3 {
+    let event = match n % 4 {
         0 => Event::Replayed,
         1 => Event::Read,
+        2 => Event::Suppressed {
+            code: refusal(n).code,
+            count: u64::from(n),
+        },
         _ => Event::Refused {
             code: refusal(n).code,
             reason: refusal(n).reason,
@@ -247,12 +283,13 @@ fn note(n: u8) -> Note {
         execution_id: known.then(|| execution(n)),
         source: Source::default(),
         took_us: u64::MAX,
+        waited_us: known.then_some(1),
         at: UnixMs(u64::from(n)),
     }
 }
 
 /// How many kinds of records there are.
-pub(crate) const KINDS: u8 = 18;
+pub(crate) const KINDS: u8 = 22;
 
 /// Makes a record of each kind.
 pub(crate) fn record(kind: u8, n: u8) -> Record {
@@ -263,6 +300,7 @@ pub(crate) fn record(kind: u8, n: u8) -> Record {
             incarnation: Incarnation(u64::from(n)),
             boot_id: "boot".to_owned(),
             version: "0.1.0".to_owned(),
+            policy_sha256: None,
             at,
         },
         1 => Record::VolumeOpened {
@@ -321,6 +359,33 @@ pub(crate) fn record(kind: u8, n: u8) -> Record {
     }
 }
 
+fn new_token(n: u8) -> NewToken {
+    NewToken {
+        generation: generation(n),
+        parent_sha256: Sha256::of(b"parent"),
+        token_sha256: Sha256::of(&[n]),
+        principal: Principal::parse("agent:1/reader").unwrap(),
+        tools: if n.is_multiple_of(2) {
+            Tools::All
+        } else {
+            Tools::Only(["read_file".to_owned()].into())
+        },
+        at: UnixMs(u64::from(n)),
+    }
+}
+
+fn decided(n: u8) -> Record {
+    let decision = if n.is_multiple_of(2) {
+        Verdict::Approve
+    } else {
+        Verdict::Deny
+    };
+    Record::ApprovalDecided {
+        approval_id: approval(n),
+        ruling: ruling(n, decision),
+    }
+}
+
 fn later_record(kind: u8, n: u8) -> Record {
     let at = UnixMs(u64::from(n));
     match kind {
@@ -367,6 +432,13 @@ fn later_record(kind: u8, n: u8) -> Record {
             entries: 3,
             at,
         })),
+        18 => Record::TokenIssued(Box::new(new_token(n))),
+        17 => Record::VolumeLifted {
+            generation: generation(n),
+            at,
+        },
+        20 => Record::ApprovalAsked(Box::new(question(n))),
+        21 => decided(n),
         _ => Record::WorktreeRestored(Restoration {
             job: None,
             tree: "7".to_owned(),
@@ -376,6 +448,57 @@ fn later_record(kind: u8, n: u8) -> Record {
             waited_ms: u64::MAX,
             at,
         }),
+    }
+}
+
+pub(crate) fn approval(n: u8) -> ApprovalId {
+    ApprovalId::mint(seed(n))
+}
+
+/// Makes a question that stands from time 10 to time 20, and whose answer lasts 5 ms.
+pub(crate) fn question(n: u8) -> Question {
+    let intent = intent(n, n, n);
+    Question {
+        approval_id: approval(n),
+        scope: intent.scope.clone(),
+        key: (!n.is_multiple_of(4)).then_some(intent.key.clone()),
+        fingerprint: intent.fingerprint,
+        fingerprint_version: intent.fingerprint_version,
+        tool: intent.tool.clone(),
+        path: intent.path.clone(),
+        attempt: intent.attempt,
+        generation: intent.generation.clone(),
+        fencing_token: intent.fencing_token,
+        role: Role::Draft,
+        plan: Plan {
+            reads: vec![path(n)],
+            changed: intent.done().changed,
+            trees: vec![Tree {
+                path: path(n),
+                holds: n.is_multiple_of(2).then(|| Holds {
+                    entries: 3,
+                    names_sha256: Sha256::of(&[n]),
+                }),
+            }],
+            refused: None,
+            command: None,
+        },
+        rule: 2,
+        reason: n.is_multiple_of(3).then(|| "why".to_owned()),
+        policy_sha256: Sha256::of(b"policy"),
+        source: intent.source,
+        at: UnixMs(10),
+        expires_at: UnixMs(20),
+        lasts_ms: 5,
+    }
+}
+
+pub(crate) fn ruling(at: u8, decision: Verdict) -> Ruling {
+    Ruling {
+        decision,
+        by: "a person".to_owned(),
+        note: "seen".to_owned(),
+        at: UnixMs(u64::from(at)),
     }
 }
 

@@ -4,10 +4,12 @@
 //! into that state; it does *not* look at disks.
 
 use crate::code::{Code, Refusal};
+use crate::confinement::Confinement;
 use crate::digest::Sha256;
 use crate::ids::{AttemptId, FencingToken, Generation, JobId, Principal, UnixMs, VolumeIdentity};
 use crate::record::{IllegalRecord, Record};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Says what a volume is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,6 +58,9 @@ pub enum End {
     },
 }
 
+/// Is the reason for which a volume is dirty where all else ended clean, but the outcome of a call is unknown.
+pub const OUTCOME_UNKNOWN: &str = "outcome_unknown";
+
 /// Says where a volume is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -98,6 +103,9 @@ pub struct Volume {
     pub dirty: Option<String>,
     /// What the disk must say when it is opened again; `None` until its directory is made.
     pub identity: Option<VolumeIdentity>,
+    /// How well whoever got its token is confined; `None` where that is not ours to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confinement: Option<Confinement>,
     /// When it was opened.
     pub opened_at: UnixMs,
     /// When it ended.
@@ -122,8 +130,107 @@ pub struct NewVolume {
     pub token_sha256: Sha256,
     /// What its calls survive.
     pub durability: Durability,
+    /// How well whoever gets its token is confined, proven before it begins; `None` where that is not ours to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confinement: Option<Confinement>,
     /// When.
     pub at: UnixMs,
+}
+
+/// Says which tools a token may be used for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Tools {
+    /// All.
+    All,
+    /// These alone.
+    Only(BTreeSet<String>),
+}
+
+impl Tools {
+    /// Says whether a tool is among them.
+    #[must_use]
+    pub fn allow(&self, tool: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.contains(tool),
+        }
+    }
+
+    /// Says whether others are no more than these.
+    #[must_use]
+    pub fn cover(&self, others: &Tools) -> bool {
+        match (self, others) {
+            (Self::All, _) => true,
+            (Self::Only(_), Self::All) => false,
+            (Self::Only(mine), Self::Only(theirs)) => theirs.is_subset(mine),
+        }
+    }
+}
+
+/// Is a token that another one gives out: never for more than that one may do, and no longer than its generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewToken {
+    /// The generation that it is of.
+    pub generation: Generation,
+    /// The digest of the token that gives it out.
+    pub parent_sha256: Sha256,
+    /// Its own digest; the token itself is never stored.
+    pub token_sha256: Sha256,
+    /// Who it speaks for: whom the parent speaks for, or a part of that, after a `/`.
+    pub principal: Principal,
+    /// What it may be used for.
+    pub tools: Tools,
+    /// When.
+    pub at: UnixMs,
+}
+
+/// Is what a bearer token stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lease {
+    /// The volume that it is of, living or ended.
+    pub volume: Volume,
+    /// Who it speaks for.
+    pub principal: Principal,
+    /// What it may be used for.
+    pub tools: Tools,
+}
+
+impl Lease {
+    /// Says whether another token may be given out by this one.
+    ///
+    /// # Errors
+    /// `replay_conflict`, reason `stale_generation`, where its generation ended; `denied`, reasons `wider_tools` and
+    /// `other_principal`, where it would be for more.
+    pub fn may_give(&self, new: &NewToken) -> Result<(), Refusal> {
+        self.volume.live()?;
+        let denied = |reason: &str, why: &str| Err(Refusal::new(Code::Denied, why).reason(reason));
+        if !self.tools.cover(&new.tools) {
+            return denied("wider_tools", "a token gives out no tool that it lacks itself");
+        }
+        if !new.principal.is_part_of(&self.principal) {
+            return denied("other_principal", "a token speaks for nobody else");
+        }
+        Ok(())
+    }
+
+    /// Gives the volume as a call with this token sees it.
+    ///
+    /// # Errors
+    /// `denied`, reason `tool_not_granted`.
+    pub fn for_tool(self, tool: &str) -> Result<Volume, Refusal> {
+        if !self.tools.allow(tool) {
+            return Err(Refusal::new(Code::Denied, "the token is not for this tool")
+                .reason("tool_not_granted")
+                .name(tool));
+        }
+        Ok(Volume {
+            principal: self.principal,
+            ..self.volume
+        })
+    }
 }
 
 impl Volume {
@@ -197,6 +304,7 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
                 state: VolumeState::Opening,
                 dirty: None,
                 identity: None,
+                confinement: new.confinement,
                 opened_at: new.at,
                 ended_at: None,
             })),
@@ -214,6 +322,7 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
             Some(volume) => ended(volume, end, *at).map(Some),
             None => Err(illegal("a volume ends that is not known")),
         },
+        Record::VolumeLifted { .. } => lifted(prior).map(Some),
         Record::VolumeDestroyed { .. } => match prior {
             Some(volume) if matches!(volume.state, VolumeState::Clean | VolumeState::Quarantined) => {
                 Ok(Some(Volume {
@@ -223,7 +332,8 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
             }
             _ => Err(illegal("a volume is destroyed that has not ended")),
         },
-        Record::CallIntended(_)
+        Record::TokenIssued(_)
+        | Record::CallIntended(_)
         | Record::CallReceipted { .. }
         | Record::CallAborting { .. }
         | Record::CallFreed { .. }
@@ -236,7 +346,27 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
         | Record::CertificateConsumed(_)
         | Record::DraftSealed(_)
         | Record::WorktreeRestored(_)
+        | Record::ApprovalAsked(_)
+        | Record::ApprovalDecided { .. }
         | Record::DaemonStarted { .. } => Ok(prior),
+    }
+}
+
+fn lifted(prior: Option<Volume>) -> Result<Volume, IllegalRecord> {
+    match prior {
+        Some(volume)
+            if volume.state == VolumeState::Quarantined
+                && volume.dirty.as_deref() == Some(OUTCOME_UNKNOWN) =>
+        {
+            Ok(Volume {
+                state: VolumeState::Clean,
+                dirty: None,
+                ..volume
+            })
+        }
+        _ => Err(IllegalRecord(
+            "a mark is lifted that an unknown outcome alone did not set".to_owned(),
+        )),
     }
 }
 

@@ -135,6 +135,24 @@ impl StateRoot {
         Ok(())
     }
 
+    /// Lists the names of its entries, in order; a name that is not UTF-8 is none of ours, and left out.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let fail = |e| Error::io("list", &self.path, e);
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.dir).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            match entry.file_name().to_str() {
+                Ok("." | "..") | Err(_) => {}
+                Ok(name) => names.push(name.to_owned()),
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
     /// Opens a new, empty file (mode 0600) to write into, in place of an older one.
     ///
     /// # Errors
@@ -245,10 +263,17 @@ pub fn spawn_detached(program: &Path, args: &[std::ffi::OsString], log: OwnedFd)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::from(log));
+    for name in crate::supervisor::VARIABLES {
+        command.env_remove(name);
+    }
     #[expect(unsafe_code, reason = "a new session can only be had between fork and exec")]
-    // SAFETY: setsid is async-signal-safe, and the closure allocates nothing.
+    // SAFETY: setsid and sigprocmask are async-signal-safe, and the closure allocates nothing.
     unsafe {
-        command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            // A command blocks SIGINT and SIGTERM to hear them by a descriptor; its daemon must not be deaf to them.
+            crate::sandbox::sys::hear_all_signals()
+        });
     }
     let child = command.spawn().map_err(|e| Error::io("start", program, e))?;
     Ok(Detached { child })
@@ -380,7 +405,7 @@ mod tests {
         root.replace("f", b"two", Keep::Unsynced).unwrap();
         assert_eq!(root.read("f", 10).unwrap().as_deref(), Some(b"two".as_slice()));
         assert_eq!(root.read("f", 2).unwrap_err().code(), Code::UnknownState);
-        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1);
+        assert_eq!(root.names().unwrap(), ["f"]);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o770)).unwrap();
         assert_eq!(StateRoot::make(&path).unwrap_err().code(), Code::BadConfig);
     }

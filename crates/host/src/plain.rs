@@ -43,10 +43,13 @@ pub fn open_file(path: &Path) -> Result<File> {
 /// # Errors
 /// As [`open_file`]; `too_large` past the cap.
 pub fn read_file(path: &Path, cap_bytes: u64) -> Result<Vec<u8>> {
+    read_open(open_file(path)?, path, cap_bytes)
+}
+
+fn read_open(file: File, path: &Path, cap_bytes: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let most = cap_bytes.saturating_add(1);
-    open_file(path)?
-        .take(most)
+    file.take(most)
         .read_to_end(&mut bytes)
         .map_err(|e| Error::io("read", path, e))?;
     if bytes.len() as u64 > cap_bytes {
@@ -56,6 +59,21 @@ pub fn read_file(path: &Path, cap_bytes: u64) -> Result<Vec<u8>> {
             .into());
     }
     Ok(bytes)
+}
+
+/// Reads a whole file that a rule depends on.
+///
+/// # Errors
+/// As [`read_file`]; `bad_config` where anybody may write it.
+pub fn read_trusted(path: &Path, cap_bytes: u64) -> Result<Vec<u8>> {
+    let file = open_file(path)?;
+    let stat = rustix::fs::fstat(&file).map_err(|e| Error::io("examine", path, e))?;
+    if stat.st_mode & 0o002 != 0 {
+        return Err(Refusal::new(Code::BadConfig, "anybody may write it")
+            .name(path.display().to_string())
+            .into());
+    }
+    read_open(file, path, cap_bytes)
 }
 
 /// Names the very file that stands at a path, without opening it: inode and time of birth, where it has one. A copy

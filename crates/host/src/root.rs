@@ -137,7 +137,8 @@ impl Root {
                 });
             }
         }
-        self.walk(path, last)
+        let place = self.walk(path, last)?;
+        place.ok_or_else(|| escape("root", "the path leads to the root itself", path).into())
     }
 
     /// Opens a directory beneath the root, or the root itself, following links that stay inside.
@@ -149,7 +150,13 @@ impl Root {
             let dir = self.step(self.handle(), b".", DIRECTORY);
             return Ok((dir.map_err(|e| failed(e, path))?, RelPath::root()));
         }
-        let place = self.place(path, LastLink::Follow)?;
+        let place = match self.place(path, LastLink::Follow) {
+            Ok(place) => place,
+            Err(Error::Refused(refusal)) if refusal.reason.as_deref() == Some("root") => {
+                return self.directory(&RelPath::root());
+            }
+            Err(error) => return Err(error),
+        };
         let flags = DIRECTORY | OFlags::NOFOLLOW;
         let dir = self.step(place.parent.as_fd(), &place.name, flags);
         Ok((dir.map_err(|e| failed(e, path))?, place.resolved))
@@ -204,10 +211,11 @@ impl Root {
         }
     }
 
-    /// Walks a path component by component, following links by their text and `..` by the handles passed.
+    /// Walks a path component by component, following links by their text and `..` by the handles passed; `None` where
+    /// it leads to the root itself.
     ///
     /// The kernel is never asked to follow anything, so that no race can lead it outside.
-    fn walk(&self, path: &RelPath, last: LastLink) -> Result<Place> {
+    fn walk(&self, path: &RelPath, last: LastLink) -> Result<Option<Place>> {
         let mut todo: Vec<Vec<u8>> = path.components().map(<[u8]>::to_vec).collect();
         todo.reverse();
         let mut at: Vec<(Vec<u8>, OwnedFd)> = Vec::new();
@@ -241,18 +249,18 @@ impl Root {
                 continue;
             }
             if is_last {
-                return self.found(here, name, &at);
+                return self.found(here, name, &at).map(Some);
             }
             let next = self.step(here, &name, DIRECTORY | OFlags::NOFOLLOW);
             let next = next.map_err(|errno| parent_failed(errno, &walked(&at, &name)))?;
             at.push((name, next));
         }
-        Err(escape(
-            "root",
-            "the path leads to a directory above or to the root itself",
-            path,
-        )
-        .into())
+        // A link that ends in `..` or `.` leads to a directory that was passed, or to the root.
+        let Some((name, _)) = at.pop() else {
+            return Ok(None);
+        };
+        let here = at.last().map_or(self.handle(), |(_, dir)| dir.as_fd());
+        self.found(here, name, &at).map(Some)
     }
 
     fn found(&self, here: BorrowedFd<'_>, name: Vec<u8>, at: &[(Vec<u8>, OwnedFd)]) -> Result<Place> {
@@ -282,7 +290,7 @@ pub fn check_target(resolved: &RelPath, git: GitInternals) -> Result<()> {
     if resolved.is_root() {
         return Err(escape("root", "the root itself is not the target of a call", resolved).into());
     }
-    if git == GitInternals::Refuse && resolved.in_git_dir() {
+    if git == GitInternals::Refuse && resolved.may_lead_to_git() {
         return Err(escape("git_internals", "the path belongs to git", resolved).into());
     }
     Ok(())

@@ -47,6 +47,19 @@ impl Scratch {
         Ok(Self { path, keep })
     }
 
+    /// Takes a directory that is there already and somebody else's: it stays, whatever happens.
+    ///
+    /// # Errors
+    /// `io_failed` where there is none.
+    pub fn lent(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let path = path.canonicalize().map_err(|e| Error::io("resolve", path, e))?;
+        Ok(Self {
+            path,
+            keep: Keep::Yes,
+        })
+    }
+
     /// Gives its absolute path.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -274,6 +287,8 @@ mod tests {
         let scratch = Scratch::create("semel-test", Keep::Yes).unwrap();
         let kept = scratch.close().unwrap().unwrap();
         assert!(kept.is_dir());
+        drop(Scratch::lent(&kept).unwrap());
+        assert!(kept.is_dir() && Scratch::lent(kept.join("nothing")).is_err());
         remove_tree(&kept).unwrap();
     }
 }

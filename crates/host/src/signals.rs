@@ -52,7 +52,7 @@ pub fn watch(cancel: Cancel) -> Result<Watch> {
 }
 
 #[expect(unsafe_code, reason = "signal masks and signalfd have no safe wrapper here")]
-fn signal_descriptor() -> Result<std::os::fd::OwnedFd> {
+pub(crate) fn signal_descriptor() -> Result<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd;
     let fail = |doing| Error::io(doing, "SIGINT, SIGTERM", std::io::Error::last_os_error());
     // SAFETY: the set is initialised by sigemptyset before it is read, and lives to the end of the block.

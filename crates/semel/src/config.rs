@@ -4,6 +4,7 @@
 //! person's own command: inside a job's process tree they are an agent's to set, and are refused.
 
 use semel_core::certificate::KeyId;
+use semel_core::job::Confine;
 use semel_core::{Code, Refusal};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct File {
     /// The state root.
     pub(crate) state: Option<PathBuf>,
-    /// Where the app listener listens: `127.0.0.1:PORT`.
+    /// Where the app listener listens on TCP, such as `127.0.0.1:7600`; it always listens on its Unix socket.
     pub(crate) listen: Option<String>,
     /// Where the probe listener listens.
     pub(crate) probe: Option<String>,
@@ -32,6 +33,26 @@ pub(crate) struct File {
     /// Where programs are looked for, in order; else the operator's PATH.
     #[serde(default)]
     pub(crate) path: Vec<PathBuf>,
+    /// The policy of tool calls.
+    pub(crate) policy: Option<PathBuf>,
+    /// Whether a person may approve calls of processes that Semel did not confine.
+    #[serde(default)]
+    pub(crate) approvals_without_confinement: bool,
+    /// Settings of commands that calls run.
+    #[serde(default)]
+    pub(crate) commands: Commands,
+}
+
+/// Is what the commands of volumes find that no job prepared, and what is asked of every sandbox of a command.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Commands {
+    /// Programs whose toolchains are shown.
+    #[serde(default)]
+    pub(crate) tools: Vec<String>,
+    /// What is done where a part of the sandbox cannot be had.
+    #[serde(default)]
+    pub(crate) confinement: Confine,
 }
 
 /// Is what reaches the fetch stage, and it alone.
@@ -51,20 +72,39 @@ pub(crate) struct Fetch {
 pub(crate) struct Config {
     /// The state root, absolute.
     pub(crate) state: PathBuf,
-    /// Where the app listener listens.
-    pub(crate) listen: String,
+    /// Where the app listener listens on TCP, from the start.
+    pub(crate) listen: Option<String>,
     /// Where the probe listener listens.
     pub(crate) probe: String,
     /// What reaches the fetch stage.
     pub(crate) fetch_env: BTreeMap<OsString, OsString>,
     /// Where programs are looked for.
     pub(crate) path: Vec<PathBuf>,
+    /// Programs whose toolchains the commands of volumes find that no job prepared.
+    pub(crate) tools: Vec<String>,
+    /// What is done with a command where a part of its sandbox cannot be had.
+    pub(crate) confinement: Confine,
     /// Ids of signing keys that the gate takes no more.
     pub(crate) revoked_keys: Vec<KeyId>,
     /// Homes, which no sandbox may see.
     pub(crate) homes: Vec<PathBuf>,
     /// The operator's files, which may hold credentials of the fetch stage: no sandbox may see them.
     pub(crate) files: Vec<PathBuf>,
+    /// The operator's file that was read.
+    pub(crate) file: Option<PathBuf>,
+    /// The policy of tool calls, absolute.
+    pub(crate) policy: Option<PathBuf>,
+    /// Whether a person may approve calls of processes that Semel did not confine.
+    pub(crate) unconfined: Unconfined,
+}
+
+/// Says whether a person may approve calls of processes that Semel did not confine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unconfined {
+    /// It is refused: such a process could read the operator's token, and approve itself.
+    Refused,
+    /// The operator says that it cannot.
+    Approved,
 }
 
 /// Variables that name a proxy, an index or a trust store: handed to the fetch stage of a person's own command.
@@ -125,6 +165,35 @@ pub(crate) fn job_access() -> (Option<String>, Option<String>) {
     (text("SEMEL_URL"), text("SEMEL_TOKEN"))
 }
 
+/// Is what a service manager says to the process that it started, and to no other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Supervisor {
+    /// Where it wants to hear of the daemon.
+    pub(crate) notify: Option<OsString>,
+    /// How often it wants a sign of life, in microseconds, and from which process.
+    pub(crate) watchdog: Option<OsString>,
+    /// See [`Self::watchdog`].
+    pub(crate) watchdog_pid: Option<OsString>,
+    /// How many listeners it hands down, to which process, by which names.
+    pub(crate) fds: Option<OsString>,
+    /// See [`Self::fds`].
+    pub(crate) fds_pid: Option<OsString>,
+    /// See [`Self::fds`].
+    pub(crate) fd_names: Option<OsString>,
+}
+
+/// Gives what a service manager said to this very process.
+pub(crate) fn supervisor() -> Supervisor {
+    Supervisor {
+        notify: variable("NOTIFY_SOCKET"),
+        watchdog: variable("WATCHDOG_USEC"),
+        watchdog_pid: variable("WATCHDOG_PID"),
+        fds: variable("LISTEN_FDS"),
+        fds_pid: variable("LISTEN_PID"),
+        fd_names: variable("LISTEN_FDNAMES"),
+    }
+}
+
 fn bad(why: impl Into<String>) -> Refusal {
     Refusal::new(Code::BadConfig, why)
 }
@@ -154,7 +223,7 @@ impl Config {
         }
         Ok(Self {
             state,
-            listen: read.listen.clone().unwrap_or_else(|| "127.0.0.1:0".to_owned()),
+            listen: read.listen.clone(),
             probe: read.probe.clone().unwrap_or_else(|| "127.0.0.1:0".to_owned()),
             fetch_env: fetch_env(&read.fetch),
             path: if read.path.is_empty() {
@@ -162,10 +231,28 @@ impl Config {
             } else {
                 read.path.clone()
             },
+            tools: read.commands.tools.clone(),
+            confinement: read.commands.confinement,
             revoked_keys: read.revoked_keys.clone(),
             homes: homes(),
-            files: operator_files(place.as_deref()),
+            files: operator_files([place.as_deref(), read.policy.as_deref()]),
+            file: place.and_then(|place| std::path::absolute(place).ok()),
+            policy: read.policy,
+            unconfined: if read.approvals_without_confinement {
+                Unconfined::Approved
+            } else {
+                Unconfined::Refused
+            },
         })
+    }
+
+    /// Takes the policy that a flag names in place of the file's.
+    pub(crate) fn with_policy(mut self, policy: Option<PathBuf>) -> Self {
+        if let Some(policy) = policy {
+            self.files.extend(policy.canonicalize());
+            self.policy = Some(policy);
+        }
+        self
     }
 
     /// Gives what no sandbox may see, of what is there: state root, homes, the operator's files.
@@ -179,10 +266,13 @@ impl Config {
     }
 }
 
-/// The file that was read, whatever its place, and the place of the system's.
-fn operator_files(read: Option<&Path>) -> Vec<PathBuf> {
+/// The files that were named, whatever their places, and the place of the system's.
+fn operator_files(read: [Option<&Path>; 2]) -> Vec<PathBuf> {
     let system = Path::new(SYSTEM_FILE).parent().map(Path::to_owned);
-    let read = read.and_then(|place| place.canonicalize().ok());
+    let read = read
+        .into_iter()
+        .flatten()
+        .filter_map(|place| place.canonicalize().ok());
     system.into_iter().chain(read).collect()
 }
 

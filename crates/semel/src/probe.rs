@@ -68,17 +68,31 @@ fn answer(request: &Request<Incoming>, file: &Path) -> Response<Full<Bytes>> {
     }
     let seen = heartbeat(file);
     match request.uri().path() {
-        "/livez" => said(seen, |_| true),
-        "/readyz" => said(seen, |beat| beat.phase == Phase::Ready),
+        "/livez" => said(seen, moves),
+        "/readyz" => said(seen, |beat| beat.phase == Phase::Ready && moves(beat)),
         "/startupz" => said(seen, |beat| beat.phase != Phase::Starting),
-        "/metrics" => text(StatusCode::OK, metrics(seen.ok().as_ref())),
+        "/metrics" => {
+            let mut response = text(StatusCode::OK, metrics(seen.ok().as_ref()));
+            response.headers_mut().insert("content-type", METRICS);
+            response
+        }
         _ => text(StatusCode::NOT_FOUND, "not_found\n".to_owned()),
     }
+}
+
+const METRICS: hyper::header::HeaderValue =
+    hyper::header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+/// Says whether the journal's writer comes to an end: one that hangs is as good as dead, and is started again.
+fn moves(beat: &Heartbeat) -> bool {
+    let busy = beat.journal.as_ref().map_or(0, |journal| journal.busy_ms);
+    u128::from(busy) <= limits::WRITER_STUCK.as_millis()
 }
 
 fn said(seen: Result<Heartbeat, Refusal>, holds: impl Fn(&Heartbeat) -> bool) -> Response<Full<Bytes>> {
     match seen {
         Ok(beat) if holds(&beat) => text(StatusCode::OK, "ok\n".to_owned()),
+        Ok(beat) if !moves(&beat) => text(StatusCode::SERVICE_UNAVAILABLE, "writer_stuck\n".to_owned()),
         Ok(beat) => text(
             StatusCode::SERVICE_UNAVAILABLE,
             format!("{:?}\n", beat.phase).to_lowercase(),
@@ -92,25 +106,7 @@ fn metrics(beat: Option<&Heartbeat>) -> String {
         String::from("# HELP semel_up Whether the last heartbeat is fresh.\n# TYPE semel_up gauge\n");
     text.push_str(&format!("semel_up {}\n", u8::from(beat.is_some())));
     if let Some(beat) = beat {
-        let gauges = [
-            (
-                "ready",
-                "Whether calls are taken.",
-                u64::from(beat.phase == Phase::Ready),
-            ),
-            (
-                "incarnation",
-                "Which life of the daemon this is.",
-                beat.incarnation,
-            ),
-            ("in_flight", "Calls under way.", beat.in_flight),
-        ];
-        for (name, help, value) in gauges {
-            text.push_str(&format!(
-                "# HELP semel_{name} {help}\n# TYPE semel_{name} gauge\nsemel_{name} {value}\n"
-            ));
-        }
-        text.push_str(&beat.counted.prometheus());
+        text.push_str(&beat.prometheus());
     }
     text
 }

@@ -3,10 +3,12 @@
 use crate::client::{Ask, Place, Unanswered, ask};
 use crate::config::Config;
 use crate::engine::daemon::mark;
+use crate::engine::daemon::supervise::Watchdog;
 use crate::engine::gateway::Gateway;
 use crate::engine::gateway::crash::Hooks;
+use crate::engine::gateway::policy;
 use crate::engine::gateway::recover::{Recovery, recover};
-use crate::engine::{Engine, host, store};
+use crate::engine::{Engine, checkpoint, host, signing, store};
 use crate::limits;
 use semel_core::digest::{Sha256, to_hex};
 use semel_core::ids::Incarnation;
@@ -16,19 +18,25 @@ use semel_host::daemon::{Detached, Keep, StateRoot, spawn_detached, this_binary}
 use semel_host::volume::Volumes;
 use semel_store::{OwnerLock, Remote, SqliteJournal, Transport, Verb};
 use serde_json::Value;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Where the operator reaches the daemon, below the state root.
 const SOCKET: &str = "semel.sock";
+/// Where agents reach it: alone in its directory, which a sandbox can be shown without anything else of the state root.
+const APP_SOCKET: &str = "run/app/app.sock";
 const OPERATOR_TOKEN: &str = "operator.token";
 const TOKEN_CAP: u64 = 4096;
 /// What a daemon that a command started says of its failure to start.
 const START_LOG: &str = "run/start.log";
 const LOG_CAP: u64 = 64 << 10;
 
-/// Becomes a sandbox's first process where the arguments say so; gives its exit status.
+/// Becomes a sandbox's first process, or the shim of a command, where the arguments say so; gives its exit status.
 pub(crate) fn sandbox_entry() -> Option<u8> {
-    semel_host::sandbox::entered().map(|status| u8::try_from(status).unwrap_or(u8::MAX))
+    let status = semel_host::sandbox::entered().or_else(semel_host::exec::entered)?;
+    Some(u8::try_from(status).unwrap_or(u8::MAX))
 }
 
 /// Is the daemon before it listens: it holds the owner's lock, and has recovered.
@@ -48,8 +56,10 @@ pub(crate) struct Daemon {
 /// Makes the daemon: state root, owner's lock, journal, recovery, operator's token.
 ///
 /// # Errors
-/// `store_unavailable`, reason `owned_elsewhere`, where another daemon runs; `bad_config`, `io_failed`.
-pub(crate) fn daemon(config: Config, hooks: Hooks) -> Result<Daemon, Refusal> {
+/// `store_unavailable`, reason `owned_elsewhere`, where another daemon runs; `bad_config`, also for a policy that
+/// cannot be read; `io_failed`.
+pub(crate) fn daemon(config: Config, hooks: Hooks, watchdog: Option<&Watchdog>) -> Result<Daemon, Refusal> {
+    let in_force = policy::load(&config)?;
     let root = Arc::new(StateRoot::make(&config.state).map_err(host)?);
     root.make_dir("run").map_err(host)?;
     let lock = OwnerLock::take(&config.state).map_err(store)?;
@@ -59,30 +69,29 @@ pub(crate) fn daemon(config: Config, hooks: Hooks) -> Result<Daemon, Refusal> {
     let options = semel_store::sqlite::Options {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: clock::boot_id().map_err(host)?,
+        policy_sha256: in_force.as_ref().map(|policy| policy.sha256),
         now: clock::now(),
+        on_commit: watchdog.map(Watchdog::on_commit),
     };
-    let journal = SqliteJournal::open(lock, &options).map_err(store)?;
+    let journal = Arc::new(SqliteJournal::open(lock, &options).map_err(store)?);
     let incarnation = journal.incarnation();
-    let journal = Arc::new(journal);
+    if let Some(watchdog) = watchdog {
+        watchdog.watch(&journal)?;
+    }
     let engine = Engine {
-        journal: journal.clone(),
+        journal,
         volumes: Arc::new(Volumes::open(&config.state).map_err(host)?),
         config: Arc::new(config),
     };
     let age = mark::compare(&engine, &root)?;
     let recovery = recover(&engine, &hooks, age)?;
     mark::write(&engine, &root)?;
+    // A key that cannot be used is told now, not when the first checkpoint is due.
+    signing::log_key_or_new(&engine.config)?;
+    checkpoint::sweep(&engine.config)?;
     let operator = operator_token(&root)?;
-    let gateway = Gateway::new(engine, hooks);
-    // A failed note or heartbeat is nobody's call, and ends the daemon all the same.
-    let told = Arc::downgrade(&gateway);
-    journal.when_poisoned(move |why| {
-        if let Some(gateway) = told.upgrade() {
-            gateway.poison(&Refusal::new(Code::StoreUnavailable, why));
-        }
-    });
     Ok(Daemon {
-        gateway,
+        gateway: Gateway::new(engine, hooks, in_force),
         root,
         operator: Sha256::of(operator.as_bytes()),
         incarnation,
@@ -107,24 +116,76 @@ fn read_token(root: &StateRoot) -> Result<Option<String>, Refusal> {
     Ok(text.filter(|text| !text.is_empty()))
 }
 
-/// Binds the daemon's socket: under another name first, so that nobody connects before it is private.
+/// Binds the daemon's sockets, the operator's and the agents': under another name first, so that nobody connects before
+/// they are private.
 ///
 /// # Errors
 /// `io_failed`.
-pub(crate) fn bind_socket(root: &StateRoot) -> Result<std::os::unix::net::UnixListener, Refusal> {
+pub(crate) fn bind_sockets(root: &StateRoot, operator: Bind) -> Result<Sockets, Refusal> {
+    root.make_dir("run/app").map_err(host)?;
+    Ok(Sockets {
+        operator: match operator {
+            Bind::Anew => Some(bind_socket(root, SOCKET)?),
+            Bind::Given => None,
+        },
+        app: bind_socket(root, APP_SOCKET)?,
+    })
+}
+
+/// Says whether a socket is bound, or was handed down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bind {
+    /// It is bound.
+    Anew,
+    /// Another process listens on it, and handed it down.
+    Given,
+}
+
+/// Are the daemon's own sockets.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    /// The operator's, where it was not handed down.
+    pub(crate) operator: Option<UnixListener>,
+    /// The agents'.
+    pub(crate) app: UnixListener,
+}
+
+fn bind_socket(root: &StateRoot, name: &str) -> Result<UnixListener, Refusal> {
     let fail = |e: std::io::Error| Refusal::new(Code::IoFailed, format!("the socket cannot be bound: {e}"));
-    let temporary = "semel.sock.new";
-    root.remove(temporary).map_err(host)?;
-    let listener = std::os::unix::net::UnixListener::bind(root.short(temporary)).map_err(fail)?;
-    root.private(temporary).map_err(host)?;
-    root.rename(temporary, SOCKET).map_err(host)?;
+    let temporary = format!("{name}.new");
+    root.remove(&temporary).map_err(host)?;
+    let listener = UnixListener::bind(root.short(&temporary)).map_err(fail)?;
+    root.private(&temporary).map_err(host)?;
+    root.rename(&temporary, name).map_err(host)?;
     listener.set_nonblocking(true).map_err(fail)?;
     Ok(listener)
 }
 
-/// Takes the socket away, so that a command finds no daemon rather than one that ends.
-pub(crate) fn unbind_socket(root: &StateRoot) {
-    drop(root.remove(SOCKET));
+/// Takes the sockets away, so that a command finds no daemon rather than one that ends.
+pub(crate) fn unbind_sockets(root: &StateRoot, operator: Bind) {
+    if operator == Bind::Anew {
+        drop(root.remove(SOCKET));
+    }
+    drop(root.remove(APP_SOCKET));
+}
+
+/// Gives the path of the operator's socket.
+pub(crate) fn operator_socket(state: &Path) -> PathBuf {
+    state.join(SOCKET)
+}
+
+/// Gives the path of the agents' socket.
+pub(crate) fn app_socket(state: &Path) -> PathBuf {
+    state.join(APP_SOCKET)
+}
+
+/// Says where agents reach the daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reached {
+    /// By plain HTTP, from this machine.
+    pub(crate) url: String,
+    /// By HTTP over a Unix socket.
+    pub(crate) socket: PathBuf,
 }
 
 /// Says whether a command that finds no daemon may start one.
@@ -173,27 +234,31 @@ impl Link {
         })
     }
 
-    /// Gives the URL at which the daemon takes calls, and starts one first where none answers.
+    /// Gives where agents reach the daemon, and starts one first where none answers.
     ///
     /// # Errors
-    /// `daemon_unreachable`.
-    pub(crate) fn url(&self) -> Result<String, Refusal> {
-        let status = self.admin("GET", "/v1/admin/status", Vec::new())?;
-        let url = status.pointer("/daemon/url").and_then(Value::as_str);
-        url.map(str::to_owned).ok_or_else(|| {
+    /// `daemon_unreachable`; `io_failed` where no port can be opened.
+    pub(crate) fn reached(&self) -> Result<Reached, Refusal> {
+        let asked = br#"{"network":"loopback"}"#.to_vec();
+        let answer = self.admin("POST", "/v1/admin/listen", asked)?;
+        let url = answer["url"].as_str().map(str::to_owned).ok_or_else(|| {
             Refusal::new(
                 Code::DaemonUnreachable,
                 "the daemon does not say where it listens",
             )
+        })?;
+        Ok(Reached {
+            url,
+            socket: app_socket(&self.config.state),
         })
     }
 
-    /// Sends a request as a job, over the daemon's socket.
+    /// Sends a request as a job, over the agents' socket.
     ///
     /// # Errors
     /// `daemon_unreachable`; the daemon's refusal.
     pub(crate) fn job(&self, request: &Ask<'_>) -> Result<Value, Refusal> {
-        self.reach(|root| ask(&Place::Unix(root.short(SOCKET)), request))
+        self.reach(|root| ask(&Place::Unix(root.short(APP_SOCKET)), request))
     }
 
     fn reach(
@@ -253,8 +318,12 @@ impl Link {
         root.make_dir("run").map_err(host)?;
         let log = root.fresh(START_LOG).map_err(host)?;
         let args = ["--state".into(), self.config.state.clone().into_os_string()];
+        // Without its configuration it would serve by another one, and without the policy.
+        let file = self.config.file.iter();
+        let file = file.flat_map(|file| ["--config".into(), file.clone().into_os_string()]);
         let args: Vec<std::ffi::OsString> = args
             .into_iter()
+            .chain(file)
             .chain(["--quiet".into(), "serve".into(), "--transient".into()])
             .collect();
         spawn_detached(&this_binary().map_err(host)?, &args, log).map_err(host)

@@ -68,7 +68,9 @@ fn group(
     let options = Options {
         version: "bench".to_owned(),
         boot_id: "bench".to_owned(),
+        policy_sha256: None,
         now: UnixMs(1),
+        on_commit: None,
     };
     let journal = SqliteJournal::open(OwnerLock::take(dir)?, &options)?;
     let volume = sample::open(&journal, sample::new_volume("bench", Role::Draft, durability)?)?;

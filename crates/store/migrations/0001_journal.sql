@@ -45,6 +45,14 @@ CREATE TABLE volumes (
     UNIQUE (job, attempt)
 ) STRICT;
 
+-- Tokens that others gave out. None is ever deleted: it stays as a tombstone.
+CREATE TABLE tokens (
+    token_sha256 BLOB PRIMARY KEY CHECK (length(token_sha256) = 32),
+    generation   TEXT NOT NULL REFERENCES volumes (generation),
+    json         TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tokens_generation ON tokens (generation);
+
 -- A call is its records: the intent, maybe that it is taken back, and what came of it. A freed key has no row.
 CREATE TABLE calls (
     intent_seq   INTEGER PRIMARY KEY REFERENCES records (seq),

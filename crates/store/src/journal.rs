@@ -4,15 +4,19 @@
 //! and the client that sends it. There is never an `execute(sql)`.
 
 use crate::error::{Damage, Error, Result};
+use semel_core::approval::{Approval, Question, Ruling, Subject};
+use semel_core::audit::Fault;
 use semel_core::call::{Aborting, CallState, Intent, Note, OpenCall, Receipt, Resolved, Scope, Settled};
+use semel_core::checkpoint::Checkpoint;
 use semel_core::digest::Sha256;
 pub use semel_core::gate::Consumed;
 use semel_core::ids::{
-    ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
+    ApprovalId, ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs,
+    VolumeIdentity,
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, Entry, Judgement, Restoration, Sealing};
-use semel_core::volume::{End, NewVolume, Volume};
+use semel_core::volume::{End, Lease, NewToken, NewVolume, Volume};
 use serde::{Deserialize, Serialize};
 
 /// Is the answer to `begin`: decided inside the one writer, so that two duplicates never both begin.
@@ -22,7 +26,7 @@ pub enum Began {
     /// The intent is recorded; act now.
     Began,
     /// The key is known; nothing was recorded.
-    Prior(CallState),
+    Prior(Box<CallState>),
 }
 
 /// Selects entries of the log.
@@ -41,6 +45,18 @@ pub struct LogFilter {
     pub conflicts: Option<OnlyConflicts>,
     /// At most so many, the newest; given in the order of the journal.
     pub limit: Option<u32>,
+    /// Only entries up to this place.
+    pub up_to_seq: Option<u64>,
+    /// How calls are shown.
+    pub view: Option<View>,
+}
+
+/// Says how the log shows calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum View {
+    /// Each call once: by its outcome, with its intent beside; by its intent alone while it has none.
+    Calls,
 }
 
 /// Marks a filter that keeps conflicts alone.
@@ -59,6 +75,18 @@ pub struct LogLine {
     pub at: UnixMs,
     /// The entry.
     pub entry: Entry,
+    /// The intent that the entry is the outcome of, where [`View::Calls`] is asked for.
+    pub intent: Option<Box<Intent>>,
+}
+
+/// Says how deep a verification goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Depth {
+    /// The chain, and the state that follows from it.
+    Chain,
+    /// The database's own structures too.
+    Structures,
 }
 
 /// Is what `verify` and `check` found.
@@ -69,8 +97,11 @@ pub struct ChainReport {
     pub entries: u64,
     /// The digest of the last one; a later verification can be held against it.
     pub head: Sha256,
-    /// Every edit, gap, illegal record, or second effect of one key that was found, in words.
-    pub faults: Vec<String>,
+    /// Every edit, gap, illegal record, second effect of one key, or disagreement with a checkpoint that was found;
+    /// what checkpoints say comes first.
+    pub faults: Vec<Fault>,
+    /// How many faults were found beyond those that are told.
+    pub more: u64,
 }
 
 /// Is what the journal says of itself.
@@ -87,6 +118,10 @@ pub struct JournalStatus {
     pub rows: u64,
     /// How many of these commits were synced to the disk.
     pub synced_commits: u64,
+    /// Verbs that were asked for and are not answered.
+    pub queued: u64,
+    /// For how long the writer has been at work without having come to an end, in milliseconds.
+    pub busy_ms: u64,
     /// Calls that are running.
     pub running: u64,
     /// Calls whose outcome is unknown: the alert.
@@ -174,8 +209,14 @@ journal! {
     Volume = volume(generation: Generation) -> Option<Volume>;
     /// Lists volumes, oldest first.
     Volumes = volumes(job: Option<JobId>) -> Vec<Volume>;
-    /// Finds the volume that a bearer token is of; an ended one is found too: its token is a tombstone.
-    Lease = lease(token_sha256: Sha256) -> Option<Volume>;
+    /// Finds what a bearer token stands for; one of an ended volume is found too: it is a tombstone.
+    Lease = lease(token_sha256: Sha256) -> Option<Lease>;
+    /// Records a token that another one gives out.
+    ///
+    /// # Errors
+    /// `unauthorized` for an unknown parent; `replay_conflict`, reason `stale_generation`; `denied` where it would be
+    /// for more than its parent; `too_many` past the bound of a generation.
+    IssueToken = issue_token(new: NewToken) -> ();
 
     /// Finds what is known of a key: a hint; `begin` decides.
     Prior = prior(scope: Scope, key: IdempotencyKey) -> Option<CallState>;
@@ -197,7 +238,8 @@ journal! {
     Finish = finish(execution_id: ExecutionId, receipt: Receipt) -> ();
     /// Records that what was done of a call is taken back; its outcome follows. The very same is answered again.
     Abort = abort(execution_id: ExecutionId, aborting: Aborting, at: UnixMs) -> ();
-    /// Settles a call whose outcome is unknown, by a person's word; what was settled so before is answered again.
+    /// Settles a call whose outcome is unknown, by a person's word; what was settled so before is answered again. The
+    /// last one of a volume that only unknown outcomes made dirty lifts its mark.
     ///
     /// # Errors
     /// `not_found` for an execution that is not known; `precondition_failed`, reason `not_unknown`, for any other call.
@@ -219,6 +261,32 @@ journal! {
     /// Counts calls of a job, with effects outside of any generation, that may have had their effect since a time:
     /// those that are done, run, or are unknown.
     JobCommits = job_commits(job: JobId, since: UnixMs) -> u64;
+
+    /// Records a question to a person, or answers what is known of its call already; a call that reads is asked about
+    /// anew once its answer has lapsed.
+    ///
+    /// # Errors
+    /// `replay_conflict`, reason `stale_generation`, where the volume ended or the fencing token is older;
+    /// `too_many` where `most` questions of the generation wait already; `io_failed`, reason `disk_full`.
+    ///
+    /// # Durability
+    /// When this returns, it is on the disk.
+    AskApproval = ask_approval(question: Question, most: u32) -> Approval;
+    /// Records what a person decided; the same decision is answered again.
+    ///
+    /// # Errors
+    /// `not_found`; `replay_conflict`, reason `stale_generation`, where the generation ended; `precondition_failed`,
+    /// reason `already_decided`, where it was decided otherwise; `approval_expired`.
+    ///
+    /// # Durability
+    /// When this returns, it is on the disk.
+    DecideApproval = decide_approval(approval_id: ApprovalId, ruling: Ruling) -> Approval;
+    /// Finds a question with its answer.
+    Approval = approval(approval_id: ApprovalId) -> Option<Approval>;
+    /// Finds the newest question about a call.
+    ApprovalOf = approval_of(scope: Scope, subject: Subject) -> Option<Approval>;
+    /// Lists the questions that wait for a person in volumes that are not ended, oldest first.
+    Approvals = approvals(now: UnixMs) -> Vec<Approval>;
 
     /// Begins a run of a job.
     ///
@@ -261,6 +329,13 @@ journal! {
     Verify = verify() -> ChainReport;
     /// Verifies as `verify` does, and the database's own structures too.
     Check = check() -> ChainReport;
+    /// Verifies as deep as asked, and holds the log against checkpoints that the caller vouches for.
+    Audit = audit(held: Vec<Checkpoint>, depth: Depth) -> ChainReport;
+    /// Says what the log is now, for a checkpoint to be signed.
+    ///
+    /// # Durability
+    /// When this returns, every entry that the answer counts is on the disk: a power cut takes none of them back.
+    Head = head() -> Checkpoint;
     /// Copies the journal to a new file, whole and consistent.
     ///
     /// # Errors

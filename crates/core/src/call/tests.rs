@@ -37,7 +37,7 @@ enum Whose {
 enum Model {
     Free,
     Running { id: u8, body: u8, aborting: bool },
-    Finished { id: u8, body: u8, receipt: Receipt },
+    Finished { id: u8, body: u8, receipt: Box<Receipt> },
     Unknown { id: u8, body: u8 },
 }
 
@@ -65,7 +65,7 @@ impl Model {
                 End::Receipted | End::ResolvedDone => Some(Model::Finished {
                     id: *id,
                     body: *body,
-                    receipt: receipt.clone(),
+                    receipt: Box::new(receipt.clone()),
                 }),
                 End::Freed | End::ResolvedFree => Some(Model::Free),
                 End::Unknown => Some(Model::Unknown { id: *id, body: *body }),
@@ -80,7 +80,7 @@ impl Model {
                 End::ResolvedDone => Some(Model::Finished {
                     id: *id,
                     body: *body,
-                    receipt: receipt.clone(),
+                    receipt: Box::new(receipt.clone()),
                 }),
                 End::ResolvedFree => Some(Model::Free),
                 End::Receipted | End::Freed | End::Unknown | End::Aborting => None,
@@ -171,7 +171,7 @@ proptest! {
                         (&decision, &key.model)
                     {
                         prop_assert_eq!(&intent.execution_id, &sample::execution(*id));
-                        prop_assert_eq!(receipt, first);
+                        prop_assert_eq!(receipt, &**first);
                     }
                     let intent = Record::CallIntended(Box::new(sample::intent(name, next_id, body)));
                     if decision == Decision::Execute {

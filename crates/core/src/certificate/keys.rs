@@ -169,7 +169,7 @@ impl PublicKey {
         self.id().as_str() == id || self.ssh_fingerprint().as_str() == id
     }
 
-    pub(super) fn verifies(&self, message: &[u8], signature: &[u8; 64]) -> bool {
+    pub(crate) fn verifies(&self, message: &[u8], signature: &[u8; 64]) -> bool {
         let signature = ed25519_dalek::Signature::from_bytes(signature);
         self.0.verify_strict(message, &signature).is_ok()
     }
@@ -249,7 +249,7 @@ impl SigningKey {
         PublicKey(self.0.verifying_key())
     }
 
-    pub(super) fn sign(&self, message: &[u8]) -> [u8; 64] {
+    pub(crate) fn sign(&self, message: &[u8]) -> [u8; 64] {
         self.0.sign(message).to_bytes()
     }
 }

@@ -53,8 +53,11 @@ fn csv(text: &str) -> Option<Vec<Vec<String>>> {
     let mut row: Vec<String> = Vec::new();
     let mut field = String::new();
     let mut quoted = false;
+    // A row of one empty text in quotes is a row; only a line that holds nothing is none.
+    let mut quotes = false;
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
+        quotes |= c == '"';
         match c {
             '"' if quoted && chars.peek() == Some(&'"') => {
                 chars.next();
@@ -64,7 +67,7 @@ fn csv(text: &str) -> Option<Vec<Vec<String>>> {
             ',' if !quoted => row.push(core::mem::take(&mut field)),
             '\r' if !quoted && chars.peek() == Some(&'\n') => {}
             '\n' if !quoted => {
-                if !row.is_empty() || !field.is_empty() {
+                if core::mem::take(&mut quotes) || !row.is_empty() || !field.is_empty() {
                     row.push(core::mem::take(&mut field));
                     rows.push(core::mem::take(&mut row));
                 }
@@ -72,7 +75,7 @@ fn csv(text: &str) -> Option<Vec<Vec<String>>> {
             other => field.push(other),
         }
     }
-    if !row.is_empty() || !field.is_empty() {
+    if quotes || !row.is_empty() || !field.is_empty() {
         row.push(field);
         rows.push(row);
     }
@@ -101,6 +104,8 @@ mod tests {
             "\"a.py,,\n",
             ",,\n",
             "a,,x\n",
+            "RECORD,,\n\"\"\n",
+            "RECORD,,\n\"\"",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }

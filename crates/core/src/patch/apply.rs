@@ -137,7 +137,8 @@ fn rewrite(hunks: &[Hunk], places: &[Place], lines: &[&[u8]]) -> Vec<u8> {
                     }
                 }
             }
-            let open = line.side == Side::Add && line.end == End::Unsaid;
+            // An empty line without its line feed would be no line.
+            let open = line.side == Side::Add && line.end == End::Unsaid && !line.content.is_empty();
             unsaid = if open { feed.len() } else { 0 };
         }
     }

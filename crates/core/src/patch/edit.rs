@@ -12,7 +12,7 @@ pub const MOST_EDITS: usize = 1000;
 /// The longest file that is edited, before and after each edit, in bytes.
 pub const LONGEST_FILE: usize = 64 << 20;
 /// The most bytes that the edits of one call search in all.
-pub const MOST_SEARCHED: usize = 1 << 30;
+pub const MOST_SEARCHED: usize = 256 << 20;
 
 /// Says how often the text that is replaced must be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

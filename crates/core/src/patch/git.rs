@@ -75,7 +75,7 @@ impl Section {
     /// Checks that the lines `---` and `+++` say the same, or adds what they alone say.
     pub(super) fn agree(&mut self, reader: &Reader<'_>, files: &FileLines) -> Result<(), Refusal> {
         let fits = |given: &Option<Vec<u8>>, name: &[u8]| match given {
-            Some(given) => given == name || prefixed(given).is_some_and(|(_, rest)| rest == name),
+            Some(given) => given == name || prefixed(given) == Some(name),
             None => true,
         };
         if !fits(&files.old, &self.name) || !fits(&files.new, &self.new_name) {
@@ -267,13 +267,13 @@ fn common_name<'a>(old: &'a [u8], new: &[u8]) -> Option<&'a [u8]> {
     if old == new {
         return Some(old);
     }
-    let ((one, old), (other, new)) = (prefixed(old)?, prefixed(new)?);
-    (one != other && old == new).then_some(old)
+    let (old, new) = (prefixed(old)?, prefixed(new)?);
+    (old == new).then_some(old)
 }
 
-fn prefixed(name: &[u8]) -> Option<(u8, &[u8])> {
+fn prefixed(name: &[u8]) -> Option<&[u8]> {
     match name {
-        [letter, b'/', rest @ ..] if letter.is_ascii_lowercase() => Some((*letter, rest)),
+        [b'a'..=b'z', b'/', rest @ ..] => Some(rest),
         _ => None,
     }
 }

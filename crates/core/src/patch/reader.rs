@@ -18,7 +18,7 @@ impl<'a> Reader<'a> {
         if text.len() > LONGEST_PATCH {
             return Err(too_large(&format!("a patch has at most {LONGEST_PATCH} bytes")));
         }
-        if text.iter().filter(|b| **b == b'\n').count() >= MOST_LINES {
+        if text.iter().filter(|b| **b == b'\n').count() > MOST_LINES {
             return Err(too_large(&format!("a patch has at most {MOST_LINES} lines")));
         }
         let mut lines: Vec<&[u8]> = text.split(|b| *b == b'\n').collect();

@@ -36,6 +36,7 @@ fn observations() -> Vec<Observation> {
                                 destination: destination.clone(),
                                 mode,
                                 kept,
+                                run: None,
                             });
                         }
                     }
@@ -132,6 +133,7 @@ fn word(resolution: &Resolution) -> (&'static str, Tidy) {
         Resolution::Happened { tidy, .. } => ("happened", tidy[0]),
         Resolution::NeverHappened { tidy, .. } => ("never", tidy[0]),
         Resolution::RollBack { .. } => ("roll back", Tidy::Nothing),
+        Resolution::StillRuns => ("runs", Tidy::Nothing),
         Resolution::Unknown { .. } => ("unknown", Tidy::Nothing),
     }
 }
@@ -150,7 +152,8 @@ fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
             Some(_) => ("roll back", Tidy::Nothing),
         },
         Effect::Restore { .. } => match (seen.trashed.as_ref(), seen.target.as_ref()) {
-            (None, _) => ("happened", Tidy::Nothing),
+            (None, Some(named)) if *named == sample::file(BEFORE) => ("happened", Tidy::Nothing),
+            (None, _) => unknown,
             (Some(kept), Some(named)) if *kept == sample::file(BEFORE) && kept == named => {
                 ("happened", Tidy::DropNames)
             }
@@ -167,6 +170,7 @@ fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
             (Some(there), Some(OLD_MODE)) if *there == sample::file(BEFORE) => ("never", Tidy::Nothing),
             _ => unknown,
         },
+        Effect::Run { .. } => unknown,
     }
 }
 
@@ -187,7 +191,7 @@ fn must_install(before: Option<&Before>, seen: &Observation) -> (&'static str, T
     };
     let (staged, trashed, target) = (which(&seen.staged), which(&seen.trashed), which(&seen.target));
     match (before, staged, trashed) {
-        (None, NONE, NONE) => ("happened", Tidy::Nothing),
+        (None, NONE, NONE) if target == STAGED => ("happened", Tidy::Nothing),
         (None, STAGED, NONE) if target == STAGED => ("happened", Tidy::DropStaged),
         (_, STAGED, NONE) => ("never", Tidy::DropStaged),
         (Some(_), STAGED, _) if target == STAGED => ("roll back", Tidy::Nothing),
@@ -272,7 +276,10 @@ fn across_boots_both_sides_agree() {
             Effect::Remove { before, .. } => Some((Some(before.id.clone()), None)),
             Effect::Restore { what, .. } => Some((None, Some(what.id.clone()))),
             // What they leave is seen at the names themselves.
-            Effect::RemoveEmpty { .. } | Effect::Move { .. } | Effect::SetMode { .. } => None,
+            Effect::RemoveEmpty { .. }
+            | Effect::Move { .. }
+            | Effect::SetMode { .. }
+            | Effect::Run { .. } => None,
         };
         for seen in observations() {
             let within = alone(&effect, &seen, Boot::Same);
@@ -321,6 +328,64 @@ fn an_overwriting_move_agrees_with_itself() {
         };
         let got = resolve(&intent, None, &[removed, moved], Boot::Other);
         assert_eq!(matches!(got, Resolution::Happened { .. }), happened, "{got:?}");
+    }
+}
+
+fn run() -> Effect {
+    Effect::Run { cwd: sample::path(1) }
+}
+
+/// A command is known by its own directory alone, whatever an outside process did to the paths.
+#[test]
+fn a_command_is_known_by_its_directory_alone() {
+    let seen = [
+        None,
+        Some(RunSeen::NeverBegan),
+        Some(RunSeen::Running),
+        Some(RunSeen::Ended),
+        Some(RunSeen::Lost),
+    ];
+    for run_seen in seen {
+        for paths in observations() {
+            let looked = Observation {
+                run: run_seen,
+                ..paths
+            };
+            let got = [Boot::Same, Boot::Other].map(|boot| word(&alone(&run(), &looked, boot)).0);
+            let must = match run_seen {
+                Some(RunSeen::Ended) => ["happened", "happened"],
+                Some(RunSeen::NeverBegan) => ["never", "never"],
+                Some(RunSeen::Running) => ["runs", "unknown"],
+                Some(RunSeen::Lost) | None => ["unknown", "unknown"],
+            };
+            assert_eq!(got, must, "{looked:?}");
+        }
+    }
+}
+
+/// No other effect stands beside a command, and nothing takes one back: whatever says otherwise is not understood.
+#[test]
+fn a_command_is_alone_and_is_never_taken_back() {
+    let aborting = Aborting {
+        refusal: None,
+        why: "w".to_owned(),
+        begun: 1,
+    };
+    for seen in [
+        RunSeen::NeverBegan,
+        RunSeen::Running,
+        RunSeen::Ended,
+        RunSeen::Lost,
+    ] {
+        let seen = Observation {
+            run: Some(seen),
+            ..Observation::default()
+        };
+        let two = intent(vec![run(), install(None)]);
+        let got = resolve(&two, None, &[seen.clone(), seen.clone()], Boot::Same);
+        assert!(matches!(got, Resolution::Unknown { .. }), "{got:?}");
+        let got = resolve(&intent(vec![run()]), Some(&aborting), &[seen], Boot::Same);
+        assert!(matches!(got, Resolution::Unknown { .. }), "{got:?}");
     }
 }
 
@@ -377,6 +442,7 @@ fn many_effects_are_all_or_nothing() {
                             |(t, fate): (&Tidy, &usize)| (*t == Tidy::DropStaged) == (*fate == NEVER);
                         prefix && !whole && done + half == 0 && tidy.iter().zip(&fates).all(staged)
                     }
+                    Resolution::StillRuns => false,
                     Resolution::RollBack { begun, .. } => {
                         prefix && !whole && done + half > 0 && *begun == done + half
                     }

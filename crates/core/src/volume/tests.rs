@@ -33,6 +33,9 @@ fn happens(what: u8, role: Role) -> Record {
     }
 }
 
+/// The kind of the record that lifts a mark.
+const LIFTED: u8 = 17;
+
 /// Is the reference: every step that a life has.
 fn follows(state: Option<VolumeState>, what: u8) -> Option<VolumeState> {
     use VolumeState::{Clean, Destroyed, Open, Opening, Quarantined};
@@ -42,6 +45,8 @@ fn follows(state: Option<VolumeState>, what: u8) -> Option<VolumeState> {
         (Some(Open), 2) => Some(Clean),
         (Some(Opening | Open), 3) => Some(Quarantined),
         (Some(Clean | Quarantined), 4) => Some(Destroyed),
+        // It was dirty for another reason than an unknown outcome.
+        (_, LIFTED) => None,
         (Some(state), 5..) => Some(state),
         _ => None,
     }
@@ -67,7 +72,7 @@ proptest! {
                     records.push(record);
                     live = Some(next);
                 }
-                (Ok(None), None) if what >= 5 => {}
+                (Ok(None), None) if what >= 5 && what != LIFTED => {}
                 (Err(_), None) => {}
                 (got, must) => prop_assert!(false, "{:?} gave {:?}, must give {:?}", record, got, must),
             }
@@ -84,6 +89,35 @@ proptest! {
             prop_assert_eq!((volume.attempt, volume.fencing_token), (AttemptId(3), FencingToken(4)));
         }
         prop_assert_eq!(records.iter().try_fold(None, apply).unwrap(), live);
+    }
+}
+
+#[test]
+fn only_the_mark_of_an_unknown_outcome_is_lifted() {
+    for (reason, lifted) in [(OUTCOME_UNKNOWN, true), ("timed_out", false)] {
+        let end = Record::VolumeEnded {
+            generation: sample::generation(1),
+            end: End::Dirty {
+                reason: reason.to_owned(),
+            },
+            at: UnixMs(3),
+        };
+        let records = [happens(0, Role::Draft), happens(1, Role::Draft), end];
+        let ended = records.iter().try_fold(None, apply).unwrap();
+        let now = apply(ended.clone(), &sample::record(LIFTED, 1));
+        match now {
+            Ok(Some(now)) => {
+                assert!(lifted);
+                assert_eq!((now.state, &now.dirty), (VolumeState::Clean, &None));
+                assert_eq!(now.ended_at, ended.unwrap().ended_at);
+                assert!(now.live().is_err(), "its token stays a tombstone");
+                assert!(
+                    apply(Some(now), &sample::record(LIFTED, 1)).is_err(),
+                    "a second time"
+                );
+            }
+            other => assert!(!lifted, "{other:?}"),
+        }
     }
 }
 

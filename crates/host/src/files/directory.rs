@@ -12,7 +12,7 @@ use crate::files::read::FileKind;
 use crate::files::remove::{as_not_found, look};
 use crate::files::write::{not_staged, target_place};
 use crate::files::{Step, Steps, file_id, file_id_at};
-use crate::root::{GitInternals, LastLink, Place, check_target, failed};
+use crate::root::{GitInternals, LastLink, Place, Root, check_target, failed};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -116,6 +116,10 @@ fn first_missing(
         let place = match target_place(volume, &top, LastLink::Follow, git) {
             Ok(place) => place,
             Err(Error::Refused(refusal)) if refusal.reason.as_deref() == Some("parent_missing") => continue,
+            // A link leads to the root, which is there.
+            Err(Error::Refused(refusal)) if below == 0 && refusal.reason.as_deref() == Some("root") => {
+                return Ok(None);
+            }
             Err(error) => return Err(error),
         };
         let found = volume
@@ -280,18 +284,32 @@ impl Prepared {
     }
 }
 
+/// Says whether a directory beneath a root holds nothing but directories, all the way down.
+///
+/// # Errors
+/// As of a directory; `io_failed`.
+pub fn holds_directories_alone(root: &Root, path: &RelPath) -> Result<bool> {
+    let (dir, _) = root.directory(path)?;
+    directories_alone(super::syncable(dir.as_fd())?, &path.to_string())
+}
+
 /// Says whether a staged directory holds nothing but directories.
 ///
 /// # Errors
 /// `io_failed`.
-pub(super) fn holds_directories_alone(volume: &Volume, slot: &str) -> Result<bool> {
-    let mut todo = vec![open_staged(volume.staging(), slot.as_bytes(), slot)?];
+pub(super) fn staged_directories_alone(volume: &Volume, slot: &str) -> Result<bool> {
+    directories_alone(open_staged(volume.staging(), slot.as_bytes(), slot)?, slot)
+}
+
+fn directories_alone(dir: OwnedFd, shown: &str) -> Result<bool> {
+    let mut todo = vec![dir];
     while let Some(dir) = todo.pop() {
-        for (name, kind) in super::read::entries(&dir, usize::MAX).map_err(|_| not_ours(volume, slot))? {
+        let root = RelPath::root();
+        for (name, kind) in super::read::entries(&dir, usize::MAX).map_err(|e| e.named(&root))? {
             if kind != FileKind::Directory {
                 return Ok(false);
             }
-            todo.push(open_staged(dir.as_fd(), &name, slot)?);
+            todo.push(open_staged(dir.as_fd(), &name, shown)?);
         }
     }
     Ok(true)
@@ -309,7 +327,7 @@ pub(super) fn discard_directory(volume: &Volume, slot: &str) -> Result<()> {
     if file_id_at(volume.staging(), slot.as_bytes())?.is_none() {
         return Ok(());
     }
-    if !holds_directories_alone(volume, slot)? {
+    if !staged_directories_alone(volume, slot)? {
         return Err(not_ours(volume, slot));
     }
     remove_below(volume, volume.staging(), slot.as_bytes(), slot)

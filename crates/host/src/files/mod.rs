@@ -5,34 +5,45 @@
 //! a key or a policy.
 
 mod attributes;
+mod beneath;
 mod directory;
+mod grep;
 mod identity;
 mod links;
 mod mode;
 mod moves;
 mod power;
 mod prepared;
+pub mod range;
 pub(crate) mod read;
 mod recovery;
 mod relocate;
 mod remove;
+mod search;
 mod steps;
 #[cfg(test)]
 mod tests;
+pub(crate) mod together;
+pub mod walk;
 mod write;
 
 pub(crate) use attributes::attribute;
-pub use directory::{Missing, missing_directories, prepare_directory, prepare_remove_empty};
+pub use directory::{
+    Missing, holds_directories_alone, missing_directories, prepare_directory, prepare_remove_empty,
+};
+pub use grep::{Grepped, Hit, Pattern, Shown, Syntax, Tell, WantedLines, grep};
 pub use identity::{file_id, file_id_at};
 pub use mode::{SetMode, prepare_set_mode};
 pub use power::{power_supported, power_supported_at};
 pub use prepared::{Prepared, Terms, sync_effects, sync_staged};
-pub use read::{Content, FileInfo, FileKind, Listed, file_info, list_directory, read_file};
+pub use range::read_part;
+pub use read::{Content, FileInfo, FileKind, Listed, Undigested, file_info, list_directory, read_file};
 pub use recovery::{
     Swept, discard_staged, drop_second_names, observe, roll_back, sweep_staging, sync_settled, tidy,
 };
 pub use relocate::{Move, kind_at, prepare_move, prepare_restore};
 pub use remove::{Removable, Remove, prepare_remove};
+pub use search::{Found, FoundEntry, Wanted, search};
 pub use semel_core::volume::Durability;
 pub use steps::{NoSteps, Step, Steps};
 pub use write::{Write, prepare_write};

@@ -61,7 +61,7 @@ pub fn prepare_set_mode(volume: &Volume, wanted: SetMode<'_>, terms: Terms<'_>) 
     if wanted.expected != Expected::Any {
         seen.before(volume, &place, wanted.expected)?;
     }
-    let mut syncs = Syncs::default();
+    let mut syncs = Syncs::of(volume, terms.durability);
     if terms.durability != Durability::Process {
         syncs.after.push((openable(&seen.found, volume)?, "the file"));
     }

@@ -40,6 +40,17 @@ pub(super) fn take_free_name(
     to: BorrowedFd<'_>,
     free: &[u8],
 ) -> std::result::Result<(), Left> {
+    rename_free((from, name), (to, free), || {
+        links::take_free_name((from, name), (to, free))
+    })
+}
+
+/// Renames to a free name, a file by other means where the filesystem lacks `RENAME_NOREPLACE`.
+fn rename_free(
+    (from, name): (BorrowedFd<'_>, &[u8]),
+    (to, free): (BorrowedFd<'_>, &[u8]),
+    file_by_names: impl FnOnce() -> std::result::Result<(), Left>,
+) -> std::result::Result<(), Left> {
     match rustix::fs::renameat_with(from, name, to, free, RenameFlags::NOREPLACE) {
         Ok(()) => return Ok(()),
         // The kernel looks at the name before it asks the filesystem whether it knows the flag.
@@ -52,7 +63,7 @@ pub(super) fn take_free_name(
     }
     match is_directory(from, name) {
         Ok(true) => rename_directory((from, name), (to, free)).map_err(Left::Nothing),
-        Ok(false) => links::take_free_name((from, name), (to, free)),
+        Ok(false) => file_by_names(),
         Err(errno) => Err(Left::Nothing(errno)),
     }
 }
@@ -67,16 +78,9 @@ pub(super) fn rename_in_tree(
     (to, free): (BorrowedFd<'_>, &[u8]),
     what: &FileId,
 ) -> std::result::Result<(), Left> {
-    match rustix::fs::renameat_with(from, name, to, free, RenameFlags::NOREPLACE) {
-        Ok(()) => return Ok(()),
-        Err(errno) if lacks_flags(errno) => {}
-        Err(errno) => return Err(Left::Nothing(errno)),
-    }
-    match is_directory(from, name) {
-        Ok(true) => rename_directory((from, name), (to, free)).map_err(Left::Nothing),
-        Ok(false) => links::rename_in_tree(volume, slot, (from, name), (to, free), what),
-        Err(errno) => Err(Left::Nothing(errno)),
-    }
+    rename_free((from, name), (to, free), || {
+        links::rename_in_tree(volume, slot, (from, name), (to, free), what)
+    })
 }
 
 fn rename_directory(

@@ -8,13 +8,16 @@ use crate::files::directory::{EmptyRemoval, StagedDirectory};
 use crate::files::mode::ModeSetting;
 use crate::files::relocate::Relocation;
 use crate::files::remove::Removal;
+use crate::files::together::Together;
 use crate::files::write::StagedFile;
-use crate::files::{Durability, Step, Steps, sync, syncable};
+use crate::files::{Durability, Step, Steps, syncable};
 use crate::root::{GitInternals, Place};
 use crate::volume::Volume;
 use semel_core::Sha256;
 use semel_core::effect::{Effect, Slot};
+use semel_core::ids::FileId;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// States what every effect needs to be told beside its paths.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +52,9 @@ pub(super) enum Act {
     SetMode(ModeSetting),
 }
 
+const STAGING: &str = "staging";
+const TRASH: &str = "trash";
+
 /// Holds handles opened before the effect, through which it is made durable; none where that is not asked for.
 #[derive(Debug, Default)]
 pub(super) struct Syncs {
@@ -56,21 +62,42 @@ pub(super) struct Syncs {
     pub(super) before: Vec<(OwnedFd, &'static str)>,
     /// After it: every directory that lost or won a name, or the file itself.
     pub(super) after: Vec<(OwnedFd, &'static str)>,
+    /// Where the syncs of the volume are shared.
+    together: Option<Arc<Together>>,
 }
 
 impl Syncs {
+    /// Makes an empty list.
+    pub(super) fn of(volume: &Volume, durability: Durability) -> Self {
+        Self {
+            together: (durability != Durability::Process).then(|| volume.together()),
+            ..Self::default()
+        }
+    }
+
+    /// Makes everything durable that was done in the directories after the effects.
+    ///
+    /// # Errors
+    /// [`Error::Unproven`].
+    pub(super) fn sync_after(&self) -> Result<()> {
+        match &self.together {
+            Some(together) => together.sync(&self.after),
+            None => Ok(()),
+        }
+    }
+
     /// Opens handles on the directories that an effect changes.
     pub(super) fn open(volume: &Volume, places: &[&Place], durability: Durability) -> Result<Self> {
-        let mut syncs = Self::default();
-        if durability == Durability::Process {
+        let mut syncs = Self::of(volume, durability);
+        if syncs.together.is_none() {
             return Ok(syncs);
         }
         for place in places {
             let parent = syncable(place.parent.as_fd())?;
             syncs.after.push((parent, "the parent directory"));
         }
-        syncs.after.push((syncable(volume.staging())?, "staging"));
-        syncs.after.push((syncable(volume.trash())?, "trash"));
+        syncs.after.push((syncable(volume.staging())?, STAGING));
+        syncs.after.push((syncable(volume.trash())?, TRASH));
         Ok(syncs)
     }
 
@@ -83,12 +110,40 @@ impl Syncs {
             .try_clone_to_owned()
             .map_err(|e| Error::io("hold", "what is staged", e))?;
         self.before.push((staged, "what is staged"));
-        self.before.push((syncable(volume.staging())?, "staging"));
+        self.before.push((syncable(volume.staging())?, STAGING));
         Ok(())
     }
 }
 
 impl Prepared {
+    /// Gives what the effect is about: what loses its name, its place or its permissions by it.
+    #[must_use]
+    pub const fn about(&self) -> Option<&FileId> {
+        match &self.effect {
+            Effect::Install { before, .. } => match before {
+                Some(before) => Some(&before.id),
+                None => None,
+            },
+            Effect::Remove { before, .. } => Some(&before.id),
+            Effect::Move { what, .. } | Effect::Restore { what, .. } => Some(&what.id),
+            Effect::RemoveEmpty { id, .. } | Effect::SetMode { id, .. } => Some(id),
+            Effect::Run { .. } => None,
+        }
+    }
+
+    /// Says whether the effect changes a directory of ours; every other one that it has a handle on, it does.
+    fn changes(&self, shown: &str) -> bool {
+        match &self.effect {
+            Effect::Install { before: None, .. } => shown != TRASH,
+            Effect::Remove { .. } | Effect::Restore { .. } => shown != STAGING,
+            // Where the filesystem lacks a flag, a move has second names in ours for a moment: one that is still there
+            // after a power cut tells nothing that the two names in the tree do not.
+            Effect::RemoveEmpty { .. } | Effect::Move { .. } => shown != STAGING && shown != TRASH,
+            Effect::Install { before: Some(_), .. } | Effect::SetMode { .. } => true,
+            Effect::Run { .. } => false,
+        }
+    }
+
     /// Carries the effect out, and gives the digest of the pre-image as it came out, where there is one.
     ///
     /// The precondition is decided on what came out: if it is another thing than was looked at, or has other content
@@ -118,8 +173,7 @@ impl Prepared {
 /// # Errors
 /// [`Error::Unproven`] where a sync fails: the process has to end.
 pub fn sync_staged(effects: &[Prepared], steps: &dyn Steps) -> Result<()> {
-    all_at_once(effects.iter().flat_map(|effect| &effect.syncs.before))?;
-    if effects.iter().any(|effect| !effect.syncs.before.is_empty()) {
+    if sync_all(effects, |syncs| &syncs.before, |_, _| true)? == Synced::Something {
         steps.reached(Step::StagedSynced);
     }
     Ok(())
@@ -133,32 +187,36 @@ pub fn sync_staged(effects: &[Prepared], steps: &dyn Steps) -> Result<()> {
 /// # Durability
 /// When this returns, new names, lost names and kept pre-images survive a power cut.
 pub fn sync_effects(effects: &[Prepared], steps: &dyn Steps) -> Result<()> {
-    all_at_once(effects.iter().flat_map(|effect| &effect.syncs.after))?;
-    if effects.iter().any(|effect| !effect.syncs.after.is_empty()) {
+    let changed = |effect: &'_ Prepared, shown: &str| effect.changes(shown);
+    if sync_all(effects, |syncs| &syncs.after, changed)? == Synced::Something {
         steps.reached(Step::EffectsSynced);
     }
     Ok(())
 }
 
-/// Syncs side by side: the barriers of one call wait for the disk together, not for each other.
-fn all_at_once<'a>(handles: impl Iterator<Item = &'a (OwnedFd, &'static str)>) -> Result<()> {
-    let handles: Vec<_> = handles.collect();
-    let Some(((first, shown), rest)) = handles.split_first() else {
-        return Ok(());
-    };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = rest
-            .iter()
-            .map(|(handle, shown)| scope.spawn(move || sync(handle, shown)))
-            .collect();
-        let mut answer = sync(first, shown);
-        for other in others {
-            let ended = other.join().unwrap_or_else(|_| {
-                let source = std::io::Error::other("a sync panicked");
-                Err(Error::unproven("sync", "a directory", source))
-            });
-            answer = answer.and(ended);
-        }
-        answer
-    })
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Synced {
+    Nothing,
+    Something,
+}
+
+/// Syncs side by side, and together with other calls: the barriers of a call wait for the disk, not for each other.
+fn sync_all(
+    effects: &[Prepared],
+    which: impl Fn(&Syncs) -> &Vec<(OwnedFd, &'static str)>,
+    needed: impl Fn(&Prepared, &str) -> bool,
+) -> Result<Synced> {
+    let mut handles = Vec::new();
+    for effect in effects {
+        handles.extend(
+            which(&effect.syncs)
+                .iter()
+                .filter(|(_, shown)| needed(effect, shown)),
+        );
+    }
+    let together = effects.iter().find_map(|effect| effect.syncs.together.as_ref());
+    match together {
+        Some(together) if !handles.is_empty() => together.sync(handles).map(|()| Synced::Something),
+        Some(_) | None => Ok(Synced::Nothing),
+    }
 }

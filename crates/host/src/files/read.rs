@@ -1,12 +1,13 @@
 //! Reading: a file, a directory, what is known of an entry. Nothing here blocks on a FIFO or opens a device.
 
 use crate::error::{Error, Result};
-use crate::files::{DIGEST_CAP, digest_of, read_capped};
+use crate::files::range::{Bounds, Range, read_place};
+use crate::files::read_capped;
 use crate::root::{LastLink, Place, Root, failed};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 use semel_core::{Code, Refusal, RelPath, Sha256};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 /// Names the type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,12 +87,34 @@ pub struct FileInfo {
     pub links: u64,
     /// When the content last changed, in milliseconds since the epoch.
     pub modified_ms: i64,
-    /// The digest of a regular file's content, up to [`DIGEST_CAP`]; `None` where it may not be read.
+    /// The digest of a regular file's content; `None` where it has none.
     pub sha256: Option<Sha256>,
+    /// Why a regular file has no digest here.
+    pub undigested: Option<Undigested>,
     /// What a symbolic link points at.
     pub target: Option<Vec<u8>>,
     /// The path with every link but a last one followed.
     pub resolved: RelPath,
+}
+
+/// Says why a regular file was described without its digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undigested {
+    /// It is larger than what is digested unasked.
+    TooLarge,
+    /// It may not be read.
+    Unreadable,
+}
+
+impl Undigested {
+    /// Gives its name on every wire.
+    #[must_use]
+    pub const fn wire(self) -> &'static str {
+        match self {
+            Self::TooLarge => "too_large",
+            Self::Unreadable => "unreadable",
+        }
+    }
 }
 
 /// Counts the names of a file.
@@ -142,11 +165,12 @@ pub fn list_directory(root: &Root, path: &RelPath, cap: usize) -> Result<Vec<Lis
     Ok(all)
 }
 
-/// Tells what is known of an entry beneath a root; a link in the last place is itself what is meant.
+/// Tells what is known of an entry beneath a root; a link in the last place is itself what is meant. A file is
+/// digested up to a size.
 ///
 /// # Errors
 /// `not_found`, `path_escapes_root`, `io_failed`.
-pub fn file_info(root: &Root, path: &RelPath) -> Result<FileInfo> {
+pub fn file_info(root: &Root, path: &RelPath, digest: u64) -> Result<FileInfo> {
     let (found, parent, resolved) = if path.is_root() {
         (root.directory(path)?.0, None, RelPath::root())
     } else {
@@ -157,30 +181,30 @@ pub fn file_info(root: &Root, path: &RelPath) -> Result<FileInfo> {
         (found, Some(place), resolved)
     };
     let stat = rustix::fs::fstat(&found).map_err(|e| failed(e, path))?;
-    let mut info = FileInfo {
-        kind: FileKind::of(&stat),
-        size: u64::try_from(stat.st_size).unwrap_or_default(),
-        mode: stat.st_mode & 0o7777,
-        links: links(&stat),
-        modified_ms: stat.st_mtime.saturating_mul(1000)
-            + i64::try_from(stat.st_mtime_nsec / 1_000_000).unwrap_or(0),
-        sha256: None,
-        target: None,
-        resolved,
-    };
+    let mut info = FileInfo::of(&stat, resolved);
     match (info.kind, parent) {
         (FileKind::Symlink, _) => {
             let text = rustix::fs::readlinkat(&found, "", Vec::new()).map_err(|e| failed(e, path))?;
             info.target = Some(text.into_bytes());
         }
-        (FileKind::File, Some(place)) if info.size <= DIGEST_CAP => {
-            match open_regular(root, &place) {
-                Ok((file, stat)) => {
-                    info.sha256 = Some(digest_of(&file).map_err(|e| Error::io("read", path.to_string(), e))?);
-                    info.size = u64::try_from(stat.st_size).unwrap_or_default();
+        (FileKind::File, Some(_)) if info.size > digest => info.undigested = Some(Undigested::TooLarge),
+        (FileKind::File, Some(place)) => {
+            let bounds = Bounds {
+                given: 0,
+                digest,
+                scan: u64::MAX,
+            };
+            match read_place(root, place, Range::Bytes { first: 0, most: 0 }, bounds) {
+                // The digest is of this size.
+                Ok(part) => {
+                    info.size = part.size;
+                    info.undigested = part.sha256.is_none().then_some(Undigested::TooLarge);
+                    info.sha256 = part.sha256;
                 }
                 // What may not be read is described without its digest.
-                Err(Error::Io { source, .. }) if super::remove::unreadable(&source) => {}
+                Err(Error::Io { source, .. }) if super::remove::unreadable(&source) => {
+                    info.undigested = Some(Undigested::Unreadable);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -189,12 +213,38 @@ pub fn file_info(root: &Root, path: &RelPath) -> Result<FileInfo> {
     Ok(info)
 }
 
+impl FileInfo {
+    fn of(stat: &Stat, resolved: RelPath) -> Self {
+        Self {
+            kind: FileKind::of(stat),
+            size: u64::try_from(stat.st_size).unwrap_or_default(),
+            mode: stat.st_mode & 0o7777,
+            links: links(stat),
+            modified_ms: stat.st_mtime.saturating_mul(1000)
+                + i64::try_from(stat.st_mtime_nsec / 1_000_000).unwrap_or(0),
+            sha256: None,
+            undigested: None,
+            target: None,
+            resolved,
+        }
+    }
+}
+
 /// Opens a regular file for reading without waiting for anything; anything else is refused.
 ///
 /// The type is looked at through a handle before the file itself is opened, since opening a device can act.
 pub(crate) fn open_regular(root: &Root, place: &Place) -> Result<(std::fs::File, Stat)> {
-    let path = &place.resolved;
-    let step = |flags| root.step(place.parent.as_fd(), &place.name, flags);
+    open_regular_at(root, place.parent.as_fd(), &place.name, &place.resolved)
+}
+
+/// Does the same for a name in an open directory.
+pub(super) fn open_regular_at(
+    root: &Root,
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    path: &RelPath,
+) -> Result<(std::fs::File, Stat)> {
+    let step = |flags| root.step(dir, name, flags);
     let seen = step(OFlags::PATH).map_err(|e| failed(e, path))?;
     refuse_other(&rustix::fs::fstat(&seen).map_err(|e| failed(e, path))?, path)?;
     let file: OwnedFd =

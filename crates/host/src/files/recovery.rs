@@ -4,7 +4,7 @@
 //! is what the intent names, and each may be repeated.
 
 use crate::error::{Error, Result};
-use crate::files::directory::{discard_directory, holds_directories_alone};
+use crate::files::directory::{discard_directory, staged_directories_alone};
 use crate::files::moves::{
     changed_outside, give_back, into_ours, keep_pre_image, kept_digest, take_free_name, undo_exchange,
 };
@@ -12,7 +12,7 @@ use crate::files::prepared::Syncs;
 use crate::files::read::FileKind;
 use crate::files::relocate::{move_taken_back, restoration_taken_back};
 use crate::files::remove::unreadable;
-use crate::files::{Durability, Expected, file_id_at, links, mode, sync};
+use crate::files::{Durability, Expected, file_id_at, links, mode};
 use crate::root::{LastLink, Place};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, OFlags};
@@ -45,7 +45,8 @@ pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observat
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
-        | Effect::SetMode { .. } => name,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => name,
     };
     let target = place_of(volume, effect.at())?;
     let destination = match effect {
@@ -54,7 +55,8 @@ pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observat
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => None,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => None,
     };
     let there = |place: &Option<Place>| match place {
         Some(place) => seen(file_id_at(&place.parent, &place.name)),
@@ -71,6 +73,8 @@ pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observat
         target: there(&target)?,
         destination: there(&destination)?,
         mode: target.as_ref().and_then(mode_at),
+        // It is looked for where commands are: `exec`.
+        run: None,
     })
 }
 
@@ -87,7 +91,8 @@ fn stated_content(
         Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => None,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => None,
     };
     let Some((before, stated)) = before.and_then(|before| Some((before, before.stated?))) else {
         return Ok(None);
@@ -183,7 +188,8 @@ pub fn tidy(volume: &Volume, slot: &Slot, effect: &Effect, tidy: Tidy) -> Result
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => Ok(None),
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => Ok(None),
     }
 }
 
@@ -194,7 +200,8 @@ fn pre_image(effect: &Effect) -> Option<&FileId> {
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::Restore { .. }
-        | Effect::SetMode { .. } => None,
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => None,
     }
 }
 
@@ -236,7 +243,8 @@ fn drop_names(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
         Effect::Install { .. }
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
-        | Effect::SetMode { .. } => return Ok(()),
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => return Ok(()),
     };
     for path in paths {
         if let Some(place) = place_of(volume, path)? {
@@ -305,6 +313,12 @@ pub fn roll_back(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
             } else {
                 Err(changed_outside(volume, "tree", &path.to_string(), path))
             }
+        }
+        Effect::Run { cwd } => {
+            let why = "what a command did cannot be taken back";
+            Err(Refusal::new(Code::OutcomeUnknown, why)
+                .name(cwd.to_string())
+                .into())
         }
         // It is gone for good: no call does anything after it.
         Effect::RemoveEmpty { at: path, .. } => {
@@ -383,7 +397,7 @@ fn take_out(volume: &Volume, slot: &Slot, place: &Place, staged: &FileId, conten
     let ours = file_id_at(volume.staging(), name.as_bytes())?.as_ref() == Some(staged);
     let alone = match content {
         Content::File { .. } => true,
-        Content::Directory { .. } => holds_directories_alone(volume, name)?,
+        Content::Directory { .. } => staged_directories_alone(volume, name)?,
     };
     if ours && alone {
         return Ok(());
@@ -411,14 +425,12 @@ pub fn sync_settled(volume: &Volume, effects: &[Effect], durability: Durability)
             Effect::Install { .. }
             | Effect::Remove { .. }
             | Effect::RemoveEmpty { .. }
-            | Effect::Restore { .. } => {}
+            | Effect::Restore { .. }
+            | Effect::Run { .. } => {}
         }
     }
     let places: Vec<&Place> = places.iter().collect();
-    for (handle, shown) in Syncs::open(volume, &places, durability)?.after {
-        sync(handle, shown)?;
-    }
-    Ok(())
+    Syncs::open(volume, &places, durability)?.sync_after()
 }
 
 /// Discards what was staged by executions that no intent names: nothing outside of `staging/` ever showed it.

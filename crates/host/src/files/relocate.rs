@@ -5,8 +5,8 @@
 
 use crate::error::{Error, Result};
 use crate::files::moves::{
-    Left, as_unproven, changed, changed_outside, give_back, out_of_reach, rename_in_tree, still_there, take_free_name,
-    unmoved,
+    Left, as_unproven, changed, changed_outside, give_back, out_of_reach, rename_in_tree, still_there,
+    take_free_name, unmoved,
 };
 use crate::files::prepared::{Act, Prepared, Syncs, Terms};
 use crate::files::read::FileKind;
@@ -145,12 +145,17 @@ pub fn prepare_restore(
 }
 
 impl Relocation {
+    /// Gives the directory and the name that are given up, and what is to be moved.
+    pub(super) fn source<'a>(&'a self, volume: &'a Volume) -> (BorrowedFd<'a>, &'a [u8], &'a FileId) {
+        match &self.from {
+            From::Tree(dir, name) => (dir.as_fd(), name, &self.what),
+            From::Trash(kept) => (volume.trash(), kept.as_str().as_bytes(), &self.what),
+        }
+    }
+
     pub(super) fn carry_out(&self, volume: &Volume, prepared: &Prepared, steps: &dyn Steps) -> Result<()> {
-        let (from, name): (BorrowedFd<'_>, &[u8]) = match &self.from {
-            From::Tree(dir, name) => (dir.as_fd(), name),
-            From::Trash(kept) => (volume.trash(), kept.as_str().as_bytes()),
-        };
-        let seen = still_there((from, name), &self.what, prepared.effect.at());
+        let (from, name, what) = self.source(volume);
+        let seen = still_there((from, name), what, prepared.effect.at());
         seen.map_err(|error| match error.code() {
             Code::PreconditionFailed => replaced(prepared.effect.at()),
             _ => error,

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use semel_core::effect::{Before, Effect};
 use semel_core::ids::FileId;
 use semel_core::{Code, Refusal, RelPath, Sha256};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 /// Says what a removal may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +168,11 @@ impl Seen {
 }
 
 impl Removal {
+    /// Gives the directory and the name that are acted on, and what is to be removed.
+    pub(super) fn source(&self) -> (BorrowedFd<'_>, &[u8], &FileId) {
+        (self.parent.as_fd(), &self.name, &self.target)
+    }
+
     /// Removes by one rename into `trash/<slot>`, then verifies that the right thing went there.
     pub(super) fn carry_out(
         &self,

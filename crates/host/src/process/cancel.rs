@@ -58,7 +58,7 @@ impl Cancel {
         self.0.asked.load(Ordering::SeqCst) > 0
     }
 
-    pub(super) fn term(&self) -> BorrowedFd<'_> {
+    pub(crate) fn term(&self) -> BorrowedFd<'_> {
         self.0.term.as_fd()
     }
 

@@ -41,6 +41,7 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
             .map(|(name, value)| (Text::of(name), Text::of(value)))
             .collect(),
         cwd: Text::of(&command.cwd),
+        cwd_is: command.cwd_is,
     };
     carry_out(command, act, cancel)
 }
@@ -90,6 +91,7 @@ fn carry_out(command: &Command, act: Act, cancel: &Cancel) -> Result<Ended> {
         session,
         walls,
         keep: command.keep.iter().map(|fd| fd.as_raw_fd()).collect(),
+        hold: command.hold.iter().map(|fd| fd.as_raw_fd()).collect(),
     };
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,
@@ -107,6 +109,7 @@ fn carry_out(command: &Command, act: Act, cancel: &Cancel) -> Result<Ended> {
         process.process_group(0);
     }
     let mut kept = command.keep.clone();
+    kept.extend(command.hold.iter().cloned());
     kept.extend([letter, theirs]);
     let child = start(process, ends, kept, launcher())?;
     let mut guard = Guard::of(child, ours)?;
@@ -117,8 +120,8 @@ fn carry_out(command: &Command, act: Act, cancel: &Cancel) -> Result<Ended> {
     guard.answer(pump, why, orderly, began.elapsed())
 }
 
-/// Writes the order where the process can read it by its descriptor.
-fn letter(order: &Order) -> Result<OwnedFd> {
+/// Writes an order where the process that it is for can read it by its descriptor.
+pub(crate) fn letter(order: &impl serde::Serialize) -> Result<OwnedFd> {
     let failed = |e: std::io::Error| Error::io("write", "an order", e);
     let fd = rustix::fs::memfd_create("order", MemfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
     let mut file = File::from(fd);
@@ -153,9 +156,10 @@ impl Guard {
                 refused: None,
             }),
             Err(e) => {
+                // It may have come as far as the program.
                 child.kill().ok();
                 child.wait().ok();
-                Err(Error::io("watch", "the sandbox", e))
+                Err(Error::unproven("watch", "the sandbox", e))
             }
         }
     }

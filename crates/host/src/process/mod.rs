@@ -12,6 +12,8 @@ mod tests;
 mod watch;
 
 pub use cancel::Cancel;
+pub(crate) use guarded::letter;
+pub use semel_core::command::TreeEnded;
 pub use semel_core::confinement::Level;
 
 use crate::error::{Error, Result};
@@ -77,6 +79,9 @@ pub struct Command {
     pub env: BTreeMap<OsString, OsString>,
     /// Its working directory; absolute.
     pub cwd: PathBuf,
+    /// Device and inode that its working directory must have when it begins, where that matters; with nothing
+    /// around it, it is not looked at.
+    pub cwd_is: Option<(u64, u64)>,
     /// Its standard input.
     pub stdin: Stdin,
     /// After how long it is asked to end (SIGTERM).
@@ -89,6 +94,8 @@ pub struct Command {
     pub confinement: Confinement,
     /// Descriptors that it inherits under the same numbers; every other one is closed.
     pub keep: Vec<Arc<OwnedFd>>,
+    /// Descriptors that those around the program hold until its whole tree has ended; the program has them not.
+    pub hold: Vec<Arc<OwnedFd>>,
 }
 
 impl Command {
@@ -100,12 +107,14 @@ impl Command {
             args: Vec::new(),
             env: BTreeMap::new(),
             cwd: cwd.into(),
+            cwd_is: None,
             stdin: Stdin::Null,
             deadline: None,
             grace: Duration::from_secs(10),
             output: Output::Capture { cap_bytes: 1 << 20 },
             confinement: Confinement::None,
             keep: Vec::new(),
+            hold: Vec::new(),
         }
     }
 
@@ -152,15 +161,6 @@ impl End {
     }
 }
 
-/// Whether every descendant is known to have ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TreeEnded {
-    /// Every descendant was reaped before the answer.
-    Proved,
-    /// A descendant may live on.
-    Unproved,
-}
-
 /// How many bytes of each stream were not kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Truncated {
@@ -200,9 +200,9 @@ pub struct Ended {
 /// Runs a command to its end, and ends its process tree.
 ///
 /// # Errors
-/// Only where the program did not begin. `not_found` where program or working directory are not there,
-/// `bad_input` where one is not absolute or an argument holds a NUL, `sandbox_unavailable` where the sandbox is
-/// required in full and cannot be had, `io_failed` where the system refuses.
+/// Only where the program did not begin, but for [`Error::Unproven`]. `not_found` where program or working directory
+/// are not there, `bad_input` where one is not absolute or an argument holds a NUL, `sandbox_unavailable` where the
+/// sandbox is required in full and cannot be had, `io_failed` where the system refuses.
 pub fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
     check(command)?;
     match &command.confinement {

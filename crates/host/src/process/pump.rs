@@ -37,6 +37,7 @@ struct Stream {
     source: Option<OwnedFd>,
     sink: Sink,
     room: u64,
+    taken: u64,
     dropped: u64,
 }
 
@@ -155,6 +156,7 @@ impl Stream {
             source: Some(read),
             sink,
             room: cap_bytes,
+            taken: 0,
             dropped: 0,
         };
         Ok((stream, Stdio::from(write)))
@@ -190,10 +192,15 @@ impl Stream {
         let taken = if taken {
             kept.len() as u64
         } else {
-            // After a failed write nobody knows what the file holds beyond: nothing more is added to it.
+            // After a failed write the file may hold a part of the piece: nothing more is added to it.
             self.room = 0;
+            if let Sink::File(file) = &self.sink {
+                // A device has no length; then there is nothing to be cut.
+                file.set_len(self.taken).ok();
+            }
             0
         };
+        self.taken += taken;
         self.room = self.room.saturating_sub(taken);
         self.dropped += bytes.len() as u64 - taken;
     }

@@ -96,6 +96,36 @@ fn links_inside_are_followed_and_links_outside_are_not() {
 }
 
 #[test]
+fn a_link_that_ends_above_leads_to_a_directory_that_was_passed() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("a/b/c")).unwrap();
+    for (link, target) in [
+        ("dir", "a/b"),
+        ("here", "."),
+        ("a/b/above", ".."),
+        ("a/b/deep", "c/.."),
+        ("a/b/c/top", "../../.."),
+        ("a/b/c/out", "../../../.."),
+    ] {
+        symlink(target, dir.path().join(link)).unwrap();
+    }
+    for root in both(dir.path()) {
+        for (given, resolved) in [
+            ("a/b/above", "a"),
+            ("a/b/deep", "a/b"),
+            ("dir/above", "a"),
+            ("a/b/c/top", ""),
+            ("here", ""),
+        ] {
+            let found = root.directory(&path(given)).unwrap().1;
+            assert_eq!(found, path(resolved), "{given} by {:?}", root.resolver());
+        }
+        let error = root.directory(&path("a/b/c/out")).unwrap_err();
+        assert_eq!(refusal(error), (Code::PathEscapesRoot, "link_outside".to_owned()));
+    }
+}
+
+#[test]
 fn fifos_sockets_and_devices_are_refused_without_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = rustix::fs::FileType::Fifo;

@@ -20,6 +20,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 
 /// The status with which a process of ours ends that did what it was to do.
 const DONE: i32 = 0;
@@ -112,7 +113,7 @@ fn walled(order: &Order, walls: &Walls, control: &OwnedFd) -> io::Result<i32> {
         }
         Fork::Parent(keeper) => {
             drop(above);
-            sys::close_all_but(&[control.as_raw_fd()]);
+            close_all_but(&[control.as_raw_fd()], order);
             // Its end is the end of every process in its namespace: the kernel reaps them all before it.
             while matches!(
                 waitpid(Some(keeper), WaitOptions::empty()),
@@ -146,7 +147,7 @@ fn first(order: &Order, control: &OwnedFd, mut now: Standing, above: &OwnedFd) -
         Fork::Child => Ok(program(order, control, now)),
         Fork::Parent(main) => {
             let kept = [children.as_raw_fd(), control.as_raw_fd(), above.as_raw_fd()];
-            sys::close_all_but(&kept);
+            close_all_but(&kept, order);
             keep(main, leads(order), &children, control, Some(above));
             Ok(DONE)
         }
@@ -168,7 +169,7 @@ fn supervise(order: &Order, control: &OwnedFd, mut now: Standing) -> io::Result<
             Ok(program(order, control, now))
         }
         Fork::Parent(main) => {
-            sys::close_all_but(&[children.as_raw_fd(), control.as_raw_fd()]);
+            close_all_but(&[children.as_raw_fd(), control.as_raw_fd()], order);
             keep(main, leads(order), &children, control, None);
             if end_all(Some(main), control) {
                 tell(control, &Report::Gone);
@@ -176,6 +177,12 @@ fn supervise(order: &Order, control: &OwnedFd, mut now: Standing) -> io::Result<
             Ok(DONE)
         }
     }
+}
+
+/// Closes every descriptor but those listed, and those to be held to the end.
+fn close_all_but(kept: &[RawFd], order: &Order) {
+    let kept: Vec<RawFd> = kept.iter().chain(&order.hold).copied().collect();
+    sys::close_all_but(&kept);
 }
 
 fn leads(order: &Order) -> Leads {
@@ -254,18 +261,19 @@ fn execute(act: &Act, order: &Order, control: &OwnedFd, level: Level) -> i32 {
         args,
         env,
         cwd,
+        cwd_is,
     } = act
     else {
         return FAILED;
     };
+    let entered = enter(cwd, *cwd_is);
     if order.walls.is_some() {
         // What a path names inside may be another file, or nothing.
         let same = program
             .path()
             .metadata()
             .is_ok_and(|facts| (facts.dev(), facts.ino()) == (*dev, *ino));
-        let there = cwd.path().is_dir();
-        if !same || !there {
+        if !same || entered.is_err() {
             let what = if same { cwd } else { program };
             let what = semel_core::path::shown(what.os().as_encoded_bytes());
             let missing = vec![format!("{what} is not the same inside")];
@@ -273,18 +281,35 @@ fn execute(act: &Act, order: &Order, control: &OwnedFd, level: Level) -> i32 {
             return FAILED;
         }
     }
+    if let Err(error) = entered {
+        return not_begun(control, "enter", cwd, &error);
+    }
     let mut process = std::process::Command::new(program.path());
     process.args(args.iter().map(Text::os)).env_clear();
     process.envs(env.iter().map(|(name, value)| (name.os(), value.os())));
-    process.current_dir(cwd.path());
     let kept: Vec<RawFd> = [0, 1, 2].into_iter().chain(order.keep.iter().copied()).collect();
     sys::close_on_exec_all_but(&kept);
     if let Err(error) = sys::hear_all_signals() {
         return not_begun(control, "unblock signals of", program, &error);
     }
-    tell(control, &Report::Level { level });
+    // Whoever hears nothing takes it for not begun, and may run it again.
+    if !tell(control, &Report::Level { level }) {
+        return FAILED;
+    }
     let error = process.exec();
     not_begun(control, "start", program, &error)
+}
+
+/// Enters the working directory, and only then looks whether it is the one that was meant.
+fn enter(cwd: &Text, cwd_is: Option<(u64, u64)>) -> io::Result<()> {
+    std::env::set_current_dir(cwd.path())?;
+    let facts = Path::new(".").metadata()?;
+    match cwd_is {
+        Some(meant) if meant != (facts.dev(), facts.ino()) => {
+            Err(io::Error::other("it is another directory"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn not_begun(control: &OwnedFd, operation: &str, path: &Text, error: &io::Error) -> i32 {

@@ -17,12 +17,13 @@ pub(crate) const REPORT: usize = 128 * 1024;
 /// How long the supervisor goes on ending children that beget others.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// Sends a report. A caller that is gone needs none.
-pub(super) fn tell(control: impl AsFd, report: &Report) {
-    if let Ok(bytes) = serde_json::to_vec(report) {
-        let bytes = bytes.get(..REPORT.min(bytes.len())).unwrap_or_default();
-        send(control, bytes, SendFlags::NOSIGNAL).ok();
-    }
+/// Sends a report, and says whether it was sent. A caller that is gone needs none.
+pub(super) fn tell(control: impl AsFd, report: &Report) -> bool {
+    let Ok(bytes) = serde_json::to_vec(report) else {
+        return false;
+    };
+    let bytes = bytes.get(..REPORT.min(bytes.len())).unwrap_or_default();
+    send(control, bytes, SendFlags::NOSIGNAL).is_ok()
 }
 
 /// Whether the program leads a process group of its own.

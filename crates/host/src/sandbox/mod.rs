@@ -10,7 +10,7 @@ mod privilege;
 pub(crate) mod spec;
 pub(crate) mod sys;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod toolchain;
 mod view;
 

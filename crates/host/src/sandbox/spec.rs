@@ -2,7 +2,7 @@
 //!
 //! Both ends are this very binary, so the form has no versions.
 
-use super::{Network, Sandbox, TreeAccess};
+use super::{Network, Require, Sandbox, TreeAccess};
 use semel_core::confinement::Level;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
@@ -40,6 +40,8 @@ pub(crate) enum Act {
         args: Vec<Text>,
         env: Vec<(Text, Text)>,
         cwd: Text,
+        /// Device and inode that the working directory must have, where that was said.
+        cwd_is: Option<(u64, u64)>,
     },
     /// Only says how well everything stands.
     Probe,
@@ -82,7 +84,35 @@ impl Walls {
             read_only: all(&sandbox.read_only),
             writable: all(&sandbox.writable),
             loopback: sandbox.network == Network::Loopback,
-            required: sandbox.require == super::Require::Full,
+            required: sandbox.require == Require::Full,
+        }
+    }
+
+    /// Gives back the sandbox that they are the walls of.
+    pub(crate) fn sandbox(&self) -> Sandbox {
+        let all = |texts: &[Text]| texts.iter().map(|text| text.path().to_owned()).collect();
+        Sandbox {
+            tree: self.tree.path().to_owned(),
+            tree_access: if self.tree_writable {
+                TreeAccess::Writable
+            } else {
+                TreeAccess::ReadOnly
+            },
+            home: self.home.path().to_owned(),
+            tmp: self.tmp.path().to_owned(),
+            hide: all(&self.hide),
+            read_only: all(&self.read_only),
+            writable: all(&self.writable),
+            network: if self.loopback {
+                Network::Loopback
+            } else {
+                Network::Host
+            },
+            require: if self.required {
+                Require::Full
+            } else {
+                Require::BestEffort
+            },
         }
     }
 
@@ -109,6 +139,8 @@ pub(crate) struct Order {
     pub(crate) walls: Option<Walls>,
     /// Descriptors that the program inherits.
     pub(crate) keep: Vec<i32>,
+    /// Descriptors that those around the program hold to the end, and the program has not.
+    pub(crate) hold: Vec<i32>,
 }
 
 /// What is reported back, one datagram each, in this order.

@@ -35,7 +35,7 @@ pub(super) fn unshare(flags: UnshareFlags) -> io::Result<()> {
 
 /// Takes an inherited descriptor by its number.
 #[expect(unsafe_code, reason = "a number from the command line becomes a descriptor")]
-pub(super) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     if number <= 2 {
         return Err(Errno::BADF.into());
     }
@@ -49,7 +49,7 @@ pub(super) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// Closes every descriptor but those listed. Whoever owns another one forgets it, or owns it no more.
-pub(super) fn close_all_but(kept: &[RawFd]) {
+pub(crate) fn close_all_but(kept: &[RawFd]) {
     // Before Linux 5.9: one by one.
     sweep(kept, 0, |fd| {
         #[expect(unsafe_code, reason = "a descriptor is closed by its number")]
@@ -70,6 +70,21 @@ pub(super) fn close_on_exec_all_but(kept: &[RawFd]) {
             libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC)
         };
     });
+}
+
+/// Has every descriptor from a number on closed where a program is begun, if the kernel knows how. It neither
+/// allocates nor locks, so this may also run between fork and exec.
+#[expect(unsafe_code, reason = "rustix has no close_range")]
+pub(crate) fn close_on_exec_from(first: libc::c_uint) {
+    // SAFETY: it takes numbers alone, and closes nothing now.
+    unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
 }
 
 /// Treats every range of descriptors between those listed, by the kernel or else one by one.

@@ -14,16 +14,19 @@ pub use reaper::{Kept, Reaped};
 pub use record::{read_record, write_record};
 
 use crate::error::{Error, Result};
+use crate::files::together::Together;
 use crate::files::{file_id, file_id_at};
 use crate::root::Root;
-use crate::{clock, files};
+use crate::{clock, exec, files};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use semel_core::digest::{from_hex, to_hex};
 use semel_core::ids::{Generation, JobId, VolumeIdentity};
 use semel_core::{Code, Refusal};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const NONCE: &str = "user.semel.nonce";
 const IDENTITY: &str = "identity.json";
@@ -36,6 +39,17 @@ const RECORD_CAP: u64 = 64 << 10;
 pub struct Volumes {
     dir: OwnedFd,
     path: PathBuf,
+    /// The same path with its links followed, as a process in a volume is told it.
+    real: PathBuf,
+}
+
+/// Says what is left where the volumes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes that this process may still take.
+    pub bytes: u64,
+    /// Files that it may still make; `None` where the filesystem counts none.
+    pub files: Option<u64>,
 }
 
 /// Holds the open handles of one volume.
@@ -52,6 +66,8 @@ pub struct Volume {
     staging: OwnedFd,
     trash: OwnedFd,
     meta: OwnedFd,
+    /// The syncs of its directories, shared by the calls in it.
+    together: Arc<Together>,
 }
 
 /// Names a volume that was put aside and is not yet freed.
@@ -110,6 +126,11 @@ impl Volume {
     #[must_use]
     pub fn meta(&self) -> BorrowedFd<'_> {
         self.meta.as_fd()
+    }
+
+    /// Gives where the syncs of its directories are shared.
+    pub(crate) fn together(&self) -> Arc<Together> {
+        self.together.clone()
     }
 
     /// Looks at the volume's identity as it is on disk now.
@@ -191,6 +212,7 @@ impl Volume {
             staging: subdirectory(vol.as_fd(), "staging")?,
             trash: subdirectory(vol.as_fd(), "trash")?,
             meta: subdirectory(dir.as_fd(), "meta")?,
+            together: Arc::default(),
             vol,
         };
         Ok((dir, volume))
@@ -198,6 +220,46 @@ impl Volume {
 }
 
 impl Volumes {
+    /// Looks how much space is left where the volumes lie.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub fn space(&self) -> Result<Space> {
+        let disk = rustix::fs::fstatvfs(&self.dir).map_err(|e| Error::io("examine", &self.path, e))?;
+        Ok(Space {
+            bytes: disk.f_bavail.saturating_mul(disk.f_frsize),
+            files: (disk.f_files > 0).then_some(disk.f_favail),
+        })
+    }
+
+    /// Gives what an absolute path is beneath the tree of a volume; `None` for one that does not begin with it.
+    ///
+    /// It compares names and looks at nothing; what is given may lead out of the tree again.
+    #[must_use]
+    pub fn in_tree(&self, job: &JobId, generation: &Generation, absolute: &[u8]) -> Option<Vec<u8>> {
+        [&self.path, &self.real].into_iter().find_map(|volumes| {
+            let tree = volumes
+                .join(job.as_str())
+                .join(generation.as_str())
+                .join("vol/tree");
+            let rest = absolute.strip_prefix(tree.as_os_str().as_bytes())?;
+            match rest {
+                [] => Some(b".".to_vec()),
+                [b'/', rest @ ..] => Some([b"./", rest].concat()),
+                _ => None,
+            }
+        })
+    }
+
+    /// Refuses where the filesystem of the volumes, which may be another than that of the state root, cannot keep what
+    /// durability `power` promises.
+    ///
+    /// # Errors
+    /// As [`files::power_supported`].
+    pub fn power_supported(&self) -> Result<()> {
+        files::power_supported_at(&self.dir)
+    }
+
     /// Opens, or makes, the place of the volumes under a state root.
     ///
     /// # Errors
@@ -211,7 +273,8 @@ impl Volumes {
         make(state.as_fd(), "volumes", &path)?;
         let dir = subdirectory(state.as_fd(), "volumes").map_err(fail)?;
         rustix::fs::fsync(&state).map_err(fail)?;
-        Ok(Self { dir, path })
+        let real = std::fs::canonicalize(&path).map_err(|e| Error::io("resolve", &path, e))?;
+        Ok(Self { dir, path, real })
     }
 
     /// Makes the volume of a new generation, dirty from its first moment.
@@ -325,7 +388,8 @@ impl Volumes {
     /// Puts a volume aside under a sibling name, in one rename; what is left is to [`reap`](Self::reap) it.
     ///
     /// # Errors
-    /// `volume_busy` where its owner lives; `not_found` where it is gone; `io_failed`.
+    /// `volume_busy` where its owner lives, or (reason `execution_running`) a command runs in it; `not_found` where it
+    /// is gone; `io_failed`.
     pub fn put_aside(&self, job: &JobId, generation: &Generation) -> Result<Aside> {
         let gone = || Refusal::new(Code::NotFound, "there is no such volume").name(generation.to_string());
         let of_job = match subdirectory(self.dir.as_fd(), job.as_str()) {
@@ -337,6 +401,11 @@ impl Volumes {
             .and_then(|dir| subdirectory(dir.as_fd(), "meta"));
         match meta {
             Ok(meta) if owner::alive_at(meta.as_fd())? => return Err(owner::busy(generation).into()),
+            Ok(meta) if exec::any_alive(meta.as_fd())? => {
+                let why = "a command runs in the volume";
+                let refusal = Refusal::new(Code::VolumeBusy, why).reason("execution_running");
+                return Err(refusal.name(generation.to_string()).into());
+            }
             // A half-made volume has no owner yet.
             Ok(_) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(Error::io("open", generation.as_str(), errno)),

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 pub(crate) struct Answer {
     /// For people; ends without a newline.
     pub(crate) text: String,
-    /// For machines; `schema` names its shape and version.
+    /// For machines; `schema` names its shape and version. Null where everything is printed already.
     pub(crate) json: Value,
     /// The exit status; not 0 only where a child's own status is passed through.
     pub(crate) exit: u8,
@@ -27,6 +27,11 @@ impl Answer {
             exit: 0,
             refusal: None,
         }
+    }
+
+    /// Makes the answer of a command that has printed all that it had to say.
+    pub(crate) fn printed() -> Self {
+        Self::new("", Value::Null)
     }
 
     /// Makes the answer a refusal that still prints its whole account.
@@ -54,6 +59,7 @@ pub(crate) fn print(result: Result<Answer, Refusal>, format: Format) -> ExitCode
         Ok(answer) => {
             let text = match format {
                 Format::Human => answer.text,
+                Format::Json if answer.json.is_null() => String::new(),
                 Format::Json => answer.json.to_string(),
             };
             if !text.is_empty() {
@@ -103,6 +109,24 @@ fn three_lines(refusal: &Refusal) -> String {
         refusal.code.meaning(),
         refusal.code.next()
     )
+}
+
+/// Says whether anybody still reads what is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// As far as is known.
+    Reads,
+    /// The other end of the pipe is closed.
+    Gone,
+}
+
+/// Writes a line of data at once, and says whether anybody reads it.
+pub(crate) fn line(text: &str) -> Reader {
+    let mut stdout = std::io::stdout().lock();
+    match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+        Ok(()) => Reader::Reads,
+        Err(_) => Reader::Gone,
+    }
 }
 
 /// Writes a line of data. A closed pipe ends nothing: the work is done by then.

@@ -16,16 +16,32 @@ use std::sync::Arc;
 
 /// Call one tool in an open volume.
 ///
+/// The arguments of every tool are in docs/tools.md: semel call read_file -a path=src/main.rs -a limit=20
+///
 /// The token comes from --token-file, --token-stdin, or the variable SEMEL_TOKEN that a job's processes have.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The tool, such as write_file
     tool: String,
     /// The arguments: JSON, @FILE, or - for standard input
-    arguments: String,
+    #[arg(required_unless_present = "arg")]
+    arguments: Option<String>,
+    /// One argument, such as path=src/main.rs; again for another, or for one more of a list
+    #[arg(short, long, value_name = "NAME=VALUE", conflicts_with = "arguments")]
+    arg: Vec<String>,
     /// The idempotency key; a new one is made, and printed, for a tool that has an effect
-    #[arg(long, value_name = "KEY")]
+    #[arg(short, long, value_name = "KEY")]
     key: Option<String>,
+    #[command(flatten)]
+    access: Access,
+    /// Seconds to wait for the same call that runs already
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
+}
+
+/// Says where the daemon is, and with which token it is asked.
+#[derive(clap::Args, Debug)]
+pub(super) struct Access {
     /// File that holds the volume's token
     #[arg(long, value_name = "FILE", conflicts_with = "token_stdin")]
     token_file: Option<PathBuf>,
@@ -35,9 +51,6 @@ pub(crate) struct Args {
     /// The daemon's URL [env: SEMEL_URL] [default: its own socket]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Seconds to wait for the same call that runs already
-    #[arg(long, value_name = "SECONDS")]
-    wait: Option<u64>,
 }
 
 fn stdin() -> Result<Vec<u8>, Refusal> {
@@ -53,25 +66,16 @@ fn stdin() -> Result<Vec<u8>, Refusal> {
 /// Runs the command.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let tool = Tool::parse(&args.tool)?;
-    let (env_url, env_token) = config::job_access();
-    if args.token_stdin && args.arguments == "-" {
+    if args.access.token_stdin && args.arguments.as_deref() == Some("-") {
         return Err(Refusal::new(
             Code::Usage,
             "standard input cannot be both token and arguments",
         ));
     }
-    let token = match (&args.token_file, args.token_stdin, env_token) {
-        (Some(file), _, _) => text(read_input(file, 4096)?)?,
-        (None, true, _) => text(stdin()?)?,
-        (None, false, Some(token)) => token,
-        (None, false, None) => {
-            let why = "no token: give --token-file or --token-stdin, or set SEMEL_TOKEN";
-            return Err(Refusal::new(Code::Unauthorized, why));
-        }
-    };
-    let body = match args.arguments.as_str() {
-        "-" => stdin()?,
-        text => match text.strip_prefix('@') {
+    let body = match args.arguments.as_deref() {
+        None => tool.spelt(&args.arg)?.to_string().into_bytes(),
+        Some("-") => stdin()?,
+        Some(text) => match text.strip_prefix('@') {
             Some(file) => read_input(Path::new(file), limits::BODY as u64)?,
             None => text.as_bytes().to_vec(),
         },
@@ -79,7 +83,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let mut headers = Vec::new();
     let key = match (&args.key, tool.kind()) {
         (Some(key), _) => Some(key.clone()),
-        (None, Kind::Mutation) => {
+        (None, Kind::Mutation | Kind::Person) => {
             let key = mint_key()?;
             if context.progress == Progress::Lines {
                 err(&format!("key: {key}"));
@@ -95,19 +99,44 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     if let Some(seconds) = args.wait {
         headers.push(("prefer", format!("wait={seconds}")));
     }
+    let path = format!("/v1/tools/{}", tool.name());
+    let answer = send(&args.access, context, &path, headers, body)?;
+    Ok(Answer::new(pretty(&answer), answer))
+}
+
+/// Sends a request as a job.
+///
+/// # Errors
+/// `unauthorized` where no token is given; `daemon_unreachable`; the daemon's refusal.
+pub(super) fn send(
+    access: &Access,
+    context: &Context,
+    path: &str,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+) -> Result<Value, Refusal> {
+    let (env_url, env_token) = config::job_access();
+    let token = match (&access.token_file, access.token_stdin, env_token) {
+        (Some(file), _, _) => text(read_input(file, 4096)?)?,
+        (None, true, _) => text(stdin()?)?,
+        (None, false, Some(token)) => token,
+        (None, false, None) => {
+            let why = "no token: give --token-file or --token-stdin, or set SEMEL_TOKEN";
+            return Err(Refusal::new(Code::Unauthorized, why));
+        }
+    };
     let ask = Ask {
         method: "POST",
-        path: format!("/v1/tools/{}", tool.name()),
+        path: path.to_owned(),
         token: &token,
         headers,
         body,
         within: None,
     };
-    let answer = match args.url.or(env_url) {
-        Some(url) => client::ask(&Place::Tcp(url), &ask).map_err(client::Unanswered::into_refusal)??,
-        None => Link::new(Arc::new(context.config()?), Absent::Start).job(&ask)?,
-    };
-    Ok(Answer::new(pretty(&answer), answer))
+    match access.url.clone().or(env_url) {
+        Some(url) => client::ask(&Place::Tcp(url), &ask).map_err(client::Unanswered::into_refusal)?,
+        None => Link::new(Arc::new(context.config()?), Absent::Start).job(&ask),
+    }
 }
 
 fn text(bytes: Vec<u8>) -> Result<String, Refusal> {

@@ -142,7 +142,8 @@ fn sealed(
                 commit: commit.clone(),
             };
             let owner = Owner::Process;
-            let draft = draft::open(engine, job, &from, Durability::Process, owner, interrupt.cancel())?;
+            let (durability, cancel) = (Durability::Process, interrupt.cancel());
+            let draft = draft::open(engine, job, &from, durability, owner, None, cancel)?;
             let generation = draft.opened.volume.generation.clone();
             volume::end(engine, &generation, End::Clean)?;
             let digest = proposal::seal(engine, &generation, interrupt.cancel())?.digest();

@@ -2,7 +2,8 @@
 
 use super::Context;
 use super::answer::Answer;
-use crate::engine::look;
+use crate::engine::audit::{self, Ask};
+use crate::engine::look::Depth;
 use semel_core::Refusal;
 
 /// Verify the journal and its database.
@@ -11,5 +12,6 @@ pub(crate) struct Args {}
 
 /// Runs the command.
 pub(crate) fn run(_args: Args, context: &Context) -> Result<Answer, Refusal> {
-    super::log::report(&look::check(context.config()?)?)
+    let audited = audit::journal(context.config()?, Depth::Structures, &Ask::default())?;
+    Ok(super::log::report(&audited))
 }

@@ -3,11 +3,14 @@
 //! It parses, calls the engine, and prints; it touches neither store nor host.
 
 mod answer;
+mod approvals;
+mod approve;
 mod backup;
 mod call;
 mod cancel;
 mod certify;
 mod check;
+mod conformance;
 mod contract;
 mod doctor;
 mod drill;
@@ -16,11 +19,15 @@ mod gc;
 mod generate;
 mod key;
 mod log;
+mod receipt;
+mod resolve;
 mod restore;
 mod run;
 mod seal;
 mod serve;
 mod status;
+mod token;
+mod undo;
 mod unseal;
 mod volume;
 
@@ -62,6 +69,7 @@ enum Command {
     Run(run::Args),
     Serve(serve::Args),
     Call(call::Args),
+    Token(token::Args),
     Seal(seal::Args),
     Unseal(unseal::Args),
     Volume(volume::Args),
@@ -70,7 +78,12 @@ enum Command {
     Gate(gate::Args),
     Key(key::Args),
     Restore(restore::Args),
+    Approvals(approvals::Args),
+    Approve(approve::Args),
     Log(log::Args),
+    Receipt(receipt::Args),
+    Undo(undo::Args),
+    Resolve(resolve::Args),
     Status(status::Args),
     Cancel(cancel::Args),
     Gc(gc::Args),
@@ -78,6 +91,7 @@ enum Command {
     Check(check::Args),
     Doctor(doctor::Args),
     Drill(drill::Args),
+    Conformance(conformance::Args),
     Generate(generate::Args),
     #[command(name = "__probe", hide = true)]
     Probe(serve::ProbeArgs),
@@ -172,6 +186,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Run(args) => run::run(args, context),
         Command::Serve(args) => serve::run(args, context),
         Command::Call(args) => call::run(args, context),
+        Command::Token(args) => token::run(args, context),
         Command::Seal(args) => seal::run(args, context),
         Command::Unseal(args) => unseal::run(args, context),
         Command::Volume(args) => volume::run(args, context),
@@ -180,7 +195,12 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Gate(args) => gate::run(args, context),
         Command::Key(args) => key::run(args, context),
         Command::Restore(args) => restore::run(args, context),
+        Command::Approvals(args) => approvals::run(args, context),
+        Command::Approve(args) => approve::run(args, context),
         Command::Log(args) => log::run(args, context),
+        Command::Receipt(args) => receipt::run(args, context),
+        Command::Undo(args) => undo::run(args, context),
+        Command::Resolve(args) => resolve::run(args, context),
         Command::Status(args) => status::run(args, context),
         Command::Cancel(args) => cancel::run(args, context),
         Command::Gc(args) => gc::run(args, context),
@@ -188,6 +208,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Check(args) => check::run(args, context),
         Command::Doctor(args) => doctor::run(args, context),
         Command::Drill(args) => drill::run(args, context),
+        Command::Conformance(args) => conformance::run(args, context),
         Command::Generate(args) => generate::run(args, context),
         Command::Probe(args) => serve::run_probe(args),
     }

@@ -2,27 +2,37 @@
 
 use super::answer::{Answer, Format, err, out};
 use super::{Context, Progress};
-use crate::engine::daemon::serve as daemon;
+use crate::config;
+use crate::engine::daemon::face::{self, Face};
+use crate::engine::daemon::supervise::{self, Given, Listener, Manager};
+use crate::engine::daemon::{keeper, serve as daemon};
 use crate::engine::gateway::crash::{CrashPoint, Hold, Hooks, Moment};
-use crate::http::{self, Activity, App};
+use crate::http::{self, Activity, App, Door, Name, Network, Patience, Side};
 use crate::telemetry::Phase;
-use crate::{limits, probe, wire};
+use crate::wire::{self, Bind};
+use crate::{limits, probe};
 use semel_core::{Code, Refusal};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Run the daemon: the tool gateway, and its probe listener in a process of its own.
+///
+/// It listens on Unix sockets below the state root. A TCP port is opened where --listen or the configuration names one,
+/// or, on the loopback device, when a job first needs one.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where the app listener listens [default: 127.0.0.1:0, a free port]
+    /// Listen on TCP, too; port 0 is a free one
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// Where the probe listener listens [default: 127.0.0.1:0, a free port]
     #[arg(long, value_name = "HOST:PORT")]
     probe: Option<String>,
+    /// The policy of tool calls [default: from the configuration file]
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
     /// End when idle and no volume is held open
     #[arg(long)]
     transient: bool,
@@ -32,6 +42,15 @@ pub(crate) struct Args {
     /// For tests: pause a call at a named point
     #[arg(long, hide = true, value_name = "POINT:MS")]
     pause_at: Option<String>,
+    /// For tests: let approvals expire as if it were so many milliseconds later
+    #[arg(long, hide = true, value_name = "MS", default_value_t = 0)]
+    approvals_ahead: u64,
+    /// For tests: divide the listeners' patience
+    #[arg(long, hide = true, value_name = "BY", default_value_t = 1)]
+    hasten: u32,
+    /// For tests: stop the journal's writer once this file exists
+    #[arg(long, hide = true, value_name = "FILE")]
+    wedge_writer: Option<PathBuf>,
     /// For tests: hold a call at a named point while a file is there
     #[arg(long, hide = true, value_name = "POINT=PATH")]
     hold_at: Option<String>,
@@ -65,12 +84,14 @@ impl Args {
             )),
             Some(_) => return Err(Refusal::new(Code::Usage, "--pause-at takes POINT:MS")),
         };
+        let ahead = Duration::from_millis(self.approvals_ahead);
         let hold = self.hold_at.as_deref().map(Hold::parse).transpose()?;
         Ok(Hooks {
             crash,
             pause,
             hold,
             tell: self.tell_points.clone(),
+            ahead,
         })
     }
 }
@@ -96,48 +117,118 @@ fn bind_again(place: &str, left: Option<&str>) -> Result<(TcpListener, String), 
     }
 }
 
+/// Are the listeners of a life that are open before it serves.
+struct Listeners {
+    doors: Vec<Listener>,
+    admin: Option<std::os::unix::net::UnixListener>,
+    probe: TcpListener,
+    url: Option<String>,
+    probe_url: String,
+}
+
+/// Opens what is asked for, and takes what was handed down.
+///
+/// Without a place for TCP there is no port, unless an earlier life told one to agents whose volumes are still open:
+/// they look for the daemon there.
+fn open(
+    args: &Args,
+    config: &config::Config,
+    given: Given,
+    made: &wire::Daemon,
+    context: &Context,
+) -> Result<Listeners, Refusal> {
+    let (reached, left) = (face::reached(&config.state), face::announced(&config.state));
+    let mut doors = given.app;
+    let mut url = doors.iter().find_map(|door| match door {
+        Listener::Tcp(listener) => Some(format!("http://{}", listener.local_addr().ok()?)),
+        Listener::Unix(..) => None,
+    });
+    let bound = match (args.listen.as_ref().or(config.listen.as_ref()), &reached) {
+        (Some(place), left) => Some(bind_again(place, left.as_deref())?),
+        (None, Some(place)) if url.is_none() && made.gateway.held_open() => {
+            let again = place.strip_prefix("http://").map(bind);
+            if let (Some(Err(refusal)), Progress::Lines) = (&again, context.progress) {
+                err(&format!(
+                    "agents of open volumes look for {place}, and do not find this daemon: {refusal}"
+                ));
+            }
+            again.and_then(Result::ok)
+        }
+        (None, _) => None,
+    };
+    if let Some((listener, place)) = bound {
+        doors.push(Listener::Tcp(listener));
+        url = Some(place);
+    }
+    let (probe, probe_url) = match given.probe {
+        Some(listener) => {
+            let place = listener
+                .local_addr()
+                .map_err(|e| Refusal::new(Code::BadConfig, e.to_string()).name("probe"))?;
+            (listener, format!("http://{place}"))
+        }
+        None => bind_again(
+            args.probe.as_ref().unwrap_or(&config.probe),
+            left.as_ref().and_then(|about| about["probe_url"].as_str()),
+        )?,
+    };
+    Ok(Listeners {
+        doors,
+        admin: given.admin,
+        probe,
+        url,
+        probe_url,
+    })
+}
+
 /// Runs the command until SIGTERM, SIGINT, `shutdown`, idleness (`--transient`) or a failure of the journal.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
-    let config = context.config()?;
+    let config = context.config()?.with_policy(args.policy.clone());
+    let said = config::supervisor();
     let hooks = args.hooks()?;
-    let listen = args.listen.clone().unwrap_or_else(|| config.listen.clone());
-    let probe_listen = args.probe.clone().unwrap_or_else(|| config.probe.clone());
-    let state = config.state.clone();
-    let left = daemon::announced(&state);
+    let manager = Manager::of(&said)?;
+    let given = supervise::given(&said, &config.state)?;
+    let watchdog = manager.watchdog(&said, args.wedge_writer.clone())?;
+    manager.say("STATUS=recovering");
     // Recovery is over before any listener opens.
-    let made = wire::daemon(config, hooks)?;
-    let (tcp, url) = bind_again(&listen, left.as_ref().and_then(|about| about["url"].as_str()))?;
-    let (probe_tcp, probe_url) = bind_again(
-        &probe_listen,
-        left.as_ref().and_then(|about| about["probe_url"].as_str()),
-    )?;
-    let gateway = made.gateway.clone();
+    let made = wire::daemon(config.clone(), hooks, watchdog.as_ref())?;
+    let open = open(&args, &config, given, &made, context)?;
     let about = json!({
         "schema": "semel.daemon/v1",
-        "url": url,
-        "probe_url": probe_url,
+        "url": open.url,
+        "socket": wire::app_socket(&config.state),
+        "probe_url": open.probe_url,
         "incarnation": made.incarnation,
         "version": env!("CARGO_PKG_VERSION"),
         "transient": args.transient,
         "pid": std::process::id(),
     });
     // From this very thread, which lives as long as the process: the probe dies with it.
-    let companion = daemon::start_probe(&state, probe_tcp)?;
+    let companion = daemon::start_probe(&config.state, open.probe)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .max_blocking_threads(limits::IN_FLIGHT + 64)
         .build()
         .map_err(|e| Refusal::new(Code::IoFailed, format!("cannot start threads: {e}")))?;
-    let life = if args.transient {
-        Life::Transient
-    } else {
-        Life::Lasting
+    let life = Life {
+        span: if args.transient {
+            Span::Transient
+        } else {
+            Span::Lasting
+        },
+        patience: Patience::divided(args.hasten),
+        manager,
     };
-    runtime.block_on(until_over(&made, tcp, &about, life, context))?;
+    runtime.block_on(until_over(&made, open.doors, open.admin, about, &life, context))?;
+    if let Err(refusal) = keeper::last_words(&made.gateway) {
+        err(&format!(
+            "no checkpoint of the log was made at the end: {refusal}"
+        ));
+    }
     daemon::withdraw(&made.root);
     runtime.shutdown_timeout(Duration::from_secs(1));
     drop(companion);
-    ended(&gateway)
+    ended(&made.gateway)
 }
 
 fn ended(gateway: &crate::engine::gateway::Gateway) -> Result<Answer, Refusal> {
@@ -149,54 +240,105 @@ fn ended(gateway: &crate::engine::gateway::Gateway) -> Result<Answer, Refusal> {
 
 /// Says how long the daemon lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
+enum Span {
     /// Until it is asked to end.
     Lasting,
     /// Until it is idle.
     Transient,
 }
 
+/// Is how this life of the daemon is led.
+struct Life {
+    span: Span,
+    patience: Patience,
+    manager: Manager,
+}
+
+/// Makes the doors: those that were opened or handed down, and the daemon's own sockets.
+fn doors(
+    made: &wire::Daemon,
+    open: Vec<Listener>,
+    admin: Option<std::os::unix::net::UnixListener>,
+) -> Result<(Vec<Door>, Bind), Refusal> {
+    use tokio::net::{TcpListener, UnixListener};
+    let fail = |e: std::io::Error| Refusal::new(Code::IoFailed, format!("cannot listen: {e}"));
+    let operator = if admin.is_some() { Bind::Given } else { Bind::Anew };
+    let own = wire::bind_sockets(&made.root, operator)?;
+    let unix = |listener, side, name| -> Result<Door, Refusal> {
+        Ok(Door::Unix(
+            UnixListener::from_std(listener).map_err(fail)?,
+            side,
+            name,
+        ))
+    };
+    let mut doors = vec![unix(own.app, Side::App, Name::Ours)?];
+    if let Some(listener) = own.operator {
+        doors.push(unix(listener, Side::Operator, Name::Ours)?);
+    }
+    if let Some(listener) = admin {
+        doors.push(unix(listener, Side::Operator, Name::Held)?);
+    }
+    for listener in open {
+        doors.push(match listener {
+            Listener::Tcp(listener) => Door::Tcp(TcpListener::from_std(listener).map_err(fail)?),
+            Listener::Unix(listener, _) => unix(listener, Side::App, Name::Held)?,
+        });
+    }
+    Ok((doors, operator))
+}
+
 /// Opens the listeners, serves, and ends when the gateway drains or is poisoned.
 async fn until_over(
     made: &wire::Daemon,
-    tcp: TcpListener,
-    about: &serde_json::Value,
-    life: Life,
+    open: Vec<Listener>,
+    admin: Option<std::os::unix::net::UnixListener>,
+    about: Value,
+    life: &Life,
     context: &Context,
 ) -> Result<(), Refusal> {
-    let fail = |e: std::io::Error| Refusal::new(Code::IoFailed, format!("cannot listen: {e}"));
     let gateway = &made.gateway;
+    // Who waits for a command of an earlier life finds it under way.
+    gateway.attach(made.recovery.running.clone())?;
+    let (network, asked) = Network::new();
     let app = App {
         gateway: gateway.clone(),
         operator: made.operator,
-        about: Arc::new(about.clone()),
+        face: Face::new(made.root.clone(), about.clone()),
+        network,
+        patience: life.patience,
         activity: Activity::new(),
     };
-    let tcp = tokio::net::TcpListener::from_std(tcp).map_err(fail)?;
-    let unix = tokio::net::UnixListener::from_std(wire::bind_socket(&made.root)?).map_err(fail)?;
+    let (doors, operator) = doors(made, open, admin)?;
     gateway.enter(Phase::Ready);
-    daemon::announce(&made.root, about)?;
+    app.face.announce()?;
     tokio::spawn(daemon::heartbeats(
         gateway.clone(),
         made.root.clone(),
         made.incarnation,
     ));
-    if life == Life::Transient {
+    tokio::spawn(keeper::keep(gateway.clone()));
+    if life.span == Span::Transient {
         let activity = app.activity.clone();
         tokio::spawn(daemon::end_when_idle(gateway.clone(), move || activity.idle()));
     }
     tokio::spawn(drain_on_signal(gateway.clone()));
-    say(context, &made.recovery, about);
-    let (mut phase, root) = (gateway.phase(), made.root.clone());
+    say(context, &made.recovery, &about);
+    life.manager.say(&format!(
+        "READY=1\nSTATUS=serving, incarnation {}",
+        made.incarnation.0
+    ));
+    let (mut phase, root, manager) = (gateway.phase(), made.root.clone(), life.manager.clone());
     tokio::spawn(async move {
-        drop(
-            phase
-                .wait_for(|phase| matches!(phase, Phase::Draining | Phase::Poisoned))
-                .await,
-        );
-        wire::unbind_socket(&root);
+        let ends = phase.wait_for(|phase| matches!(phase, Phase::Draining | Phase::Poisoned));
+        let poisoned = ends.await.is_ok_and(|phase| *phase == Phase::Poisoned);
+        manager.say(if poisoned {
+            "STOPPING=1\nSTATUS=a failure left it open what is on the disk; it ends, to recover"
+        } else {
+            "STOPPING=1\nSTATUS=draining"
+        });
+        wire::unbind_sockets(&root, operator);
     });
-    http::serve(app, tcp, unix).await;
+    http::serve(app, doors, asked).await;
     Ok(())
 }
 
@@ -213,7 +355,7 @@ async fn drain_on_signal(gateway: Arc<crate::engine::gateway::Gateway>) {
     gateway.enter(Phase::Draining);
 }
 
-fn say(context: &Context, recovery: &crate::engine::gateway::recover::Recovery, about: &serde_json::Value) {
+fn say(context: &Context, recovery: &crate::engine::gateway::recover::Recovery, about: &Value) {
     if context.progress == Progress::Lines {
         for (generation, reason) in &recovery.ended {
             err(&format!("{generation} ended dirty: {reason}"));
@@ -227,10 +369,13 @@ fn say(context: &Context, recovery: &crate::engine::gateway::recover::Recovery, 
     }
     match context.format {
         Format::Json => out(&about.to_string()),
-        Format::Human => out(&format!(
-            "app    {}\nprobe  {}",
-            about["url"].as_str().unwrap_or_default(),
-            about["probe_url"].as_str().unwrap_or_default()
-        )),
+        Format::Human => {
+            let word = |name: &str| about[name].as_str().unwrap_or_default();
+            out(&format!("app    {}", word("socket")));
+            if let Some(url) = about["url"].as_str() {
+                out(&format!("       {url}"));
+            }
+            out(&format!("probe  {}", word("probe_url")));
+        }
     }
 }

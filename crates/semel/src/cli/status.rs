@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::answer::Answer;
+use crate::engine::daemon::approvals::approval_json;
 use crate::engine::look::{self, Seen};
 use semel_core::Refusal;
 use semel_core::call::Intent;
@@ -25,6 +26,7 @@ pub(crate) fn run(_args: Args, context: &Context) -> Result<Answer, Refusal> {
             one
         }).collect::<Vec<_>>(),
         "running": seen.running.iter().map(|intent| call(intent, seen.now)).collect::<Vec<_>>(),
+        "approvals": seen.approvals.iter().map(|one| approval_json(one, UnixMs(seen.now))).collect::<Vec<_>>(),
         "open": seen.open,
         "quarantined": seen.quarantined,
     });
@@ -43,7 +45,7 @@ fn call(intent: &Intent, now: u64) -> Value {
     })
 }
 
-fn age(since: UnixMs, now: u64) -> String {
+pub(super) fn age(since: UnixMs, now: u64) -> String {
     let seconds = now.saturating_sub(since.0) / 1000;
     match seconds {
         0..=119 => format!("{seconds} s"),
@@ -72,6 +74,16 @@ fn text(seen: &Seen) -> String {
             age(intent.at, seen.now)
         ));
     }
+    for approval in &seen.approvals {
+        let question = &approval.question;
+        lines.push(format!(
+            "waits    {} {} {} for a person for {} (semel approve)",
+            question.approval_id,
+            question.tool,
+            question.path,
+            age(question.at, seen.now)
+        ));
+    }
     for volume in &seen.open {
         lines.push(format!(
             "open     {} {} attempt {} for {}",
@@ -87,24 +99,7 @@ fn text(seen: &Seen) -> String {
             seen.quarantined.len()
         ));
     }
-    match &seen.daemon {
-        Some(status) => {
-            let word = |pointer: &str| {
-                status
-                    .pointer(pointer)
-                    .and_then(Value::as_str)
-                    .unwrap_or_default()
-                    .to_owned()
-            };
-            lines.push(format!(
-                "daemon   {} at {}, probe at {}",
-                word("/phase"),
-                word("/daemon/url"),
-                word("/daemon/probe_url")
-            ));
-        }
-        None => lines.push("daemon   not running".to_owned()),
-    }
+    lines.push(daemon(seen.daemon.as_ref()));
     match &seen.journal {
         Some(journal) => lines.push(format!(
             "journal  {} entries, {} calls running, {} unknown",
@@ -113,4 +108,24 @@ fn text(seen: &Seen) -> String {
         None => lines.push("journal  none yet".to_owned()),
     }
     lines.join("\n")
+}
+
+fn daemon(status: Option<&Value>) -> String {
+    let Some(status) = status else {
+        return "daemon   not running".to_owned();
+    };
+    let word = |pointer: &str| {
+        status
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let places = [word("/daemon/socket"), word("/daemon/url")];
+    format!(
+        "daemon   {} at {}, probe at {}",
+        word("/phase"),
+        places.map(|place| place.trim().to_owned()).join(" ").trim(),
+        word("/daemon/probe_url")
+    )
 }

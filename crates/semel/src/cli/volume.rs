@@ -127,7 +127,16 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
                 commit,
             };
             let owner = Owner::Operator;
-            draft::open(&engine, &args.job, &base, durability, owner, interrupt.cancel())?.opened
+            draft::open(
+                &engine,
+                &args.job,
+                &base,
+                durability,
+                owner,
+                None,
+                interrupt.cancel(),
+            )?
+            .opened
         }
         _ => volume::open(
             &engine,
@@ -139,16 +148,22 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
                 },
                 owner: Owner::Operator,
                 durability,
+                confinement: None,
                 source: from.map_or(Source::Empty, Source::Dir),
             },
         )?,
     };
-    let url = link.url()?;
+    let reached = link.reached()?;
     let text = format!(
-        "generation {}\nattempt    {}\ntoken      {}\n\nexport SEMEL_URL={}\nexport SEMEL_TOKEN={}",
-        opened.volume.generation, opened.volume.attempt, opened.token, url, opened.token,
+        "generation {}\nattempt    {}\ntoken      {}\nsocket     {}\n\nexport SEMEL_URL={}\nexport SEMEL_TOKEN={}",
+        opened.volume.generation,
+        opened.volume.attempt,
+        opened.token,
+        reached.socket.display(),
+        reached.url,
+        opened.token,
     );
-    Ok(Answer::new(text, opened_json(&opened, Some(&url))))
+    Ok(Answer::new(text, opened_json(&opened, Some(&reached))))
 }
 
 fn end(args: &End, context: &Context) -> Result<Answer, Refusal> {

@@ -5,6 +5,7 @@ use crate::config::Config;
 use semel_core::Refusal;
 use semel_core::confinement::{Confinement, Level};
 use semel_host::git::Git;
+use semel_host::volume::Volumes;
 use semel_host::{files, plain, sandbox};
 use serde::Serialize;
 use std::ffi::OsStr;
@@ -39,7 +40,9 @@ pub(crate) struct Finding {
 pub(crate) fn look(config: &Config) -> Result<Vec<Finding>, Refusal> {
     plain::private_directory(&config.state).map_err(host)?;
     let mut findings = vec![confinement(), landlock()];
-    findings.push(match files::power_supported(&config.state) {
+    let power =
+        files::power_supported(&config.state).and_then(|()| Volumes::open(&config.state)?.power_supported());
+    findings.push(match power {
         Ok(()) => finding("durability", Grade::Ok, "power and process"),
         Err(error) => finding(
             "durability",

@@ -1,15 +1,20 @@
 //! What people look at: status, log, verification, backup. Nothing here has an effect on a volume.
 
-use super::daemon::serve;
+use super::daemon::face;
+use super::gateway::read::receipt_body;
 use super::{Engine, host, store};
 use crate::config::Config;
+use crate::limits;
 use crate::wire::{self, Absent, Link};
+use semel_core::approval::Approval;
 use semel_core::call::{CallState, Intent};
+use semel_core::ids::{ExecutionId, IdempotencyKey, UnixMs};
 use semel_core::record::Record;
 use semel_core::volume::{Volume, VolumeState};
 use semel_core::{Code, Refusal};
-use semel_host::clock;
-pub(crate) use semel_store::journal::{ChainReport, JournalStatus, LogFilter, LogLine, OnlyConflicts};
+use semel_host::patience::Patience;
+use semel_host::{clock, plain};
+pub(crate) use semel_store::journal::{Depth, JournalStatus, LogFilter, LogLine, OnlyConflicts, View};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,6 +32,8 @@ pub(crate) struct Seen {
     pub(crate) quarantined: Vec<Volume>,
     /// Calls that run.
     pub(crate) running: Vec<Intent>,
+    /// Calls that wait for a person.
+    pub(crate) approvals: Vec<Approval>,
     /// Calls whose outcome cannot be told, with the evidence.
     pub(crate) unknown: Vec<(Intent, String)>,
     /// When it was seen, in milliseconds since the Unix epoch.
@@ -39,7 +46,7 @@ pub(crate) struct Seen {
 /// `store_unavailable` where the journal cannot be read.
 pub(crate) fn status(config: Config) -> Result<Seen, Refusal> {
     let shared = Arc::new(config.clone());
-    let daemon = serve::announced(&config.state).and_then(|_| {
+    let daemon = face::announced(&config.state).and_then(|_| {
         Link::new(shared, Absent::Refuse)
             .admin("GET", "/v1/admin/status", Vec::new())
             .ok()
@@ -50,6 +57,7 @@ pub(crate) fn status(config: Config) -> Result<Seen, Refusal> {
         open: Vec::new(),
         quarantined: Vec::new(),
         running: Vec::new(),
+        approvals: Vec::new(),
         unknown: Vec::new(),
         now: clock::now().0,
     };
@@ -71,11 +79,24 @@ pub(crate) fn status(config: Config) -> Result<Seen, Refusal> {
         .into_iter()
         .map(|call| call.intent)
         .collect();
+    seen.approvals = journal.approvals(UnixMs(seen.now)).map_err(store)?;
     if status.unknown > 0 {
         seen.unknown = unknown_calls(&engine)?;
     }
     seen.journal = Some(status);
     Ok(seen)
+}
+
+/// Lists the calls that wait for a person, and the time at which they were looked for.
+///
+/// # Errors
+/// `store_unavailable`.
+pub(crate) fn approvals(config: Config) -> Result<(Vec<Approval>, UnixMs), Refusal> {
+    let now = clock::now();
+    match existing(config)? {
+        Some(engine) => Ok((engine.journal.approvals(now).map_err(store)?, now)),
+        None => Ok((Vec::new(), now)),
+    }
 }
 
 /// Finds the calls whose outcome is unknown. They are few, and the journal is asked for each by its execution.
@@ -101,7 +122,7 @@ fn existing(config: Config) -> Result<Option<Engine>, Refusal> {
     }
 }
 
-fn reading(config: Config) -> Result<Engine, Refusal> {
+pub(super) fn reading(config: Config) -> Result<Engine, Refusal> {
     let state = config.state.display().to_string();
     existing(config)?.ok_or_else(|| Refusal::new(Code::NotFound, "there is no journal yet").name(state))
 }
@@ -114,20 +135,133 @@ pub(crate) fn log(config: Config, filter: LogFilter) -> Result<Vec<LogLine>, Ref
     reading(config)?.journal.log(filter).map_err(store)
 }
 
-/// Verifies the chain of the log.
+/// Says what came of an execution, or of every call under a key, oldest first.
 ///
 /// # Errors
-/// As [`log`].
-pub(crate) fn verify(config: Config) -> Result<ChainReport, Refusal> {
-    reading(config)?.journal.verify().map_err(store)
+/// `not_found` where there is none; as [`log`].
+pub(crate) fn receipts(
+    config: Config,
+    execution: Option<ExecutionId>,
+    key: Option<IdempotencyKey>,
+) -> Result<Vec<Value>, Refusal> {
+    let journal = reading(config)?.journal;
+    let mut executions: Vec<ExecutionId> = execution.iter().cloned().collect();
+    if key.is_some() {
+        let filter = LogFilter {
+            key: key.clone(),
+            ..LogFilter::default()
+        };
+        for line in journal.log(filter).map_err(store)? {
+            if let Record::CallIntended(intent) = line.entry.record {
+                executions.push(intent.execution_id);
+            }
+        }
+    }
+    let mut receipts = Vec::new();
+    for execution in executions {
+        if let Some(state) = journal.execution(execution).map_err(store)? {
+            receipts.push(Value::Object(receipt_body(&state)));
+        }
+    }
+    if receipts.is_empty() {
+        let asked = execution
+            .map(String::from)
+            .or(key.map(String::from))
+            .unwrap_or_default();
+        return Err(Refusal::new(Code::NotFound, "no call is known by this name").name(asked));
+    }
+    Ok(receipts)
 }
 
-/// Verifies the chain and the database's own structures.
-///
-/// # Errors
-/// As [`log`].
-pub(crate) fn check(config: Config) -> Result<ChainReport, Refusal> {
-    reading(config)?.journal.check().map_err(store)
+/// Follows the log: each look is a short read of what came since, so that none holds the writer up.
+pub(crate) struct Follower {
+    engine: Engine,
+    filter: LogFilter,
+    /// The place up to which it was read.
+    read: u64,
+    /// By which the journal's file is known again.
+    file: String,
+    patience: Patience,
+}
+
+/// Says why following ends, or goes on.
+pub(crate) use semel_host::patience::Waited;
+
+impl Follower {
+    /// Begins behind the newest entry.
+    ///
+    /// # Errors
+    /// As [`log`].
+    pub(crate) fn new(config: Config, filter: LogFilter) -> Result<Self, Refusal> {
+        // Before any thread is made: signals are heard of in one place.
+        let patience = Patience::new().map_err(host)?;
+        let engine = reading(config)?;
+        let file = Self::file(&engine)?;
+        let read = engine.journal.status().map_err(store)?.entries;
+        Ok(Self {
+            engine,
+            filter,
+            read,
+            file,
+            patience,
+        })
+    }
+
+    fn file(engine: &Engine) -> Result<String, Refusal> {
+        plain::birth(&semel_store::sqlite::place(&engine.config.state)).map_err(host)
+    }
+
+    /// Gives the newest lines up to where following begins.
+    ///
+    /// # Errors
+    /// As [`log`].
+    pub(crate) fn before(&self, limit: Option<u32>) -> Result<Vec<LogLine>, Refusal> {
+        let filter = LogFilter {
+            up_to_seq: Some(self.read),
+            limit,
+            ..self.filter.clone()
+        };
+        self.engine.journal.log(filter).map_err(store)
+    }
+
+    /// Gives what came since, in pieces; none is none.
+    ///
+    /// # Errors
+    /// `store_unavailable`, reason `journal_replaced`, where another journal took the place of this one.
+    ///
+    /// # Limits
+    /// So many entries at once as `FOLLOW_AT_ONCE` says.
+    pub(crate) fn more(&mut self) -> Result<Vec<LogLine>, Refusal> {
+        let entries = self.engine.journal.status().map_err(store)?.entries;
+        if entries < self.read || Self::file(&self.engine)? != self.file {
+            let why = "another journal took the place of the one that was followed";
+            return Err(Refusal::new(Code::StoreUnavailable, why).reason("journal_replaced"));
+        }
+        while self.read < entries {
+            let up_to = entries.min(self.read + limits::FOLLOW_AT_ONCE);
+            let filter = LogFilter {
+                after_seq: Some(self.read),
+                up_to_seq: Some(up_to),
+                ..self.filter.clone()
+            };
+            let lines = self.engine.journal.log(filter).map_err(store)?;
+            self.read = up_to;
+            if !lines.is_empty() {
+                return Ok(lines);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Waits for the next look.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub(crate) fn wait(&self) -> Result<Waited, Refusal> {
+        self.patience
+            .wait(limits::FOLLOW_EVERY, std::io::stdout())
+            .map_err(host)
+    }
 }
 
 /// Copies the journal to a new file.

@@ -3,9 +3,12 @@
 //! parse → load what is known → decide (core) → intent (store) → act (host) → observe (host) → receipt (store) →
 //! answer. Doors call this; it calls no door.
 
+pub(crate) mod audit;
 mod binding;
 pub(crate) mod certify;
+pub(crate) mod checkpoint;
 pub(crate) mod command;
+pub(crate) mod conformance;
 pub(crate) mod contract;
 pub(crate) mod daemon;
 pub(crate) mod doctor;
@@ -14,14 +17,18 @@ pub(crate) mod gate;
 pub(crate) mod gateway;
 pub(crate) mod gc;
 pub(crate) mod job;
+pub(crate) mod line;
 pub(crate) mod look;
 pub(crate) mod proposal;
 pub(crate) mod restore;
 pub(crate) mod signing;
+mod surroundings;
+mod trial;
 pub(crate) mod volume;
 
 use crate::config::Config;
-use semel_core::{Code, Refusal};
+use crate::wire::{Absent, Link, Reached};
+use semel_core::Refusal;
 use semel_host::volume::Volumes;
 use semel_store::Journal;
 use std::sync::Arc;
@@ -38,14 +45,12 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Gives the URL at which the daemon serves tools.
+    /// Gives where agents reach the daemon; it opens a way in for plain HTTP clients where it had none.
     ///
     /// # Errors
-    /// `daemon_unreachable` where no daemon has said where it listens.
-    pub(crate) fn gateway_url(&self) -> Result<String, Refusal> {
-        let url = daemon::serve::announced(&self.config.state)
-            .and_then(|about| about["url"].as_str().map(str::to_owned));
-        url.ok_or_else(|| Refusal::new(Code::DaemonUnreachable, "no daemon has said where it listens"))
+    /// `daemon_unreachable`; `io_failed` where no port can be opened.
+    pub(crate) fn gateway(&self) -> Result<Reached, Refusal> {
+        Link::new(self.config.clone(), Absent::Start).reached()
     }
 }
 

@@ -1,4 +1,7 @@
-//! The signing key: made once, kept where no sandbox can read it.
+//! The signing keys: made once, kept where no sandbox can read them.
+//!
+//! Certificates and checkpoints of the log have a key each: the daemon holds the log's for all its life, and must not
+//! be able to sign a certificate with it.
 
 use super::host;
 use crate::config::Config;
@@ -6,6 +9,44 @@ use semel_core::certificate::{PublicKey, SigningKey};
 use semel_core::{Code, Refusal};
 use semel_host::{clock, key, plain};
 use std::path::{Path, PathBuf};
+
+/// Gives the place of the log's key.
+fn log_place(config: &Config) -> PathBuf {
+    config.state.join("keys").join("log.pem")
+}
+
+/// Loads the key that signs checkpoints of the log; `None` where there is none yet.
+///
+/// # Errors
+/// `bad_config` where others than its owner could read it.
+pub(crate) fn log_key(config: &Config) -> Result<Option<SigningKey>, Refusal> {
+    match key::read_secret(&log_place(config)) {
+        Ok(bytes) => parse(&bytes, &log_place(config)).map(Some),
+        Err(error) if error.code() == Code::NotFound => Ok(None),
+        Err(error) => Err(host(error)),
+    }
+}
+
+/// Loads the key that signs checkpoints of the log, and makes one where there is none yet.
+///
+/// # Errors
+/// As [`log_key`]; `io_failed`.
+pub(crate) fn log_key_or_new(config: &Config) -> Result<SigningKey, Refusal> {
+    if let Some(key) = log_key(config)? {
+        return Ok(key);
+    }
+    let place = log_place(config);
+    plain::private_directory(place.parent().unwrap_or(&config.state)).map_err(host)?;
+    let made = SigningKey::from_seed(&clock::random::<32>().map_err(host)?);
+    match key::create_secret(&place, made.to_pem().as_bytes()) {
+        Ok(()) => Ok(made),
+        // Two processes may begin at once; the one that came second takes the first one's key.
+        Err(error) if error.code() == Code::PreconditionFailed => {
+            log_key(config)?.ok_or_else(|| Refusal::new(Code::IoFailed, "the log's key went away"))
+        }
+        Err(error) => Err(host(error)),
+    }
+}
 
 /// Gives the place of the signing key.
 pub(crate) fn place(config: &Config) -> PathBuf {
@@ -47,7 +88,11 @@ fn read(place: &Path) -> Result<SigningKey, Refusal> {
         .name(place.display().to_string()),
         _ => error.into_refusal(),
     })?;
-    let text = std::str::from_utf8(&bytes).map_err(|_| {
+    parse(&bytes, place)
+}
+
+fn parse(bytes: &[u8], place: &Path) -> Result<SigningKey, Refusal> {
+    let text = std::str::from_utf8(bytes).map_err(|_| {
         Refusal::new(Code::BadConfig, "the signing key is not PEM").name(place.display().to_string())
     })?;
     SigningKey::from_pem(text)

@@ -5,6 +5,7 @@
 
 use super::{Engine, host, store};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use semel_core::confinement::Confinement;
 use semel_core::digest::Sha256;
 use semel_core::ids::{Generation, JobId, Principal};
 use semel_core::volume::{Durability, End, NewVolume, Owner, Role, Volume, VolumeState};
@@ -33,6 +34,8 @@ pub(crate) struct Wanted {
     pub(crate) owner: Owner,
     /// What its calls survive.
     pub(crate) durability: Durability,
+    /// How well whoever gets its token is confined, proven before it begins; `None` where that is not ours to say.
+    pub(crate) confinement: Option<Confinement>,
     /// What it holds.
     pub(crate) source: Source,
 }
@@ -91,7 +94,9 @@ pub(crate) fn token_shape(text: &str) -> bool {
 /// cannot keep what is asked; `io_failed`, `store_unavailable`. A volume that could not be made is ended dirty.
 pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
     if wanted.durability == Durability::Power {
+        // The journal and the files: an operator may have put the volumes on a filesystem of their own.
         files::power_supported(&engine.config.state).map_err(host)?;
+        engine.volumes.power_supported().map_err(host)?;
     }
     let token = mint_token()?;
     let generation = Generation::mint(clock::seed().map_err(host)?);
@@ -105,6 +110,7 @@ pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
             generation,
             token_sha256: Sha256::of(token.as_bytes()),
             durability: wanted.durability,
+            confinement: wanted.confinement,
             at: clock::now(),
         })
         .map_err(store)?;
@@ -203,7 +209,7 @@ pub(crate) fn end(engine: &Engine, generation: &Generation, end: End) -> Result<
 }
 
 /// Makes the disk say what the journal says of an ended volume; a volume without a directory needs no mark.
-pub(super) fn mark(engine: &Engine, ended: &Volume, end: &End) -> Result<(), Refusal> {
+pub(in crate::engine) fn mark(engine: &Engine, ended: &Volume, end: &End) -> Result<(), Refusal> {
     let disk = match engine.volumes.look(&ended.job, &ended.generation) {
         Ok(disk) => disk,
         Err(error) if error.code() == Code::UnknownState => return Ok(()),
@@ -220,15 +226,23 @@ pub(super) fn mark(engine: &Engine, ended: &Volume, end: &End) -> Result<(), Ref
 /// # Errors
 /// As [`end`]; `volume_busy` while a process owns it.
 pub(crate) fn end_by_hand(engine: &Engine, generation: &Generation, how: End) -> Result<Volume, Refusal> {
-    let known = find(engine, generation)?;
+    nobody_owns(engine, &find(engine, generation)?)?;
+    end(engine, generation, how)
+}
+
+/// Refuses while a process owns a volume.
+///
+/// # Errors
+/// `volume_busy`; `unknown_state`, `io_failed`.
+pub(crate) fn nobody_owns(engine: &Engine, known: &Volume) -> Result<(), Refusal> {
     if known.owner == Owner::Process && known.state == VolumeState::Open {
-        let disk = engine.volumes.look(&known.job, generation).map_err(host)?;
+        let disk = engine.volumes.look(&known.job, &known.generation).map_err(host)?;
         if owner_alive(&disk).map_err(host)? {
             let why = "a process owns the volume; end it with semel cancel";
-            return Err(Refusal::new(Code::VolumeBusy, why).name(generation.as_str()));
+            return Err(Refusal::new(Code::VolumeBusy, why).name(known.generation.as_str()));
         }
     }
-    end(engine, generation, how)
+    Ok(())
 }
 
 /// Frees the files of an ended volume; the record of it stays.

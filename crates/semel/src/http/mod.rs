@@ -1,21 +1,26 @@
-//! The app listener: HTTP/1.1 on TCP and on the daemon's Unix socket.
+//! The app listener: HTTP/1.1 on Unix sockets, and on TCP where it is asked for.
 //!
-//! Own accept loop, for what `axum::serve` lacks: a timeout for half-sent heads, a cap on connections, a deadline
-//! for draining, and who the peer is. No route replays "the last call", none takes an empty body as a request, and
-//! GET changes nothing.
+//! No route replays "the last call", none takes an empty body as a request, and GET changes nothing. Who connects, and
+//! how long that may take, is `accept`'s.
 
+mod accept;
 mod admin;
+mod approvals;
+mod executions;
+mod framing;
 mod openapi;
 mod problem;
 mod receipts;
+mod stream;
+mod tokens;
 mod tools;
 mod wire_guard;
 
+pub(crate) use accept::{Door, Name, Network, Patience, Side, serve};
 pub(crate) use openapi::document as openapi;
 
+use crate::engine::daemon::face::Face;
 use crate::engine::gateway::Gateway;
-use crate::limits;
-use crate::telemetry::Phase;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -23,14 +28,14 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use problem::Problem;
 use semel_core::digest::Sha256;
 use semel_core::{Code, Refusal};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, watch};
+use stream::Stream;
+use tokio::sync::watch;
 use tower::ServiceExt as _;
 
 /// Is what every route works with.
@@ -40,8 +45,12 @@ pub(crate) struct App {
     pub(crate) gateway: Arc<Gateway>,
     /// The digest of the operator's token.
     pub(crate) operator: Sha256,
-    /// What the daemon says of itself in its status.
-    pub(crate) about: Arc<serde_json::Value>,
+    /// What the daemon says of itself.
+    pub(crate) face: Arc<Face>,
+    /// Opens a TCP port where a job needs one.
+    pub(crate) network: Network,
+    /// How patient the listeners are.
+    pub(crate) patience: Patience,
     /// When the last request began or ended, for a daemon that ends when idle.
     pub(crate) activity: Arc<Activity>,
 }
@@ -70,17 +79,46 @@ impl Activity {
 /// Says who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// Somebody who reached the TCP port.
-    Tcp,
-    /// A process on this machine, by the daemon's own socket.
-    Unix {
+    /// Somebody who reached the TCP port, or the socket for jobs.
+    App {
+        /// Who that is.
+        who: Who,
+    },
+    /// A process on this machine, by the operator's own socket.
+    Operator {
         /// Its process id as the kernel gives it; `None` where it has none here.
         pid: Option<u32>,
+        /// Its user; `None` where the kernel does not say.
+        uid: Option<u32>,
     },
 }
 
-/// How long a draining daemon still looks for connections that were made before its socket went away.
-const LAST_CALL: Duration = Duration::from_millis(50);
+/// Says who a peer is, as far as the kernel tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// Somebody who reached the TCP port, from there.
+    Tcp(SocketAddr),
+    /// A process on this machine.
+    Process {
+        /// Its process id; `None` where it has none here.
+        pid: Option<u32>,
+        /// Its user; `None` where the kernel does not say.
+        uid: Option<u32>,
+    },
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = |number: Option<u32>| number.map_or("?".to_owned(), |number| number.to_string());
+        match *self {
+            Self::App { who: Who::Tcp(from) } => write!(f, "tcp:{from}"),
+            Self::App {
+                who: Who::Process { pid, uid },
+            }
+            | Self::Operator { pid, uid } => write!(f, "unix:pid={},uid={}", shown(pid), shown(uid)),
+        }
+    }
+}
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -89,10 +127,15 @@ fn router(app: App) -> Router {
     let admin = Router::new()
         .route("/journal", post(admin::journal))
         .route("/status", get(admin::status))
+        .route("/listen", post(admin::listen))
         .route("/shutdown", post(admin::shutdown))
         .route("/volumes", post(admin::open_volume))
         .route("/volumes/{generation}/end", post(admin::end_volume))
-        .route("/approvals/{id}", post(admin::approve))
+        .route("/approvals", get(approvals::list))
+        .route("/approvals/{id}", post(approvals::decide))
+        .route("/executions/{id}/undo", post(admin::undo))
+        .route("/executions/{id}/resolve", post(admin::resolve))
+        .route("/executions/{id}/end", post(admin::end_execution))
         .method_not_allowed_fallback(no_method)
         .fallback(no_route)
         .layer(axum::middleware::from_fn_with_state(
@@ -101,7 +144,12 @@ fn router(app: App) -> Router {
         ));
     Router::new()
         .route("/v1/tools/{tool}", post(tools::call))
+        .route("/v1/tokens", post(tokens::issue))
         .route("/v1/receipts/{key}", get(receipts::get))
+        .route(
+            "/v1/executions/{execution_id}/output/{stream}",
+            get(executions::output),
+        )
         .route("/v1/openapi.json", get(async || axum::Json(openapi())))
         .nest("/v1/admin", admin)
         .method_not_allowed_fallback(no_method)
@@ -112,13 +160,20 @@ fn router(app: App) -> Router {
 /// Lists every route with its method, for the tests that probe them all.
 pub(crate) const ROUTES: &[(&str, &str)] = &[
     ("POST", "/v1/tools/{tool}"),
+    ("POST", "/v1/tokens"),
     ("GET", "/v1/receipts/{key}"),
+    ("GET", "/v1/executions/{execution_id}/output/{stream}"),
     ("GET", "/v1/openapi.json"),
     ("POST", "/v1/admin/journal"),
     ("GET", "/v1/admin/status"),
+    ("POST", "/v1/admin/listen"),
     ("POST", "/v1/admin/shutdown"),
     ("POST", "/v1/admin/volumes"),
     ("POST", "/v1/admin/volumes/{generation}/end"),
+    ("GET", "/v1/admin/approvals"),
+    ("POST", "/v1/admin/executions/{id}/undo"),
+    ("POST", "/v1/admin/executions/{id}/resolve"),
+    ("POST", "/v1/admin/executions/{id}/end"),
     ("POST", "/v1/admin/approvals/{id}"),
 ];
 
@@ -130,16 +185,25 @@ async fn no_method() -> Problem {
     Refusal::new(Code::MethodNotAllowed, "the route does not take this method").into()
 }
 
-/// Answers one request, whatever comes of it.
-async fn answer(router: Router, app: App, peer: Peer, request: Request<Incoming>) -> Response {
+/// Answers one request, whatever comes of it; where the caller goes away first, what has not begun does not begin.
+async fn answer(
+    router: Router,
+    app: App,
+    peer: Peer,
+    caller: Stream,
+    request: Request<Incoming>,
+) -> Response {
     app.activity.touch();
     let mut request = request.map(Body::new);
     let id = request_id(&request);
     request.extensions_mut().insert(peer);
     let path = request.uri().path().to_owned();
-    let mut response = match router.oneshot(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
+    let mut response = tokio::select! {
+        response = router.oneshot(request) => match response {
+            Ok(response) => response,
+            Err(never) => match never {},
+        },
+        () = caller.left() => Problem::from(Refusal::new(Code::Draining, "the caller went away")).response(),
     };
     if response.status() == StatusCode::METHOD_NOT_ALLOWED && !response.headers().contains_key(header::ALLOW)
     {
@@ -191,27 +255,64 @@ fn request_id(request: &Request) -> Option<String> {
     }
 }
 
-/// Reads a body up to a bound.
+/// Reads the body of a request of the operator.
 ///
 /// # Errors
-/// `too_large` past it; `bad_input` where the client breaks off or dawdles.
-pub(super) async fn body(body: Body, cap: usize) -> Result<Bytes, Refusal> {
+/// As [`body`].
+async fn operators_body(app: &App, request: Request) -> Result<Bytes, Refusal> {
+    const MOST: usize = 16 << 20;
+    let (head, incoming) = request.into_parts();
+    body(app, &head.headers, incoming, MOST).await
+}
+
+/// Reads a body up to a bound; one that says that it is longer, or is packed, is refused before it is read.
+///
+/// # Errors
+/// `too_large`; `bad_input`, reason `unsupported_content_encoding`; reason `body_timeout` where the client dawdles;
+/// `bad_input` where it breaks off.
+pub(super) async fn body(
+    app: &App,
+    headers: &axum::http::HeaderMap,
+    body: Body,
+    cap: usize,
+) -> Result<Bytes, Refusal> {
     use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-    let collected = tokio::time::timeout(limits::BODY_TIMEOUT, Limited::new(body, cap).collect());
+    let too_large = || Refusal::new(Code::TooLarge, format!("a body has at most {cap} bytes"));
+    plain_encoding(headers)?;
+    if hyper::body::Body::size_hint(&body).lower() > cap as u64 {
+        return Err(too_large());
+    }
+    let collected = tokio::time::timeout(app.patience.body, Limited::new(body, cap).collect());
     let Ok(collected) = collected.await else {
         let why = "the body did not arrive in time";
         return Err(Refusal::new(Code::BadInput, why).reason("body_timeout"));
     };
     match collected {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Refusal::new(
-            Code::TooLarge,
-            format!("a body has at most {cap} bytes"),
-        )),
-        Err(error) => Err(Refusal::new(
-            Code::BadInput,
-            format!("the body broke off: {error}"),
-        )),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+        Err(error) => {
+            let why = format!("the body broke off: {error}");
+            Err(Refusal::new(Code::BadInput, why).reason("body_broken_off"))
+        }
+    }
+}
+
+/// Refuses a packed body: what it unpacks to has no bound that could be seen before.
+fn plain_encoding(headers: &axum::http::HeaderMap) -> Result<(), Refusal> {
+    let packed = headers
+        .get_all(header::CONTENT_ENCODING)
+        .iter()
+        .map(|value| value.to_str().unwrap_or("?"))
+        .find(|value| !value.trim().eq_ignore_ascii_case("identity"));
+    match packed {
+        None => Ok(()),
+        Some(packed) => {
+            let shown: String = packed.chars().take(80).collect();
+            let why = "a body is taken as it is; send it without Content-Encoding";
+            Err(Refusal::new(Code::BadInput, why)
+                .reason("unsupported_content_encoding")
+                .name(shown))
+        }
     }
 }
 
@@ -224,100 +325,6 @@ pub(super) fn bearer(headers: &axum::http::HeaderMap) -> Option<&str> {
     let value = value.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-}
-
-/// Serves both listeners until the gateway drains or is poisoned; then finishes what is under way, within bounds.
-pub(crate) async fn serve(app: App, tcp: TcpListener, unix: UnixListener) {
-    let router = router(app.clone());
-    let connections = Arc::new(Semaphore::new(limits::CONNECTIONS));
-    let mut phase = app.gateway.phase();
-    let over = |phase: &Phase| matches!(phase, Phase::Draining | Phase::Poisoned);
-    let everyone = u32::try_from(limits::CONNECTIONS).unwrap_or(u32::MAX);
-    loop {
-        let permit = tokio::select! {
-            permit = connections.clone().acquire_owned() => permit,
-            _ = phase.wait_for(over) => break,
-        };
-        let Ok(permit) = permit else { break };
-        tokio::select! {
-            _ = phase.wait_for(over) => break,
-            accepted = tcp.accept() => match accepted {
-                Ok((stream, _)) => {
-                    drop(stream.set_nodelay(true));
-                    tokio::spawn(connection(router.clone(), app.clone(), Peer::Tcp, stream, permit));
-                }
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-            },
-            accepted = unix.accept() => match accepted {
-                Ok((stream, _)) => {
-                    let peer = peer_of(&stream);
-                    tokio::spawn(connection(router.clone(), app.clone(), peer, stream, permit));
-                }
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-            },
-        }
-    }
-    let poisoned = *phase.borrow() == Phase::Poisoned;
-    if !poisoned {
-        // Whoever connected before the socket went away is still answered.
-        while let Ok(Ok((stream, _))) = tokio::time::timeout(LAST_CALL, unix.accept()).await {
-            let Ok(permit) = connections.clone().try_acquire_owned() else {
-                break;
-            };
-            tokio::spawn(connection(
-                router.clone(),
-                app.clone(),
-                peer_of(&stream),
-                stream,
-                permit,
-            ));
-        }
-    }
-    let deadline = if poisoned {
-        Duration::from_secs(1)
-    } else {
-        limits::DRAIN
-    };
-    drop(tokio::time::timeout(deadline, connections.acquire_many(everyone)).await);
-}
-
-fn peer_of(stream: &tokio::net::UnixStream) -> Peer {
-    let pid = stream.peer_cred().ok().and_then(|cred| cred.pid());
-    let pid = pid.and_then(|pid| u32::try_from(pid).ok());
-    Peer::Unix {
-        pid: pid.filter(|pid| *pid != 0),
-    }
-}
-
-async fn connection<S>(
-    router: Router,
-    app: App,
-    peer: Peer,
-    stream: S,
-    permit: tokio::sync::OwnedSemaphorePermit,
-) where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-{
-    let mut phase = app.gateway.phase();
-    let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
-        let (router, app) = (router.clone(), app.clone());
-        async move { Ok::<_, std::convert::Infallible>(answer(router, app, peer, request).await) }
-    });
-    let io = TokioIo::new(wire_guard::WireGuard::new(stream));
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits::HEADER_TIMEOUT)
-        .serve_connection(io, service);
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => Some(ended),
-        _ = phase.wait_for(|phase| matches!(phase, Phase::Draining | Phase::Poisoned)) => None,
-    };
-    if ended.is_none() {
-        connection.as_mut().graceful_shutdown();
-        drop(connection.await);
-    }
-    drop(permit);
 }
 
 impl IntoResponse for Problem {

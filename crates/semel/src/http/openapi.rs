@@ -1,5 +1,7 @@
 //! The OpenAPI document of the app listener, made from the tables of tools, routes and refusals.
 
+mod reads;
+
 use crate::engine::gateway::tool::{Kind, Tool};
 use semel_core::Code;
 use serde_json::{Map, Value, json};
@@ -7,15 +9,20 @@ use serde_json::{Map, Value, json};
 /// Gives the whole document, OpenAPI 3.1.
 pub(crate) fn document() -> Value {
     let mut paths = Map::new();
-    for tool in Tool::ALL {
+    for tool in Tool::callable() {
         paths.insert(
             format!("/v1/tools/{}", tool.name()),
-            json!({"post": tool_operation(*tool)}),
+            json!({"post": tool_operation(tool)}),
         );
     }
     paths.insert(
         "/v1/receipts/{key}".to_owned(),
         json!({"get": receipt_operation()}),
+    );
+    paths.insert("/v1/tokens".to_owned(), json!({"post": token_operation()}));
+    paths.insert(
+        "/v1/executions/{execution_id}/output/{stream}".to_owned(),
+        json!({"get": output_operation()}),
     );
     paths.insert(
         "/v1/openapi.json".to_owned(),
@@ -40,9 +47,14 @@ pub(crate) fn document() -> Value {
             "parameters": parameters,
             "responses": responses(&["200"], answers),
         });
-        if *method == "post" && *id != "admin_shutdown" && *id != "admin_approve" {
+        if *method == "post" && *id != "admin_shutdown" {
+            let schema = if *id == "admin_approve" {
+                decision()
+            } else {
+                json!({"type": "object"})
+            };
             operation["requestBody"] =
-                json!({"required": true, "content": {"application/json": {"schema": {"type": "object"}}}});
+                json!({"required": true, "content": {"application/json": {"schema": schema}}});
         }
         paths.insert((*path).to_owned(), json!({(*method): operation}));
     }
@@ -62,7 +74,7 @@ pub(crate) fn document() -> Value {
                 "job": {"type": "http", "scheme": "bearer", "description": "The token of an open volume; it ends with its generation."},
                 "operator": {"type": "http", "scheme": "bearer", "description": "The operator's token, over the Unix socket alone."},
             },
-            "schemas": {"Problem": problem(), "Effect": effect(), "Receipt": {"type": "object"}},
+            "schemas": {"Problem": problem(), "ApprovalRequired": waiting(), "Effect": effect(), "Command": command(), "Receipt": {"type": "object"}},
         },
     })
 }
@@ -92,6 +104,13 @@ const ADMIN: &[Admin] = &[
     ),
     (
         "post",
+        "/v1/admin/listen",
+        "admin_listen",
+        "Makes sure that plain HTTP clients on this machine reach the app listener, and says where.",
+        &[Code::BadInput, Code::Unauthorized, Code::IoFailed],
+    ),
+    (
+        "post",
         "/v1/admin/shutdown",
         "admin_shutdown",
         "Ends the daemon once what is under way is done.",
@@ -117,11 +136,64 @@ const ADMIN: &[Admin] = &[
         ],
     ),
     (
+        "get",
+        "/v1/admin/approvals",
+        "admin_approvals",
+        "Lists the calls that wait for a person: what each would do, by digests and sizes, never contents.",
+        &[Code::Unauthorized],
+    ),
+    (
+        "post",
+        "/v1/admin/executions/{id}/undo",
+        "admin_undo",
+        "Puts back what an execution removed or replaced, as a new execution.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::PreconditionFailed,
+            Code::UndoExpired,
+            Code::ReplayConflict,
+        ],
+    ),
+    (
+        "post",
+        "/v1/admin/executions/{id}/resolve",
+        "admin_resolve",
+        "Settles a call whose outcome is unknown, by a person's word.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::PreconditionFailed,
+        ],
+    ),
+    (
+        "post",
+        "/v1/admin/executions/{id}/end",
+        "admin_end_execution",
+        "Asks that a command be ended: by SIGTERM and, after a while, SIGKILL; or by SIGKILL at once.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::PreconditionFailed,
+        ],
+    ),
+    (
         "post",
         "/v1/admin/approvals/{id}",
         "admin_approve",
-        "Decides a call that waits for a person.",
-        &[Code::Unauthorized, Code::NotFound],
+        "Decides a call that waits for a person; the first decision stands. The call is not run by this.",
+        &[
+            Code::BadInput,
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::PreconditionFailed,
+            Code::ApprovalExpired,
+            Code::ReplayConflict,
+            Code::SandboxUnavailable,
+        ],
     ),
 ];
 
@@ -132,6 +204,11 @@ const EVERY_CALL: &[Code] = &[
     Code::EmptyBodyNotReplayable,
     Code::BadInput,
     Code::PathEscapesRoot,
+    Code::Denied,
+    Code::ApprovalRequired,
+    Code::ApprovalExpired,
+    Code::SandboxUnavailable,
+    Code::PreconditionFailed,
     Code::NotFound,
     Code::MethodNotAllowed,
     Code::IoFailed,
@@ -145,7 +222,6 @@ const MUTATIONS: &[Code] = &[
     Code::InvalidIdempotencyKey,
     Code::IdempotencyKeyMismatch,
     Code::CallInFlight,
-    Code::PreconditionFailed,
     Code::OutcomeUnknown,
     Code::Draining,
     Code::DirtyVolume,
@@ -159,21 +235,15 @@ fn tool_operation(tool: Tool) -> Value {
         false,
     )];
     let answer = match tool.kind() {
-        Kind::Mutation => {
-            codes.extend_from_slice(MUTATIONS);
-            parameters.push(header(
-                "Idempotency-Key",
-                "1 to 255 visible ASCII characters, quoted or bare; one new value for each intended effect. May come as the argument idempotency_key instead.",
-                false,
-            ));
-            parameters.push(header(
-                "Prefer",
-                "wait=N: wait at most N seconds for the same call that runs already; wait=0 answers call_in_flight at once.",
-                false,
-            ));
+        Kind::Mutation if tool == Tool::RunCommand => {
+            mutation(&mut codes, &mut parameters);
+            json!({"$ref": "#/components/schemas/Command"})
+        }
+        Kind::Mutation | Kind::Person => {
+            mutation(&mut codes, &mut parameters);
             json!({"$ref": "#/components/schemas/Effect"})
         }
-        Kind::Read => json!({"type": "object"}),
+        Kind::Read => reads::answer(tool),
         Kind::Journal => json!({"$ref": "#/components/schemas/Receipt"}),
     };
     let mut schema = tool.schema();
@@ -186,6 +256,7 @@ fn tool_operation(tool: Tool) -> Value {
         "description": "What the call did, or did before.",
         "headers": {
             "Idempotency-Replayed": {"description": "true where the answer comes from a receipt.", "schema": {"const": "true"}},
+            "Preference-Applied": {"description": "wait=N, where Prefer asked for it: what was taken.", "schema": {"type": "string"}},
             "X-Request-Id": {"schema": {"type": "string"}},
         },
         "content": {"application/json": {"schema": answer}},
@@ -200,10 +271,29 @@ fn tool_operation(tool: Tool) -> Value {
     })
 }
 
+fn mutation(codes: &mut Vec<Code>, parameters: &mut Vec<Value>) {
+    codes.extend_from_slice(MUTATIONS);
+    parameters.push(header(
+        "Idempotency-Key",
+        "1 to 255 visible ASCII characters, quoted or bare; one new value for each intended effect. May come as the argument idempotency_key instead.",
+        false,
+    ));
+    parameters.push(header(
+        "Prefer",
+        "wait=N: wait at most N seconds for the same call that runs already; wait=0 answers call_in_flight at once.",
+        false,
+    ));
+}
+
 fn receipt_operation() -> Value {
     let mut responses = responses(
         &[],
-        &[Code::Unauthorized, Code::NotFound, Code::InvalidIdempotencyKey],
+        &[
+            Code::Unauthorized,
+            Code::NotFound,
+            Code::InvalidIdempotencyKey,
+            Code::TooMany,
+        ],
     );
     responses["200"] = json!({
         "description": "What is known of the key.",
@@ -214,6 +304,92 @@ fn receipt_operation() -> Value {
         "summary": "Says what came of a key; an ended token may still ask.",
         "tags": ["tools"],
         "parameters": [{"name": "key", "in": "path", "required": true, "schema": {"type": "string"}}],
+        "responses": responses,
+    })
+}
+
+fn token_operation() -> Value {
+    let mut responses = responses(
+        &[],
+        &[
+            Code::BadInput,
+            Code::EmptyBodyNotReplayable,
+            Code::Unauthorized,
+            Code::Denied,
+            Code::NotFound,
+            Code::ReplayConflict,
+            Code::TooMany,
+            Code::TooLarge,
+            Code::Draining,
+            Code::IoFailed,
+        ],
+    );
+    responses["200"] = json!({
+        "description": "The token; nobody keeps it but the caller.",
+        "content": {"application/json": {"schema": {
+            "type": "object",
+            "required": ["token", "principal", "tools", "generation"],
+            "properties": {
+                "token": {"type": "string"},
+                "principal": {"type": "string"},
+                "tools": {"type": ["array", "null"], "items": {"type": "string"}, "description": "null: every tool"},
+                "job": {"type": "string"},
+                "generation": {"type": "string"},
+            },
+        }}},
+    });
+    let names: Vec<&str> = Tool::callable().map(Tool::name).collect();
+    json!({
+        "operationId": "issue_token",
+        "summary": "Gives out a token for no more than the caller's own, retired with the generation.",
+        "tags": ["tools"],
+        "requestBody": {"required": true, "content": {"application/json": {"schema": {
+            "type": "object",
+            "additionalProperties": false,
+            "minProperties": 1,
+            "properties": {
+                "tools": {"type": "array", "items": {"enum": names}},
+                "name": {"type": "string", "pattern": "^[A-Za-z0-9._:@-]+$", "description": "Makes a principal of its own: its keys are apart from its parent's"},
+            },
+        }}}},
+        "responses": responses,
+    })
+}
+
+fn output_operation() -> Value {
+    let mut responses = responses(
+        &[],
+        &[
+            Code::Unauthorized,
+            Code::ReplayConflict,
+            Code::NotFound,
+            Code::BadInput,
+            Code::TooMany,
+        ],
+    );
+    responses["200"] = json!({
+        "description": "A piece of the stream; once running is false, an empty piece is the end.",
+        "content": {"application/json": {"schema": {
+            "type": "object",
+            "required": ["offset", "next_offset", "running"],
+            "properties": {
+                "offset": {"type": "integer"},
+                "data": {"type": "string"},
+                "data_b64": {"type": "string", "contentEncoding": "base64", "description": "In place of data, where it is not UTF-8"},
+                "next_offset": {"type": "integer", "description": "Where the next piece begins"},
+                "running": {"type": "boolean"},
+            },
+        }}},
+    });
+    json!({
+        "operationId": "output",
+        "summary": "Reads what a command wrote, also while it runs.",
+        "tags": ["tools"],
+        "parameters": [
+            {"name": "execution_id", "in": "path", "required": true, "schema": {"type": "string"}},
+            {"name": "stream", "in": "path", "required": true, "schema": {"enum": ["stdout", "stderr"]}},
+            {"name": "offset", "in": "query", "required": false, "schema": {"type": "integer", "minimum": 0, "default": 0}},
+        ],
         "responses": responses,
     })
 }
@@ -237,13 +413,17 @@ fn responses(plain: &[&str], codes: &[Code]) -> Value {
             .filter(|c| c.http() == code.http())
             .map(|c| c.wire())
             .collect();
-        all.insert(
-            code.http().to_string(),
-            json!({
+        let response = match code {
+            Code::ApprovalRequired => json!({
+                "description": "Nothing was done: a person has to decide first. The same call is sent again with its key.",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ApprovalRequired"}}},
+            }),
+            _ => json!({
                 "description": format!("Refused: {}.", named.join(", ")),
                 "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
             }),
-        );
+        };
+        all.insert(code.http().to_string(), response);
     }
     Value::Object(all)
 }
@@ -269,6 +449,35 @@ fn problem() -> Value {
             "exit": {"type": "integer"},
             "execution_id": {"type": "string"},
             "replayed": {"type": "boolean"},
+        },
+    })
+}
+
+/// Says that a call waits for a person.
+fn waiting() -> Value {
+    let mut schema = problem();
+    schema["description"] = json!("Nothing was done: a person has to decide first.");
+    schema["properties"]["status"] = json!({"const": Code::ApprovalRequired});
+    schema["properties"]["executed"] = json!({"const": false});
+    schema["properties"]["approval_id"] = json!({"type": "string", "format": "uuid"});
+    for name in ["executed", "approval_id"] {
+        if let Some(required) = schema["required"].as_array_mut() {
+            required.push(json!(name));
+        }
+    }
+    schema
+}
+
+/// Is what a person decides.
+fn decision() -> Value {
+    json!({
+        "type": "object",
+        "additionalProperties": false,
+        "required": ["decision"],
+        "properties": {
+            "decision": {"enum": ["approve", "deny"]},
+            "by": {"type": "string", "minLength": 1, "maxLength": 200, "default": "operator", "description": "Who decides, by their own word"},
+            "note": {"type": "string", "maxLength": 2000, "default": "", "description": "Why"},
         },
     })
 }
@@ -311,6 +520,48 @@ fn effect() -> Value {
     json!({
         "type": "object",
         "required": ["execution_id", "idempotency_key", "replayed", "generation"],
+        "properties": properties,
+    })
+}
+
+fn command() -> Value {
+    let text = json!({"type": "string"});
+    let number = json!({"type": "integer"});
+    let mut properties = json!({
+        "cwd": text,
+        "cwd_b64": text,
+        "end": {"enum": ["exited", "signalled", "timed_out", "asked", "unseen"], "description": "unseen: a person settled the call"},
+        "exit_code": {"type": ["integer", "null"]},
+        "signal": {"type": ["integer", "null"]},
+        "timed_out": {"type": "boolean"},
+        "asked_by": {"enum": ["request", "signal"]},
+        "took_ms": number,
+        "tree_ended": {"enum": ["proved", "unproved"]},
+        "confinement": {"enum": ["none", "partial", "full"]},
+        "confinement_missing": {"type": "array", "items": text},
+        "execution_id": text,
+        "idempotency_key": text,
+        "generation": text,
+        "possible_duplicate_of": text,
+        "replayed": {"type": "boolean"},
+    });
+    for name in ["stdout", "stderr"] {
+        properties[name] =
+            json!({"type": ["string", "null"], "description": "All that was kept, or its beginning"});
+        properties[format!("{name}_b64")] = json!({"type": "string", "contentEncoding": "base64", "description": "In its place, where it is not UTF-8"});
+        properties[format!("{name}_omitted_bytes")] =
+            json!({"type": "integer", "description": "How much is left out before the tail"});
+        properties[format!("{name}_tail")] = text.clone();
+        properties[format!("{name}_tail_b64")] = text.clone();
+        properties[format!("{name}_gone")] =
+            json!({"const": true, "description": "What was kept went with its volume"});
+        properties[format!("{name}_total_bytes")] = number.clone();
+        properties[format!("{name}_kept_bytes")] = number.clone();
+        properties[format!("{name}_sha256")] = json!({"type": "string", "description": "Of what was kept"});
+    }
+    json!({
+        "type": "object",
+        "required": ["cwd", "end", "execution_id", "idempotency_key", "replayed", "generation"],
         "properties": properties,
     })
 }

@@ -29,7 +29,8 @@ impl From<Failure> for Problem {
 ///
 /// # Shape
 /// `type`, `title`, `status`, `detail`, `instance` of RFC 9457, and `code`, `reason`, `names`, `retry`, `next`,
-/// `exit`, `execution_id`, `replayed`.
+/// `exit`, `execution_id`, `replayed`. A call that waits for a person is no problem, and says `status`
+/// `approval_required`, `executed` false and its `approval_id`.
 pub(crate) fn json_of(failure: &Failure) -> Value {
     let Failure {
         refusal,
@@ -50,6 +51,12 @@ pub(crate) fn json_of(failure: &Failure) -> Value {
         "exit": code.exit(),
         "replayed": *replayed == Replayed::Yes,
     });
+    if code == Code::ApprovalRequired {
+        // To a client that knows HTTP alone 202 is no error: the body says that nothing was done.
+        body["status"] = json!(code);
+        body["executed"] = json!(false);
+        body["approval_id"] = json!(refusal.names.first());
+    }
     if let Some(reason) = &refusal.reason {
         body["reason"] = json!(reason);
     }
@@ -68,10 +75,11 @@ impl Problem {
         let mut response = Response::new(Body::from(json_of(&self.0).to_string()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+        let kind = match code {
+            Code::ApprovalRequired => "application/json",
+            _ => "application/problem+json",
+        };
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if retry_after(code) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER));

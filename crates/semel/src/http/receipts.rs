@@ -2,22 +2,26 @@
 
 use super::App;
 use super::problem::Problem;
-use super::tools::{json, lease};
+use super::tools::{json, lease, source};
+use crate::engine::gateway::tool::Tool;
 use axum::body::Body;
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Response};
+use axum::extract::{Path, Request, State};
+use axum::http::Response;
 use semel_core::ids::IdempotencyKey;
 use semel_core::{Code, Refusal};
 use serde_json::Value;
 
-/// Answers from the journal alone, and writes nothing to it.
+/// Answers from the journal alone, and writes nothing of it there.
 pub(super) async fn get(
     State(app): State<App>,
     Path(key): Path<String>,
-    headers: HeaderMap,
+    request: Request,
 ) -> Result<Response<Body>, Problem> {
-    let lease = lease(&app, &headers).await?;
+    let (parts, _) = request.into_parts();
+    let source = source("http", &parts);
+    let lease = lease(&app, &parts.headers, Tool::GetReceipt.name(), &source).await?;
     let key = IdempotencyKey::parse(key)?;
+    let _share = app.gateway.share(&lease)?;
     let gateway = app.gateway.clone();
     let body = tokio::task::spawn_blocking(move || gateway.receipt(&lease, &key))
         .await

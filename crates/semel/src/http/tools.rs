@@ -1,30 +1,53 @@
 //! `POST /v1/tools/{tool}`: a call by an agent.
 
 use super::problem::Problem;
-use super::{App, bearer, body};
+use super::{App, Peer, bearer, body};
 use crate::engine::gateway::answer::{Replayed, Success};
 use crate::engine::gateway::call::Call;
 use crate::engine::gateway::tool::Tool;
 use crate::limits;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Response, header};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use semel_core::call::Source;
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal};
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// Answers a call: route, token and generation from the head, then the body.
 pub(super) async fn call(
     State(app): State<App>,
     Path(tool): Path<String>,
     request: Request,
-) -> Result<Response<Body>, Problem> {
-    let tool = Tool::parse(&tool)?;
+) -> Response<Body> {
+    let preference = Preference::of(request.headers());
+    let mut response = match answered(&app, &tool, preference, request).await {
+        Ok(success) => self::success(success),
+        Err(problem) => problem.response(),
+    };
+    if let Preference::Wait(seconds) = preference
+        && let Ok(applied) = HeaderValue::try_from(format!("wait={seconds}"))
+    {
+        response.headers_mut().insert(PREFERENCE_APPLIED, applied);
+    }
+    response
+}
+
+async fn answered(
+    app: &App,
+    tool: &str,
+    preference: Preference,
+    request: Request,
+) -> Result<Success, Problem> {
+    let since = Instant::now();
+    let tool = Tool::parse(tool)?;
     let (parts, incoming) = request.into_parts();
-    let lease = lease(&app, &parts.headers).await?;
-    let source = source("http", &parts.headers);
+    let source = source("http", &parts);
+    let lease = lease(app, &parts.headers, tool.name(), &source).await?;
     let header_keys: Vec<Vec<u8>> = parts
         .headers
         .get_all("idempotency-key")
@@ -34,7 +57,16 @@ pub(super) async fn call(
     app.gateway
         .admit_generation(tool, &lease, &source, &header_keys)
         .await?;
-    let body = body(incoming, limits::BODY).await?;
+    let _share = app.gateway.share(&lease)?;
+    let body = match body(app, &parts.headers, incoming, limits::BODY).await {
+        Ok(body) => body,
+        Err(refusal) => {
+            let noted = app
+                .gateway
+                .refused_at_the_door(tool, &lease, &source, refusal, since);
+            return Err(noted.await.into());
+        }
+    };
     let call = Call {
         tool,
         lease,
@@ -42,39 +74,46 @@ pub(super) async fn call(
         body: body.to_vec(),
         form: json_content(&parts.headers),
         source,
-        wait: wait(&parts.headers),
+        wait: preference.wait(),
     };
-    Ok(success(app.gateway.call(call).await?))
+    Ok(app.gateway.call(call).await?)
 }
 
-/// Finds the volume of the request's token.
-pub(super) async fn lease(app: &App, headers: &HeaderMap) -> Result<Volume, Refusal> {
-    let counted = |refusal: Refusal| {
-        if refusal.code == Code::Unauthorized {
-            app.gateway.counters.unauthorized.add();
-        }
-        refusal
-    };
-    let Some(token) = bearer(headers).map(str::to_owned) else {
-        return app.gateway.lease(None).map_err(counted);
-    };
+/// Finds the volume of the request's token, as the token sees it; a request without a valid one is noise.
+pub(super) async fn lease(
+    app: &App,
+    headers: &HeaderMap,
+    tool: &'static str,
+    source: &Source,
+) -> Result<Volume, Refusal> {
     let gateway = app.gateway.clone();
-    tokio::task::spawn_blocking(move || gateway.lease(Some(&token)))
-        .await
-        .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?
-        .map_err(counted)
+    let found = match bearer(headers).map(str::to_owned) {
+        None => gateway.lease(None),
+        Some(token) => tokio::task::spawn_blocking(move || gateway.lease(Some(&token)))
+            .await
+            .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?,
+    };
+    if let Err(refusal) = &found
+        && refusal.code == Code::Unauthorized
+    {
+        app.gateway.unauthorized(tool, source.clone(), refusal).await;
+    }
+    found?.for_tool(tool)
 }
 
 /// Says where a request comes from.
-pub(super) fn source(door: &str, headers: &HeaderMap) -> Source {
-    let text = |name: header::HeaderName, cap: usize| {
-        let value = headers.get(name)?.to_str().ok()?;
+pub(super) fn source(door: &str, parts: &Parts) -> Source {
+    // Text here is visible ASCII, spaces and tabs: a character is a byte.
+    let text = |name: HeaderName, cap: usize| {
+        let value = parts.headers.get(name)?.to_str().ok()?;
         Some(value.chars().take(cap).collect::<String>())
     };
     Source {
         door: door.to_owned(),
         user_agent: text(header::USER_AGENT, 200),
-        traceparent: text(header::HeaderName::from_static("traceparent"), 64),
+        traceparent: text(HeaderName::from_static("traceparent"), 64),
+        peer: parts.extensions.get::<Peer>().map(Peer::to_string),
+        mcp_era: None,
     }
 }
 
@@ -97,21 +136,46 @@ fn json_content(headers: &HeaderMap) -> Result<(), Refusal> {
     .name(shown))
 }
 
-/// Reads how long the caller wants to wait for the same call that runs already: `Prefer: wait=N` (RFC 7240).
-fn wait(headers: &HeaderMap) -> Duration {
-    let asked = headers.get_all("prefer").iter().find_map(|value| {
-        value.to_str().ok()?.split([',', ';']).find_map(|part| {
-            let (name, seconds) = part.split_once('=')?;
-            let named = name.trim().eq_ignore_ascii_case("wait");
-            named.then(|| seconds.trim().parse::<u64>().ok())?
-        })
-    });
-    asked
-        .map_or(limits::IN_FLIGHT_WAIT, Duration::from_secs)
-        .min(limits::IN_FLIGHT_WAIT_MOST)
+/// Says how long the caller wants to wait for the same call that runs already (RFC 7240).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Preference {
+    /// It does not say.
+    Unsaid,
+    /// So many seconds, within the bound.
+    Wait(u64),
 }
 
-fn success(success: Success) -> Response<Body> {
+impl Preference {
+    /// Reads `Prefer: wait=N`. The first one counts, and one that has no sense is as good as none.
+    fn of(headers: &HeaderMap) -> Self {
+        let values = headers
+            .get_all("prefer")
+            .iter()
+            .filter_map(|value| value.to_str().ok());
+        let mut named = values
+            .flat_map(|value| value.split(','))
+            .filter_map(|preference| preference.split(';').next()?.split_once('='))
+            .filter(|(name, _)| name.trim().eq_ignore_ascii_case("wait"));
+        let seconds = named.next().map(|(_, value)| value.trim().trim_matches('"'));
+        match seconds
+            .filter(|text| text.bytes().all(|b| b.is_ascii_digit()))
+            .map(str::parse)
+        {
+            Some(Ok(seconds)) => Self::Wait(u64::min(seconds, limits::IN_FLIGHT_WAIT_MOST.as_secs())),
+            Some(Err(_)) | None => Self::Unsaid,
+        }
+    }
+
+    fn wait(self) -> Option<Duration> {
+        match self {
+            Self::Unsaid => None,
+            Self::Wait(seconds) => Some(Duration::from_secs(seconds)),
+        }
+    }
+}
+
+/// Makes the response of a call that did what it asked.
+pub(super) fn success(success: Success) -> Response<Body> {
     let mut response = json(Value::Object(success.body));
     if success.replayed == Replayed::Yes {
         response
@@ -128,4 +192,40 @@ pub(super) fn json(value: Value) -> Response<Body> {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preference_is_read_as_its_rfc_says() {
+        use Preference::{Unsaid, Wait};
+        for (values, wanted) in [
+            (&[][..], Unsaid),
+            (&["wait=0"], Wait(0)),
+            (&["wait=7"], Wait(7)),
+            (&["Wait = 7"], Wait(7)),
+            (&["wait=\"7\""], Wait(7)),
+            (&["respond-async, wait=7; x=y"], Wait(7)),
+            (&["respond-async", "wait=7"], Wait(7)),
+            (&["wait=7, wait=8"], Wait(7)),
+            (&["wait=7", "wait=8"], Wait(7)),
+            (&["wait=99999"], Wait(60)),
+            (&["wait=18446744073709551616"], Unsaid),
+            (&["wait=-1"], Unsaid),
+            (&["wait=+1"], Unsaid),
+            (&["wait=soon, wait=7"], Unsaid),
+            (&["wait"], Unsaid),
+            (&["respond-async; wait=7"], Unsaid),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("prefer", value.parse().unwrap());
+            }
+            assert_eq!(Preference::of(&headers), wanted, "{values:?}");
+        }
+        assert_eq!(Unsaid.wait(), None);
+        assert_eq!(Wait(60).wait(), Some(limits::IN_FLIGHT_WAIT_MOST));
+    }
 }

@@ -17,7 +17,7 @@
 //! | B02 | a probe repeats the last call in a recycled workspace | `drill::the_replayed_probe_has_no_effect`, `probe::ten_thousand_probe_shaped_requests_do_nothing`, `http::an_ended_generation_answers_nothing_but_receipts` |
 //! | B03 | killed between effect and answer, sent again | `crash::one_effect_at_every_point_in_durability_process` and `…_power` |
 //! | B04 | a repeated delete takes a younger file | here |
-//! | B05 | a repeated change is taken out again | here, by `write_file`; `apply_patch` is not there yet |
+//! | B05 | a repeated change is taken out again | here, by `write_file` and by `apply_patch` in both grammars |
 //! | B06 | confinement by the text of a path | here; semel-host `root::tests` |
 //! | B09 | a workspace is cleaned through a link | `wipe::a_wipe_refuses_what_it_must_not_touch`, and here what lies behind a link inside |
 //! | B10 | the parent is swapped between check and use | here; semel-host `files::tests::a_swap_attack_never_gets_out` |

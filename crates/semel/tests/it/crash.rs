@@ -16,8 +16,17 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Points that only an outside writer can bring about; they have tests of their own.
-const OUTSIDE: &[&str] = &["exchanged_back", "put_back"];
+/// Points that only an outside writer, a person who decides, or a command can bring about; they have tests of their own.
+const OUTSIDE: &[&str] = &[
+    "exchanged_back",
+    "put_back",
+    "approval_asked",
+    "approval_decided",
+    "exec_made",
+    "exec_spawned",
+    "exec_begun",
+    "exec_ended",
+];
 
 fn points() -> Vec<String> {
     let out = bare(&["generate", "crash-points"]).output().unwrap();

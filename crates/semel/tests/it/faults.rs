@@ -44,6 +44,24 @@ fn another_boot_ends_the_generation_dirty() {
     }
 }
 
+/// Makes every sync of a file or directory fail; `None` where that cannot be done here.
+fn failing_syncs(daemon: &Daemon, path: &Path) -> Option<Tracer> {
+    let path = path.to_str().unwrap();
+    let syncs = [
+        "-e",
+        "trace=fsync,fdatasync",
+        "-e",
+        "inject=fsync,fdatasync:error=EIO",
+        "-P",
+        path,
+    ];
+    let tracer = Tracer::attach(daemon.pid, Path::new("/dev/null"), &syncs);
+    if tracer.is_none() {
+        skipped("strace cannot inject faults here");
+    }
+    tracer
+}
+
 /// A failed sync poisons: readiness drops, the daemon ends, and the next one looks at what is on the disk.
 #[test]
 fn a_failed_sync_ends_the_daemon_and_the_call_is_still_once() {
@@ -59,16 +77,7 @@ fn a_failed_sync_ends_the_daemon_and_the_call_is_still_once() {
             "journal.db-wal" => home.state().join(place),
             _ => volume.tree.parent().unwrap().join(place),
         };
-        let syncs = [
-            "-e",
-            "trace=fsync,fdatasync",
-            "-e",
-            "inject=fsync,fdatasync:error=EIO",
-            "-P",
-        ];
-        let args = [&syncs[..], &[path.to_str().unwrap()]].concat();
-        let Some(tracer) = Tracer::attach(daemon.child.id(), Path::new("/dev/null"), &args) else {
-            skipped("strace cannot inject faults here");
+        let Some(tracer) = failing_syncs(&daemon, &path) else {
             return;
         };
         let mut arguments = json!({"path": "a"});
@@ -99,4 +108,37 @@ fn a_failed_sync_ends_the_daemon_and_the_call_is_still_once() {
         assert_eq!(volume.tree.join("a").exists(), tool == "write_file");
         assert_eq!(volume.staged(), 0, "{place}");
     }
+}
+
+/// A journal that fails in the background, while nobody asks for anything, ends the daemon all the same.
+#[test]
+fn a_sync_that_fails_behind_everybodys_back_ends_the_daemon() {
+    let home = Home::new();
+    let mut daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    let Some(tracer) = failing_syncs(&daemon, &home.state().join("journal.db-wal")) else {
+        return;
+    };
+    let arguments = json!({"path": "a", "content": "1"});
+    let first = daemon.conn().call(&volume, "write_file", "k", &arguments);
+    assert_eq!(
+        first.status, 200,
+        "it survives a kill, and no more was asked: {}",
+        first.body
+    );
+    let status = daemon
+        .ended(Duration::from_secs(30))
+        .expect("nobody has to ask for it to end");
+    assert_eq!(status.code(), Some(75));
+    drop(tracer);
+    let again = home
+        .serve(&[])
+        .conn()
+        .call(&volume, "write_file", "k", &arguments);
+    assert_eq!(
+        (again.status, &again.body["replayed"]),
+        (200, &json!(true)),
+        "{}",
+        again.body
+    );
 }

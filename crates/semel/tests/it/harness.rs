@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+/// How a daemon is started that listens on TCP, too.
+pub(crate) const SERVE: &[&str] = &["serve", "--json", "--quiet", "--listen", "127.0.0.1:0"];
+
 /// A state root that goes with the test.
 pub(crate) struct Home {
     dir: tempfile::TempDir,
@@ -30,8 +33,8 @@ impl Home {
         }
     }
 
-    /// A state root in a place, such as another filesystem.
-    pub(crate) fn under(place: &Path) -> Self {
+    /// Makes it on a filesystem of the test's own.
+    pub(crate) fn within(place: &Path) -> Self {
         Self {
             dir: tempfile::tempdir_in(place).unwrap(),
         }
@@ -88,21 +91,47 @@ impl Home {
         serde_json::from_slice(&out.stdout).unwrap()
     }
 
+    /// Runs a command that must succeed, and gives its JSON, one object a line.
+    pub(crate) fn lines(&self, args: &[&str]) -> Vec<Value> {
+        let out = self.run(&[args, &["--json"]].concat());
+        assert!(out.status.success(), "{args:?}: {}", said(&out));
+        let text = String::from_utf8(out.stdout).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// Starts the daemon as it is by default: no TCP port.
+    pub(crate) fn serve_unix(&self, args: &[&str]) -> Daemon {
+        let mut command = self.command(&[&["serve", "--json", "--quiet"], args].concat());
+        Daemon::started(command.stderr(Stdio::piped())).expect("the daemon starts")
+    }
+
+    /// Connects to the socket for jobs.
+    pub(crate) fn app(&self) -> Conn<UnixStream> {
+        Conn::over(UnixStream::connect(self.state().join("run/app/app.sock")).unwrap())
+    }
+
     pub(crate) fn serve(&self, args: &[&str]) -> Daemon {
         Daemon::start(self, args).expect("the daemon starts")
     }
 
     /// Asks the daemon as its operator.
     pub(crate) fn admin(&self, method: &str, path: &str, body: &Value) -> Reply {
-        let token = std::fs::read_to_string(self.state().join("operator.token")).unwrap();
+        self.try_admin(method, path, body).expect("an answer")
+    }
+
+    /// Asks the daemon as its operator; `None` where it is gone, or its state root.
+    pub(crate) fn try_admin(&self, method: &str, path: &str, body: &Value) -> Option<Reply> {
+        let token = std::fs::read_to_string(self.state().join("operator.token")).ok()?;
         let auth = format!("Bearer {}", token.trim());
-        let stream = UnixStream::connect(self.state().join("semel.sock")).unwrap();
+        let stream = UnixStream::connect(self.state().join("semel.sock")).ok()?;
         let body = if body.is_null() {
             String::new()
         } else {
             body.to_string()
         };
-        Conn::over(stream).send(method, path, &[("authorization", &auth)], body.as_bytes())
+        Conn::over(stream).try_send(method, path, &[("authorization", &auth)], body.as_bytes())
     }
 
     pub(crate) fn open(&self, job: &str, durability: &str) -> Volume {
@@ -112,11 +141,7 @@ impl Home {
     pub(crate) fn open_with(&self, wanted: &Value) -> Volume {
         let reply = self.admin("POST", "/v1/admin/volumes", wanted);
         assert_eq!(reply.status, 200, "{}", reply.body);
-        Volume {
-            token: reply.body["token"].as_str().unwrap().to_owned(),
-            generation: reply.body["generation"].as_str().unwrap().to_owned(),
-            tree: reply.body["tree"].as_str().unwrap().into(),
-        }
+        Volume::of(&reply.body)
     }
 
     pub(crate) fn entries(&self) -> u64 {
@@ -142,6 +167,16 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
+    /// Reads the answer to its opening.
+    pub(crate) fn of(body: &Value) -> Self {
+        let text = |name: &str| body[name].as_str().unwrap().to_owned();
+        Self {
+            token: text("token"),
+            generation: text("generation"),
+            tree: text("tree").into(),
+        }
+    }
+
     fn beside(&self, name: &str) -> usize {
         std::fs::read_dir(self.tree.parent().unwrap().join(name))
             .unwrap()
@@ -167,9 +202,9 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it; `None` where it ended before it listened.
+    /// Starts it, listening on TCP, too; `None` where it ended before it listened.
     pub(crate) fn start(home: &Home, args: &[&str]) -> Option<Self> {
-        let mut command = home.command(&[&["serve", "--json", "--quiet"], args].concat());
+        let mut command = home.command(&[SERVE, args].concat());
         Self::started(command.stderr(Stdio::piped()))
     }
 
@@ -179,14 +214,15 @@ impl Daemon {
         let fake = home.path().join(format!("boot-{n}"));
         std::fs::write(&fake, format!("{n:08}-2222-3333-4444-555555555555\n")).unwrap();
         let before = ["--mount", "sh", "-c", SCRIPT, "sh", fake.to_str().unwrap()];
-        let args = [&["serve", "--json", "--quiet"], args].concat();
+        let args = [SERVE, args].concat();
         Self::started(
             home.command_under("unshare", &before, &args)
                 .stderr(Stdio::null()),
         )
     }
 
-    /// Starts a command that becomes a daemon; `None` where it ended before it listened.
+    /// Starts a command that becomes a daemon; `None` where it ended before it listened. Without a TCP port its URL is
+    /// empty.
     pub(crate) fn started(command: &mut Command) -> Option<Self> {
         Self::begun(command).ok()
     }
@@ -205,14 +241,14 @@ impl Daemon {
             return Err(child.wait().unwrap());
         };
         let url = |name: &str| about[name].as_str().map(str::to_owned);
-        match (url("url"), url("probe_url")) {
-            (Some(url), Some(probe_url)) => Ok(Self {
+        match url("probe_url") {
+            Some(probe_url) => Ok(Self {
                 pid: about["pid"].as_u64().unwrap().try_into().unwrap(),
                 child,
-                url,
+                url: url("url").unwrap_or_default(),
                 probe_url,
             }),
-            _ => Err(child.wait().unwrap()),
+            None => Err(child.wait().unwrap()),
         }
     }
 
@@ -335,7 +371,25 @@ impl<S: Read + Write> Conn<S> {
         self.receive("GET")
     }
 
-    fn receive(&mut self, method: &str) -> Option<Reply> {
+    /// Sends bytes, and waits for nothing; `None` where the other end is gone.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<()> {
+        self.stream.get_mut().write_all(bytes).ok()
+    }
+
+    /// Says whether the other end has closed, with nothing more to say.
+    pub(crate) fn ended(&mut self) -> bool {
+        use std::io::ErrorKind::{TimedOut, WouldBlock};
+        match self.stream.fill_buf() {
+            Ok(rest) => rest.is_empty(),
+            Err(error) => !matches!(error.kind(), TimedOut | WouldBlock),
+        }
+    }
+
+    pub(crate) fn inner(&self) -> &S {
+        self.stream.get_ref()
+    }
+
+    pub(crate) fn receive(&mut self, method: &str) -> Option<Reply> {
         let mut head = String::new();
         loop {
             let mut line = String::new();

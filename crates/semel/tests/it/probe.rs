@@ -40,7 +40,7 @@ fn shapes() -> Vec<(&'static str, &'static str, bool, bool)> {
     all.collect()
 }
 
-/// Ten thousand probe-shaped requests against every app route: no effect, no intent, no entry of any kind.
+/// Ten thousand probe-shaped requests against every app route: no effect, no intent, and no entry of anybody's.
 #[test]
 fn ten_thousand_probe_shaped_requests_do_nothing() {
     let home = Home::new();
@@ -50,7 +50,7 @@ fn ten_thousand_probe_shaped_requests_do_nothing() {
     let written = daemon.conn().call(&volume, "write_file", "k", &arguments);
     assert_eq!(written.status, 200);
     let auth = format!("Bearer {}", volume.token);
-    let (before, paths) = (home.entries(), paths());
+    let (before, paths, since) = (home.entries(), paths(), std::time::Instant::now());
     let mut statuses = std::collections::BTreeMap::new();
     let mut conn = daemon.conn();
     let one_of_each = paths
@@ -71,7 +71,19 @@ fn ten_thousand_probe_shaped_requests_do_nothing() {
         "10000 probe-shaped requests over {} paths: {statuses:?}",
         paths.len()
     );
-    assert_eq!(home.entries(), before, "not one entry");
+    // Those without a token are nobody's: a few a minute are noted as refused, and the rest as a number.
+    let after = before.to_string();
+    let noted = home.lines(&["log", "--after", &after]);
+    let minutes = since.elapsed().as_secs() / 60 + 2;
+    assert!(noted.len() as u64 <= minutes * 7, "{} entries", noted.len());
+    for line in &noted {
+        assert_eq!(line["code"], "unauthorized", "{line}");
+        assert!(
+            ["refused", "suppressed"].contains(&line["event"].as_str().unwrap()),
+            "{line}"
+        );
+        assert!(line["execution_id"].is_null(), "{line}");
+    }
     assert_eq!(volume.trashed() + volume.staged(), 0);
     assert_eq!(std::fs::read_to_string(volume.tree.join("a")).unwrap(), "1");
 }

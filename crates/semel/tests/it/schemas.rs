@@ -4,6 +4,7 @@
 
 use semel_core::gate::Policy;
 use semel_core::job::Job;
+use semel_core::policy::Policy as ToolPolicy;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -174,6 +175,41 @@ fn the_schema_of_a_policy_is_what_core_parses() {
     }
 }
 
+#[test]
+fn the_schema_of_a_tool_policy_is_what_core_parses() {
+    let tools = ["read_file"];
+    let schema = schema("tool-policy");
+    let source = read("crates/core/src/policy.rs");
+    same(&schema, &source, "Policy", &[]);
+    let rule = &schema["$defs"]["rule"];
+    same(rule, &source, "Rule", &[]);
+    let properties = &rule["properties"];
+    let volume = read("crates/core/src/volume.rs");
+    for (given, wanted) in [
+        (&properties["answer"]["enum"], variants(&source, "Answer", '_')),
+        (
+            &properties["roles"]["items"]["enum"],
+            variants(&volume, "Role", '_'),
+        ),
+        (
+            &schema["properties"]["hard_links"]["enum"],
+            variants(&source, "HardLinks", '_'),
+        ),
+    ] {
+        assert_eq!(strings(given), wanted);
+    }
+    let example = &schema["examples"][0];
+    ToolPolicy::parse(&toml::to_string(example).unwrap(), &tools).unwrap();
+    let mut wrong = surprises(example);
+    let mut deep = example.clone();
+    deep["rule"][0]["surprise"] = 1.into();
+    wrong.push(deep);
+    for wrong in wrong {
+        let text = toml::to_string(&wrong).unwrap();
+        assert!(ToolPolicy::parse(&text, &tools).is_err(), "{wrong}");
+    }
+}
+
 /// The example shows every key, so that the parser has seen each of them.
 #[test]
 fn the_examples_show_every_key() {
@@ -194,4 +230,8 @@ fn the_examples_show_every_key() {
     shown(&job["$defs"]["output"], &example["output"], &["patch"]);
     let policy = schema("gate-policy");
     shown(&policy["$defs"]["gate"], &policy["examples"][0]["gate"], &[]);
+    let policy = schema("tool-policy");
+    let example = &policy["examples"][0];
+    shown(&policy, example, &[]);
+    shown(&policy["$defs"]["rule"], &example["rule"][0], &[]);
 }

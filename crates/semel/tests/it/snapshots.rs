@@ -85,6 +85,51 @@ fn the_openapi_document_names_what_it_should() {
     }
 }
 
+/// The page of the tools has each tool under its heading, with each argument and every other name of it.
+#[test]
+fn the_page_of_the_tools_has_every_argument() {
+    let document: serde_json::Value = serde_json::from_str(&printed(&["generate", "openapi"])).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/tools.md")).unwrap();
+    let mut tools = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let Some(tool) = path.strip_prefix("/v1/tools/") else {
+            continue;
+        };
+        tools += 1;
+        let (_, section) = page.split_once(&format!("\n## {tool}\n")).expect(tool);
+        let section = section.split("\n## ").next().unwrap();
+        assert!(
+            section.contains(&format!("semel call {tool} ")),
+            "{tool} has an example"
+        );
+        let schema = &item["post"]["requestBody"]["content"]["application/json"]["schema"];
+        let arguments = schema["properties"].as_object().unwrap().keys();
+        let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
+        for argument in arguments.filter(|name| *name != "idempotency_key") {
+            let row = rows.iter().find(|row| row.contains(&format!("`{argument}`")));
+            assert!(row.is_some(), "{tool} lacks {argument}");
+        }
+    }
+    assert!(tools >= 14, "{tools}");
+    for file in [
+        "crates/semel/src/engine/gateway/tool.rs",
+        "crates/semel/src/engine/gateway/tool/reads.rs",
+    ] {
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        for list in text.split("aliases: &[").skip(1) {
+            let list = list.split(']').next().unwrap();
+            for alias in list.split('"').skip(1).step_by(2) {
+                let hidden = ["pathB64"].contains(&alias);
+                assert!(
+                    hidden || page.contains(&format!("`{alias}`")),
+                    "{file}: {alias} is on no page"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn usage_errors_exit_64_and_help_is_no_error() {
     for args in [

@@ -7,7 +7,7 @@ use semel_core::call::{Aborting, CallState, Event, Intent, Note, OpenCall, Outco
 use semel_core::digest::Fingerprint;
 use semel_core::ids::{AttemptId, FencingToken, UnixMs};
 use semel_core::record::Record;
-use semel_core::volume::Durability;
+use semel_core::volume::{Durability, End, OUTCOME_UNKNOWN, VolumeState};
 use std::sync::Barrier;
 
 fn begin(journal: &dyn Journal, intent: &Intent) -> Kept {
@@ -40,11 +40,11 @@ pub(super) fn a_key_begins_once(journal: &dyn Journal) -> Kept {
     );
     begin(journal, &first)?;
     let prior = done("begin", journal.begin(second.clone()))?;
-    same("a duplicate", &prior, &Began::Prior(running(&first)))?;
+    same("a duplicate", &prior, &Began::Prior(Box::new(running(&first))))?;
     let receipt = sample::receipt(&first);
     done("finish", journal.finish(first.execution_id.clone(), receipt))?;
     let prior = done("begin", journal.begin(second.clone()))?;
-    same("a retry", &prior, &Began::Prior(finished(&first)))?;
+    same("a retry", &prior, &Began::Prior(Box::new(finished(&first))))?;
     let lost = done("execution", journal.execution(second.execution_id))?;
     same("the duplicate's execution", &lost, &None)
 }
@@ -76,7 +76,7 @@ pub(super) fn sixty_four_threads_begin_one_key_once(journal: &dyn Journal) -> Ke
     let winner = winner.ok_or("the key is not known")?;
     for answer in answers {
         if let Began::Prior(prior) = answer {
-            same("what a loser is shown", &prior, &winner)?;
+            same("what a loser is shown", &*prior, &winner)?;
         }
     }
     Ok(())
@@ -92,7 +92,7 @@ pub(super) fn a_known_key_shows_its_first_call(journal: &dyn Journal) -> Kept {
         ..sample::intent(&volume, "k", "b")?
     };
     let prior = done("begin", journal.begin(other))?;
-    same("a conflict", &prior, &Began::Prior(running(&first)))
+    same("a conflict", &prior, &Began::Prior(Box::new(running(&first))))
 }
 
 pub(super) fn a_receipt_is_given_once(journal: &dyn Journal) -> Kept {
@@ -159,7 +159,7 @@ pub(super) fn what_is_taken_back_is_said_first(journal: &dyn Journal) -> Kept {
         intent: Box::new(intent.clone()),
         aborting: Some(aborting.clone()),
     };
-    same("a duplicate", &prior, &Began::Prior(running))?;
+    same("a duplicate", &prior, &Began::Prior(Box::new(running)))?;
     done("finish", journal.finish(id.clone(), sample::receipt(&intent)))?;
     same(
         "the call",
@@ -209,6 +209,46 @@ pub(super) fn a_person_settles_what_is_unknown(journal: &dyn Journal) -> Kept {
     Ok(())
 }
 
+pub(super) fn the_last_unknown_outcome_lifts_its_mark(journal: &dyn Journal) -> Kept {
+    let person = Resolved {
+        by: "operator".to_owned(),
+        note: "looked at the disk".to_owned(),
+    };
+    for (job, reason, lifted) in [
+        ("job-a", OUTCOME_UNKNOWN, VolumeState::Clean),
+        ("job-b", "agent_failed", VolumeState::Quarantined),
+    ] {
+        let volume = sample::draft(journal, job)?;
+        let calls = [
+            sample::intent(&volume, "a", "a")?,
+            sample::intent(&volume, "b", "b")?,
+        ];
+        for call in &calls {
+            begin(journal, call)?;
+            let gone = "both are gone".to_owned();
+            done(
+                "unknown",
+                journal.unknown(call.execution_id.clone(), gone, sample::NOW),
+            )?;
+        }
+        let end = End::Dirty {
+            reason: reason.to_owned(),
+        };
+        let (generation, fence) = (volume.generation.clone(), volume.fencing_token);
+        done(
+            "end_volume",
+            journal.end_volume(generation, fence, end, sample::NOW),
+        )?;
+        for (call, state) in calls.into_iter().zip([VolumeState::Quarantined, lifted]) {
+            let resolved = journal.resolve(call.execution_id, Settled::Happened, person.clone(), sample::NOW);
+            done("resolve", resolved)?;
+            let found = done("volume", journal.volume(volume.generation.clone()))?;
+            same("the volume", &found.map(|volume| volume.state), &Some(state))?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn an_unknown_outcome_stays(journal: &dyn Journal) -> Kept {
     let volume = sample::draft(journal, "job-a")?;
     let intent = sample::intent(&volume, "k", "a")?;
@@ -223,7 +263,7 @@ pub(super) fn an_unknown_outcome_stays(journal: &dyn Journal) -> Kept {
         why,
     };
     let again = done("begin", journal.begin(sample::intent(&volume, "k", "a")?))?;
-    same("a retry", &again, &Began::Prior(unknown))?;
+    same("a retry", &again, &Began::Prior(Box::new(unknown)))?;
     let late = journal.finish(intent.execution_id.clone(), sample::receipt(&intent));
     refused("a late receipt", late, Code::Internal, None)?;
     let status = done("status", journal.status())?;

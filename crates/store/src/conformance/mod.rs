@@ -3,7 +3,9 @@
 //! Each law gets a fresh journal, and after each the journal must verify. It does *not* know SQL or files; what only
 //! one implementation can be asked stands in that one's tests.
 
+mod approvals;
 mod calls;
+mod log;
 pub mod sample;
 mod volumes;
 mod work;
@@ -40,6 +42,7 @@ laws! {
     calls::what_is_taken_back_is_said_first,
     calls::an_unknown_outcome_stays,
     calls::a_person_settles_what_is_unknown,
+    calls::the_last_unknown_outcome_lifts_its_mark,
     calls::a_freed_key_begins_again,
     calls::an_execution_id_is_used_once,
     calls::an_intent_belongs_to_its_volume,
@@ -49,17 +52,29 @@ laws! {
     calls::commits_outside_of_a_generation_are_counted,
     calls::the_log_finds_a_call_and_what_it_met,
     calls::the_log_gives_the_newest_in_order,
+    log::each_call_is_shown_once,
+    log::the_log_is_read_in_windows,
+    log::a_head_is_what_is_verified,
     volumes::attempts_count_from_one_and_fences_grow,
     volumes::a_job_has_one_open_volume_of_a_role,
     volumes::a_generation_is_never_used_twice,
     volumes::a_token_is_given_out_once,
     volumes::a_token_stays_as_a_tombstone,
+    volumes::a_token_gives_out_only_narrower_ones,
+    volumes::keys_of_two_tokens_are_apart_and_end_together,
     volumes::an_older_fence_is_refused,
     volumes::an_ended_generation_begins_nothing,
     volumes::a_clean_end_needs_every_outcome,
     volumes::an_end_is_answered_again,
     volumes::an_open_volume_is_not_destroyed,
     volumes::two_jobs_do_not_mix,
+    approvals::a_call_is_asked_about_once,
+    approvals::the_first_decision_stands,
+    approvals::sixteen_people_decide_once,
+    approvals::a_decision_comes_in_time,
+    approvals::a_call_that_reads_is_asked_about_again,
+    approvals::an_approval_ends_with_its_generation,
+    approvals::only_so_many_questions_wait,
     work::a_generation_has_one_verdict,
     work::a_certificate_is_used_for_one_merge,
     work::stages_come_in_order,

@@ -2,11 +2,13 @@
 
 use crate::conformance::done;
 use crate::journal::Journal;
+use semel_core::approval::{Decision, Plan, Question, Ruling};
 use semel_core::call::{Event, Facts, FingerprintVersion, Intent, Note, Outcome, Receipt, Scope, Source};
 use semel_core::digest::{Fingerprint, Sha256};
 use semel_core::effect::{Content, Effect};
 use semel_core::ids::{
-    ExecutionId, FileId, Generation, IdempotencyKey, JobId, Principal, RunId, Seed, UnixMs, VolumeIdentity,
+    ApprovalId, ExecutionId, FileId, Generation, IdempotencyKey, JobId, Principal, RunId, Seed, UnixMs,
+    VolumeIdentity,
 };
 use semel_core::path::RelPath;
 use semel_core::pipeline::NewRun;
@@ -67,6 +69,7 @@ pub fn new_volume(of: &str, role: Role, durability: Durability) -> Result<NewVol
         generation,
         principal: must(Principal::parse(format!("agent:{of}")))?,
         durability,
+        confinement: None,
         at: NOW,
     })
 }
@@ -142,7 +145,7 @@ pub fn intent(volume: &Volume, under: &str, path: &str) -> Result<Intent, String
         source: Source {
             door: "http".to_owned(),
             user_agent: Some("conformance".to_owned()),
-            traceparent: None,
+            ..Source::default()
         },
         at: NOW,
     })
@@ -157,6 +160,8 @@ pub fn receipt(intent: &Intent) -> Receipt {
         recovered: None,
         resolved: None,
         possible_duplicate_of: None,
+        took_us: Some(23),
+        waited_us: Some(5),
     }
 }
 
@@ -191,6 +196,7 @@ pub fn conflict(with: &Intent) -> Note {
         execution_id: Some(with.execution_id.clone()),
         source: with.source.clone(),
         took_us: 17,
+        waited_us: None,
         at: NOW,
     }
 }
@@ -234,5 +240,48 @@ pub fn consumption(judgement: &Judgement) -> Consumption {
         target: "refs/heads/main".to_owned(),
         tree: judgement.tree.clone(),
         at: NOW,
+    }
+}
+
+/// Makes a question about a call that would write `path`; it stands for a minute, and so does its answer.
+///
+/// # Errors
+/// Where key or path are none.
+pub fn question(volume: &Volume, under: Option<&str>, path: &str) -> Result<Question, String> {
+    let intent = intent(volume, under.unwrap_or("unused"), path)?;
+    Ok(Question {
+        approval_id: ApprovalId::mint(seed()),
+        key: under.map(key).transpose()?,
+        plan: Plan {
+            changed: intent.done().changed,
+            ..Plan::default()
+        },
+        scope: intent.scope,
+        fingerprint: intent.fingerprint,
+        fingerprint_version: intent.fingerprint_version,
+        tool: intent.tool,
+        path: intent.path,
+        attempt: intent.attempt,
+        generation: intent.generation,
+        fencing_token: intent.fencing_token,
+        role: volume.role,
+        rule: 1,
+        reason: Some("keys".to_owned()),
+        policy_sha256: Sha256::of(b"policy"),
+        source: intent.source,
+        at: NOW,
+        expires_at: UnixMs(NOW.0 + 60_000),
+        lasts_ms: 60_000,
+    })
+}
+
+/// Makes a person's answer, some milliseconds after [`NOW`].
+#[must_use]
+pub fn ruling(decision: Decision, by: &str, after_ms: u64) -> Ruling {
+    Ruling {
+        decision,
+        by: by.to_owned(),
+        note: String::new(),
+        at: UnixMs(NOW.0 + after_ms),
     }
 }

@@ -2,9 +2,9 @@
 
 use super::{Kept, done, refused, same, sample};
 use crate::journal::{Began, Journal, LogFilter};
-use semel_core::Code;
-use semel_core::ids::FencingToken;
-use semel_core::volume::{Durability, End, NewVolume, Role, Volume, VolumeState};
+use semel_core::ids::{FencingToken, Principal};
+use semel_core::volume::{Durability, End, NewToken, NewVolume, Role, Tools, Volume, VolumeState};
+use semel_core::{Code, Sha256};
 
 const STALE: Option<&str> = Some("stale_generation");
 
@@ -127,9 +127,9 @@ pub(super) fn a_token_stays_as_a_tombstone(journal: &dyn Journal) -> Kept {
     let lease = || done("lease", journal.lease(new.token_sha256));
     same("before", &lease()?, &None)?;
     let volume = sample::open(journal, new.clone())?;
-    same("open", &lease()?, &Some(volume.clone()))?;
+    same("open", &lease()?.map(|lease| lease.volume), &Some(volume.clone()))?;
     let ended = end(journal, &volume, dirty("timed_out"))?;
-    let now = lease()?.ok_or("the token is forgotten")?;
+    let now = lease()?.ok_or("the token is forgotten")?.volume;
     same("ended", &now, &ended)?;
     refused(
         "live",
@@ -141,8 +141,97 @@ pub(super) fn a_token_stays_as_a_tombstone(journal: &dyn Journal) -> Kept {
         "destroyed",
         journal.volume_destroyed(volume.generation.clone(), sample::NOW),
     )?;
-    let state = lease()?.ok_or("the token is forgotten")?.state;
+    let state = lease()?.ok_or("the token is forgotten")?.volume.state;
     same("destroyed", &state, &VolumeState::Destroyed)
+}
+
+/// Makes a token of a volume that another one gives out.
+fn child(volume: &Volume, parent: Sha256, own: &str, part: &str, tools: Tools) -> Result<NewToken, String> {
+    Ok(NewToken {
+        generation: volume.generation.clone(),
+        parent_sha256: parent,
+        token_sha256: Sha256::of(own.as_bytes()),
+        principal: Principal::parse(format!("{}{part}", volume.principal)).map_err(|e| e.to_string())?,
+        tools,
+        at: sample::NOW,
+    })
+}
+
+fn only(names: &[&str]) -> Tools {
+    Tools::Only(names.iter().map(|name| (*name).to_owned()).collect())
+}
+
+pub(super) fn a_token_gives_out_only_narrower_ones(journal: &dyn Journal) -> Kept {
+    let new = sample::new_volume("job-a", Role::Draft, Durability::Process)?;
+    let (root, volume) = (new.token_sha256, sample::open(journal, new)?);
+    let first = child(&volume, root, "first", "/reader", only(&["read_file", "grep"]))?;
+    done("issue", journal.issue_token(first.clone()))?;
+    let lease = done("lease", journal.lease(first.token_sha256))?.ok_or("the token is not known")?;
+    same("who", &lease.principal, &first.principal)?;
+    same("what for", &lease.tools, &first.tools)?;
+    same("which volume", &lease.volume, &volume)?;
+    let of_first = |own: &str, part: &str, tools: Tools| child(&volume, first.token_sha256, own, part, tools);
+    let second = of_first("second", "/reader/x", only(&["grep"]))?;
+    done("a grandchild", journal.issue_token(second))?;
+    for (what, wider, reason) in [
+        (
+            "another tool",
+            of_first("a", "/reader", only(&["grep", "write_file"]))?,
+            "wider_tools",
+        ),
+        ("every tool", of_first("b", "/reader", Tools::All)?, "wider_tools"),
+        (
+            "its parent",
+            of_first("c", "", only(&["grep"]))?,
+            "other_principal",
+        ),
+        (
+            "a neighbour",
+            of_first("d", "/readers", only(&["grep"]))?,
+            "other_principal",
+        ),
+    ] {
+        refused(what, journal.issue_token(wider), Code::Denied, Some(reason))?;
+    }
+    let stranger = child(&volume, Sha256::of(b"nobody"), "e", "", Tools::All)?;
+    refused(
+        "a stranger",
+        journal.issue_token(stranger),
+        Code::Unauthorized,
+        None,
+    )?;
+    refused("twice", journal.issue_token(first), Code::Internal, None)
+}
+
+pub(super) fn keys_of_two_tokens_are_apart_and_end_together(journal: &dyn Journal) -> Kept {
+    let new = sample::new_volume("job-a", Role::Draft, Durability::Process)?;
+    let (root, volume) = (new.token_sha256, sample::open(journal, new)?);
+    let part = child(&volume, root, "part", "/reader", Tools::All)?;
+    done("issue", journal.issue_token(part.clone()))?;
+    let mut call = sample::intent(&volume, "k", "a")?;
+    call.scope.principal = part.principal.clone();
+    same(
+        "a call of the part",
+        &done("begin", journal.begin(call))?,
+        &Began::Began,
+    )?;
+    let own = sample::intent(&volume, "k", "a")?;
+    same(
+        "the same key of the whole",
+        &done("begin", journal.begin(own))?,
+        &Began::Began,
+    )?;
+    end(journal, &volume, dirty("timed_out"))?;
+    let late = child(&volume, part.token_sha256, "late", "/reader", Tools::All)?;
+    refused(
+        "after the end",
+        journal.issue_token(late),
+        Code::ReplayConflict,
+        STALE,
+    )?;
+    let tombstone = done("lease", journal.lease(part.token_sha256))?.ok_or("the token is forgotten")?;
+    let live = tombstone.volume.live().map_err(Into::into);
+    refused("live", live, Code::ReplayConflict, STALE)
 }
 
 pub(super) fn an_older_fence_is_refused(journal: &dyn Journal) -> Kept {

@@ -2,6 +2,7 @@
 
 use super::{Kept, done, refused, same, sample};
 use crate::journal::{Consumed, Journal, LogFilter};
+use semel_core::approval::Decision;
 use semel_core::code::{Code, Refusal};
 use semel_core::digest::Sha256;
 use semel_core::ids::UnixMs;
@@ -163,7 +164,21 @@ pub(super) fn every_record_can_be_read_again(journal: &dyn Journal) -> Kept {
     };
     done("restored", journal.restored(restoration))?;
     stages_come_in_order(journal)?;
-    let judgement = sample::judgement(&sample::draft(journal, "job-b")?);
+    let draft = sample::draft(journal, "job-b")?;
+    for (under, decision) in [
+        (Some("asked"), Some(Decision::Approve)),
+        (None, Some(Decision::Deny)),
+        (Some("waits"), None),
+    ] {
+        let question = sample::question(&draft, under, "a")?;
+        let asked = done("ask_approval", journal.ask_approval(question, 9))?;
+        let id = asked.question.approval_id;
+        if let Some(decision) = decision {
+            let ruling = sample::ruling(decision, "a person", 1);
+            done("decide_approval", journal.decide_approval(id, ruling))?;
+        }
+    }
+    let judgement = sample::judgement(&draft);
     done("judge", journal.judge(judgement.clone()))?;
     done("consume", journal.consume(sample::consumption(&judgement)))?;
     let mut head = Sha256::from_bytes([0; 32]);

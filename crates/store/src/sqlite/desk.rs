@@ -9,10 +9,11 @@ use crate::error::Result;
 use rusqlite::{Connection, OptionalExtension as _};
 use semel_core::Sha256;
 use semel_core::call::{self, Intent};
+use semel_core::checkpoint::Checkpoint;
 use semel_core::ids::{ExecutionId, Generation, RunId};
 use semel_core::pipeline::{self, Run};
 use semel_core::record::{IllegalRecord, RECORD_VERSION, Record, Sync, chain};
-use semel_core::volume::{self, Durability, Volume};
+use semel_core::volume::{self, Durability, NewToken, Volume};
 use std::collections::HashMap;
 
 /// Is the end of the chain.
@@ -48,7 +49,9 @@ impl Desk {
             Record::VolumeOpened { new, .. } => self.volume(record, &new.generation),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
+            | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
+            Record::TokenIssued(new) => self.issued(record, new),
             Record::CallIntended(intent) => self.intent(record, intent),
             Record::CallReceipted { execution_id, .. }
             | Record::CallAborting { execution_id, .. }
@@ -67,14 +70,19 @@ impl Desk {
                 incarnation,
                 boot_id,
                 version,
+                policy_sha256,
                 at,
             } => {
                 self.append(record, Subject::Own)?;
+                let policy = policy_sha256.as_ref().map(Sha256::as_bytes);
                 self.execute(
-                    "INSERT INTO incarnations (incarnation, boot_id, version, at_ms) VALUES (?1, ?2, ?3, ?4)",
-                    (int(incarnation.0)?, boot_id, version, int(at.0)?),
+                    "INSERT INTO incarnations (incarnation, boot_id, version, at_ms, policy_sha256)
+                     VALUES (?1, ?2, ?3, ?4, ?5)",
+                    (int(incarnation.0)?, boot_id, version, int(at.0)?, policy),
                 )
             }
+            Record::ApprovalAsked(question) => self.asked(record, question),
+            Record::ApprovalDecided { approval_id, .. } => self.decided(record, approval_id),
             Record::AttemptJudged(judgement) => {
                 let seq = self.append(record, Subject::Own)?;
                 self.execute(
@@ -96,6 +104,21 @@ impl Desk {
                 )
             }
         }
+    }
+
+    fn issued(&mut self, record: &Record, new: &NewToken) -> Result<()> {
+        let volume = self
+            .find_volume(&new.generation)?
+            .ok_or_else(|| lost("a volume"))?;
+        self.append(record, Subject::Job(&volume.job))?;
+        self.execute(
+            "INSERT INTO tokens (token_sha256, generation, json) VALUES (?1, ?2, ?3)",
+            (
+                new.token_sha256.as_bytes(),
+                new.generation.as_str(),
+                row::encode(new)?,
+            ),
+        )
     }
 
     fn volume(&mut self, record: &Record, generation: &Generation) -> Result<()> {
@@ -193,11 +216,11 @@ impl Desk {
     }
 
     /// Adds an entry to the chain, and gives its place.
-    fn append(&mut self, record: &Record, subject: Subject<'_>) -> Result<i64> {
+    pub(super) fn append(&mut self, record: &Record, subject: Subject<'_>) -> Result<i64> {
         let found = Found::of(record, subject);
         let survives = match subject {
             Subject::Call(intent) => intent.survives(),
-            Subject::Own | Subject::Job(_) => Durability::Process,
+            Subject::Own | Subject::Job(_) | Subject::Question(_) => Durability::Process,
         };
         let body = row::encode(record)?;
         let seq = self.head.seq + 1;
@@ -222,6 +245,20 @@ impl Desk {
         self.head = Head { seq, hash };
         self.need = self.need.max(record.sync(survives));
         Ok(place)
+    }
+
+    /// Says what the log is now.
+    pub(super) fn checkpoint(&self) -> Result<Checkpoint> {
+        let first = self
+            .conn
+            .prepare_cached("SELECT hash FROM records WHERE seq = 1")
+            .and_then(|mut s| s.query_row([], |row| row.get(0)))
+            .map_err(fault("read the first entry"))?;
+        Ok(Checkpoint {
+            first: Sha256::from_bytes(first),
+            size: self.head.seq,
+            head: self.head.hash,
+        })
     }
 
     /// Finds a volume.
@@ -265,6 +302,6 @@ impl Desk {
 }
 
 /// Says that a projection lacks what its records say is there.
-fn lost(what: &str) -> IllegalRecord {
+pub(super) fn lost(what: &str) -> IllegalRecord {
     IllegalRecord(format!("{what} is missing that the records say is there"))
 }

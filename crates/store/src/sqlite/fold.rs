@@ -4,14 +4,30 @@
 
 use super::row::{self, Found, Subject};
 use semel_core::Sha256;
+use semel_core::approval::{self, Approval};
 use semel_core::call::{self, CallState, Outcome};
-use semel_core::ids::{ExecutionId, Generation, JobId, RunId};
+use semel_core::ids::{ApprovalId, ExecutionId, Generation, JobId, RunId};
 use semel_core::pipeline::{self, Run};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record};
-use semel_core::volume::{self, Volume};
+use semel_core::volume::{self, NewToken, Volume};
 use std::collections::{BTreeMap, BTreeSet};
 
-type Folded = Result<(), IllegalRecord>;
+/// Is why an entry cannot follow the ones before.
+#[derive(Debug, PartialEq)]
+pub(super) enum Wrong {
+    /// It is illegal.
+    Illegal(String),
+    /// It gives a key its second effect.
+    SecondEffect(String),
+}
+
+impl From<IllegalRecord> for Wrong {
+    fn from(illegal: IllegalRecord) -> Self {
+        Self::Illegal(illegal.to_string())
+    }
+}
+
+type Folded = Result<(), Wrong>;
 
 /// Is where a call lies: its scope and key.
 pub(super) type Place = (String, String);
@@ -26,26 +42,43 @@ pub(super) struct Call {
     pub(super) at_ms: u64,
 }
 
+/// Is a life of the writer: boot, version, time and policy.
+pub(super) type Life = (String, String, u64, Option<[u8; 32]>);
+
+/// Is an approval as its row must be.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Asked {
+    pub(super) approval: Approval,
+    pub(super) asked_seq: u64,
+    pub(super) decided_seq: Option<u64>,
+}
+
 /// Is the state that follows from the entries.
 #[derive(Default)]
 pub(super) struct Fold {
-    pub(super) incarnations: BTreeMap<u64, (String, String, u64)>,
+    pub(super) incarnations: BTreeMap<u64, Life>,
     pub(super) fence: u64,
     pub(super) attempts: BTreeMap<JobId, u32>,
     pub(super) tokens: BTreeMap<Sha256, Generation>,
+    /// Tokens that others gave out.
+    pub(super) issued: BTreeMap<Sha256, NewToken>,
     pub(super) volumes: BTreeMap<Generation, Volume>,
     pub(super) calls: BTreeMap<Place, Call>,
     pub(super) intents: BTreeMap<ExecutionId, Place>,
     /// The newest intent of an execution that was freed, so that its last entry is found too.
     pub(super) freed: Option<CallState>,
-    pub(super) done: BTreeSet<Place>,
+    /// The execution whose effect a key has.
+    pub(super) done: BTreeMap<Place, ExecutionId>,
     pub(super) runs: BTreeMap<RunId, (u64, Run)>,
     pub(super) judgements: BTreeMap<Generation, (u64, Judgement)>,
     pub(super) consumptions: BTreeMap<Generation, Consumption>,
+    pub(super) approvals: BTreeMap<ApprovalId, Asked>,
+    /// The calls that were asked about by their keys: each is asked about once.
+    keys_asked: BTreeSet<Place>,
 }
 
 fn illegal(what: impl Into<String>) -> Folded {
-    Err(IllegalRecord(what.into()))
+    Err(IllegalRecord(what.into()).into())
 }
 
 impl Fold {
@@ -56,10 +89,12 @@ impl Fold {
                 incarnation,
                 boot_id,
                 version,
+                policy_sha256,
                 at,
             } => {
                 let last = self.incarnations.last_key_value().map_or(0, |(last, _)| *last);
-                let row = (boot_id.clone(), version.clone(), at.0);
+                let policy = policy_sha256.as_ref().map(|policy| *policy.as_bytes());
+                let row = (boot_id.clone(), version.clone(), at.0, policy);
                 self.incarnations.insert(incarnation.0, row);
                 if incarnation.0 == last + 1 {
                     Ok(())
@@ -70,7 +105,9 @@ impl Fold {
             Record::VolumeOpened { new, .. } => self.opened(record).and(self.volume(record, &new.generation)),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
+            | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => self.volume(record, generation),
+            Record::TokenIssued(new) => self.issued(new),
             Record::CallIntended(intent) => {
                 let place = (row::scope(&intent.scope), intent.key.as_str().to_owned());
                 let used = self.intents.insert(intent.execution_id.clone(), place.clone());
@@ -84,7 +121,7 @@ impl Fold {
             | Record::CallFreed { execution_id, .. }
             | Record::CallUnknown { execution_id, .. } => match self.intents.get(execution_id).cloned() {
                 None => illegal("the end of a call that is not known"),
-                Some(place) => self.call(seq, record, place),
+                Some(place) => self.once(record, &place).and(self.call(seq, record, place)),
             },
             Record::RunStarted(new) => self.run(seq, record, &new.run),
             Record::RunStaged { run, .. } | Record::RunEnded { run, .. } => self.run(seq, record, run),
@@ -102,6 +139,17 @@ impl Fold {
                     Some(_) => illegal("a certificate is consumed twice"),
                 }
             }
+            Record::ApprovalAsked(question) => {
+                let place = question
+                    .key
+                    .as_ref()
+                    .map(|key| (row::scope(&question.scope), key.as_str().to_owned()));
+                if place.is_some_and(|place| !self.keys_asked.insert(place)) {
+                    return illegal("a key is asked about twice");
+                }
+                self.approval(seq, record, &question.approval_id)
+            }
+            Record::ApprovalDecided { approval_id, .. } => self.approval(seq, record, approval_id),
             Record::CallNoted(_) | Record::DraftSealed(_) | Record::WorktreeRestored(_) => Ok(()),
         }
     }
@@ -125,6 +173,20 @@ impl Fold {
         } else {
             Ok(())
         }
+    }
+
+    fn issued(&mut self, new: &NewToken) -> Folded {
+        let known = self.tokens.contains_key(&new.token_sha256);
+        if known || self.issued.insert(new.token_sha256, new.clone()).is_some() {
+            return illegal("a bearer token is given out twice");
+        }
+        let parent = self.issued.get(&new.parent_sha256);
+        let root = self.tokens.get(&new.parent_sha256);
+        let of = parent.map(|parent| &parent.generation).or(root);
+        if of != Some(&new.generation) {
+            return illegal("a token is given out by one of another generation");
+        }
+        Ok(())
     }
 
     fn volume(&mut self, record: &Record, generation: &Generation) -> Folded {
@@ -153,15 +215,46 @@ impl Fold {
             outcome_seq: (seq != intent_seq && !aborts).then_some(seq),
             at_ms: record.at().0,
         };
-        self.calls.insert(place.clone(), row);
-        match record {
-            Record::CallReceipted { receipt, .. }
-                if matches!(receipt.outcome, Outcome::Done(_)) && !self.done.insert(place.clone()) =>
-            {
-                illegal(format!("the key {} has two effects", place.1))
-            }
-            _ => Ok(()),
+        self.calls.insert(place, row);
+        Ok(())
+    }
+
+    /// Holds a receipt against the effect that its key has already; looked for before the rules of calls, which
+    /// would only call it illegal.
+    fn once(&mut self, record: &Record, place: &Place) -> Folded {
+        let Record::CallReceipted {
+            execution_id,
+            receipt,
+        } = record
+        else {
+            return Ok(());
+        };
+        if !matches!(receipt.outcome, Outcome::Done(_)) {
+            return Ok(());
         }
+        match self.done.insert(place.clone(), execution_id.clone()) {
+            None => Ok(()),
+            Some(first) if first == *execution_id => Ok(()),
+            Some(first) => Err(Wrong::SecondEffect(format!(
+                "the key {} of {} had its effect in execution {first}, and has another in {execution_id}",
+                place.1, place.0
+            ))),
+        }
+    }
+
+    fn approval(&mut self, seq: u64, record: &Record, id: &ApprovalId) -> Folded {
+        let prior = self.approvals.get(id);
+        let asked_seq = prior.map_or(seq, |known| known.asked_seq);
+        let known = prior.map(|known| known.approval.clone());
+        if let Some(approval) = approval::apply(known, record)? {
+            let row = Asked {
+                approval,
+                asked_seq,
+                decided_seq: (seq != asked_seq).then_some(seq),
+            };
+            self.approvals.insert(id.clone(), row);
+        }
+        Ok(())
     }
 
     fn run(&mut self, seq: u64, record: &Record, run: &RunId) -> Folded {
@@ -199,13 +292,20 @@ impl Fold {
             Record::VolumeOpened { new, .. } => Subject::Job(&new.job),
             Record::VolumeReady { generation, .. }
             | Record::VolumeEnded { generation, .. }
+            | Record::VolumeLifted { generation, .. }
             | Record::VolumeDestroyed { generation, .. } => volume(generation),
+            Record::TokenIssued(new) => volume(&new.generation),
             Record::CallIntended(intent) => Subject::Call(intent),
             Record::CallReceipted { execution_id, .. }
             | Record::CallAborting { execution_id, .. }
             | Record::CallFreed { execution_id, .. }
             | Record::CallUnknown { execution_id, .. } => call(execution_id),
             Record::RunStarted(new) => Subject::Job(&new.job),
+            Record::ApprovalAsked(question) => Subject::Question(question),
+            Record::ApprovalDecided { approval_id, .. } => match self.approvals.get(approval_id) {
+                Some(asked) => Subject::Question(&asked.approval.question),
+                None => Subject::Own,
+            },
             Record::RunStaged { run: of, .. } | Record::RunEnded { run: of, .. } => run(of),
             Record::DaemonStarted { .. }
             | Record::CallNoted(_)

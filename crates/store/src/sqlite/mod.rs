@@ -3,6 +3,7 @@
 //! Nobody but SQLite opens `journal.db` or its write-ahead log. What a verb means stands in the table of
 //! [`Journal`]; this module only says who carries it out.
 
+mod approvals;
 mod desk;
 mod fold;
 mod queue;
@@ -15,25 +16,29 @@ mod verify;
 mod writer;
 
 use crate::error::{Damage, Error, Result};
-use crate::journal::{Began, ChainReport, Consumed, Journal, JournalStatus, LogFilter, LogLine};
+use crate::journal::{Began, ChainReport, Consumed, Depth, Journal, JournalStatus, LogFilter, LogLine};
 use crate::owner::OwnerLock;
 use crate::reserve::Reserve;
 use desk::Desk;
 use queue::{Class, Hint, Shared, Writer};
 use read::Pool;
 pub use schema::FILE;
+use semel_core::approval::{Approval, Question, Ruling, Subject};
 use semel_core::call::{Aborting, CallState, Intent, Note, OpenCall, Receipt, Resolved, Scope, Settled};
+use semel_core::checkpoint::Checkpoint;
 use semel_core::ids::{
-    ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs, VolumeIdentity,
+    ApprovalId, ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs,
+    VolumeIdentity,
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, Judgement, Restoration, Sealing, Sync};
-use semel_core::volume::{Durability, End, NewVolume, Volume};
+use semel_core::volume::{Durability, End, Lease, NewToken, NewVolume, Volume};
 use semel_core::{Code, Refusal, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+pub use verify::audit_file;
 
 /// Holds what the journal records of the process that opens it.
 #[derive(Clone, Debug)]
@@ -42,8 +47,23 @@ pub struct Options {
     pub version: String,
     /// The boot in which it runs.
     pub boot_id: String,
+    /// The policy that calls are judged by; `None` where there is none.
+    pub policy_sha256: Option<Sha256>,
     /// When it opens the journal.
     pub now: UnixMs,
+    /// What is told of every commit.
+    pub on_commit: Option<OnCommit>,
+}
+
+/// Is told by the writer's own thread that a commit passed, and holds the writer up while it listens: for a watchdog,
+/// which nothing but the writer may feed.
+#[derive(Clone)]
+pub struct OnCommit(pub Arc<dyn Fn() + Send + std::marker::Sync>);
+
+impl std::fmt::Debug for OnCommit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnCommit")
+    }
 }
 
 /// Is the journal of one state directory.
@@ -76,7 +96,8 @@ impl SqliteJournal {
     /// # Errors
     /// `store_unavailable`, with the reason `network_filesystem`, `engine_too_old`, `newer_schema`,
     /// `migration_changed`, `foreign_database` or `chain_broken` (the newest entries do not follow one another);
-    /// `io_failed` where the disk is full.
+    /// `io_failed` where the disk is full; `bad_config`, reason `policy_missing`, where the life before had a policy,
+    /// this one has none, and volumes are open.
     ///
     /// # Durability
     /// When this returns, the schema and the new life of the writer are on the disk.
@@ -92,18 +113,20 @@ impl SqliteJournal {
         let desk = Desk {
             conn,
             head,
-            need: Sync::Later,
+            need: Sync::Whenever,
             running,
         };
         let shared = Arc::new(Shared::default());
-        let writer = Writer::start(desk, reserve, Arc::clone(&shared))?;
         let Options {
             version,
             boot_id,
+            policy_sha256,
             now,
+            on_commit,
         } = options.clone();
+        let writer = Writer::start(desk, reserve, Arc::clone(&shared), on_commit)?;
         let incarnation = writer.ask(Class::Settles, Hint::Known(Sync::Now), move |desk| {
-            desk.start(&boot_id, &version, now)
+            desk.start(&boot_id, &version, policy_sha256, now)
         })?;
         Ok(Self {
             pool: Pool::open(lock.dir())?,
@@ -151,11 +174,6 @@ impl SqliteJournal {
     #[must_use]
     pub fn poisoned(&self) -> Option<String> {
         self.shared.poisoned()
-    }
-
-    /// Has it told, once or more often, why the process must end: at once, whoever's verb failed, or nobody's.
-    pub fn when_poisoned(&self, tell: impl Fn(&str) + Send + std::marker::Sync + 'static) {
-        self.shared.when_poisoned(Box::new(tell));
     }
 
     /// Proves that the writer still commits: for a watchdog.
@@ -229,6 +247,12 @@ impl Journal for SqliteJournal {
         self.settle(move |desk| desk.volume_destroyed(&generation, at))
     }
 
+    fn issue_token(&self, new: NewToken) -> Result<()> {
+        self.ask(Class::Begins, Hint::Known(Sync::Now), move |desk| {
+            desk.issue_token(&new)
+        })
+    }
+
     fn volume(&self, generation: Generation) -> Result<Option<Volume>> {
         self.read(|conn| read::volume(conn, &generation))
     }
@@ -237,7 +261,7 @@ impl Journal for SqliteJournal {
         self.read(|conn| read::volumes(conn, job.as_ref()))
     }
 
-    fn lease(&self, token_sha256: Sha256) -> Result<Option<Volume>> {
+    fn lease(&self, token_sha256: Sha256) -> Result<Option<Lease>> {
         self.read(|conn| read::lease(conn, &token_sha256))
     }
 
@@ -292,7 +316,7 @@ impl Journal for SqliteJournal {
     }
 
     fn note(&self, note: Note) -> Result<()> {
-        self.ask(Class::Begins, Hint::Known(Sync::Later), move |desk| {
+        self.ask(Class::Begins, Hint::Known(Sync::Whenever), move |desk| {
             desk.note(&note)
         })
     }
@@ -303,6 +327,28 @@ impl Journal for SqliteJournal {
 
     fn job_commits(&self, job: JobId, since: UnixMs) -> Result<u64> {
         self.read(|conn| read::job_commits(conn, &job, since))
+    }
+
+    fn ask_approval(&self, question: Question, most: u32) -> Result<Approval> {
+        self.ask(Class::Begins, Hint::Known(Sync::Now), move |desk| {
+            desk.ask_approval(&question, most)
+        })
+    }
+
+    fn decide_approval(&self, approval_id: ApprovalId, ruling: Ruling) -> Result<Approval> {
+        self.settle(move |desk| desk.decide_approval(&approval_id, &ruling))
+    }
+
+    fn approval(&self, approval_id: ApprovalId) -> Result<Option<Approval>> {
+        self.read(|conn| approvals::by_id(conn, &approval_id).map(approvals::state))
+    }
+
+    fn approval_of(&self, scope: Scope, subject: Subject) -> Result<Option<Approval>> {
+        self.read(|conn| approvals::newest(conn, &scope, &subject).map(approvals::state))
+    }
+
+    fn approvals(&self, now: UnixMs) -> Result<Vec<Approval>> {
+        self.read(|conn| approvals::pending(conn, now))
     }
 
     fn start_run(&self, new: NewRun) -> Result<Run> {
@@ -363,12 +409,24 @@ impl Journal for SqliteJournal {
 
     fn verify(&self) -> Result<ChainReport> {
         self.shared.sound()?;
-        verify::verify(&self.pool.apart()?, verify::Depth::Chain)
+        verify::verify(&self.pool.apart()?, &[], Depth::Chain)
     }
 
     fn check(&self) -> Result<ChainReport> {
         self.shared.sound()?;
-        verify::verify(&self.pool.apart()?, verify::Depth::Structures)
+        verify::verify(&self.pool.apart()?, &[], Depth::Structures)
+    }
+
+    fn audit(&self, held: Vec<Checkpoint>, depth: Depth) -> Result<ChainReport> {
+        self.shared.sound()?;
+        verify::verify(&self.pool.apart()?, &held, depth)
+    }
+
+    fn head(&self) -> Result<Checkpoint> {
+        self.ask(Class::Beats, Hint::Known(Sync::Now), |desk| {
+            desk.beat()?;
+            desk.checkpoint()
+        })
     }
 
     fn backup(&self, path: String) -> Result<()> {
@@ -383,6 +441,8 @@ impl Journal for SqliteJournal {
             commits: self.shared.commits.load(Ordering::Relaxed),
             rows: self.shared.rows.load(Ordering::Relaxed),
             synced_commits: self.shared.synced.load(Ordering::Relaxed),
+            queued: self.shared.queued.load(Ordering::Relaxed),
+            busy_ms: u64::try_from(self.shared.busy().as_millis()).unwrap_or(u64::MAX),
             ..status
         })
     }

@@ -2,6 +2,7 @@
 //!
 //! It does *not* commit; that is the writer's.
 
+use super::OnCommit;
 use super::desk::Desk;
 use super::writer::Thread;
 use crate::error::{Damage, Error, Result};
@@ -9,48 +10,60 @@ use crate::reserve::Reserve;
 use semel_core::ids::ExecutionId;
 use semel_core::record::Sync;
 use semel_core::{Code, Refusal};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Is what the writer tells everyone else.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shared {
     pub(super) commits: AtomicU64,
     pub(super) rows: AtomicU64,
     pub(super) synced: AtomicU64,
-    poison: OnceLock<String>,
-    alarm: OnceLock<Alarm>,
+    pub(super) poison: OnceLock<String>,
+    /// How many verbs were asked for and are not answered.
+    pub(super) queued: AtomicU64,
+    /// Since when the writer works at what it has, in milliseconds after `began`, and one more; 0 while it waits.
+    busy_since: AtomicU64,
+    began: Instant,
 }
 
-/// Is what is told of the first failure.
-struct Alarm(Box<dyn Fn(&str) + Send + std::marker::Sync>);
-
-impl std::fmt::Debug for Alarm {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Alarm")
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            commits: AtomicU64::default(),
+            rows: AtomicU64::default(),
+            synced: AtomicU64::default(),
+            poison: OnceLock::default(),
+            queued: AtomicU64::default(),
+            busy_since: AtomicU64::default(),
+            began: Instant::now(),
+        }
     }
 }
 
 impl Shared {
-    /// Poisons the process, and gives the first failure.
-    pub(super) fn poison(&self, why: String) -> String {
-        let first = self.poison.get_or_init(|| why).clone();
-        self.ring();
-        first
+    /// Hears that the writer begins to work.
+    pub(super) fn works(&self) {
+        let since = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.busy_since.store(since.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Has the first failure told, also one that was before.
-    pub(super) fn when_poisoned(&self, tell: Box<dyn Fn(&str) + Send + std::marker::Sync>) {
-        drop(self.alarm.set(Alarm(tell)));
-        self.ring();
+    /// Hears that the writer waits for work.
+    pub(super) fn waits(&self) {
+        self.busy_since.store(0, Ordering::Relaxed);
     }
 
-    fn ring(&self) {
-        if let (Some(why), Some(Alarm(tell))) = (self.poison.get(), self.alarm.get()) {
-            tell(why);
+    /// Says for how long the writer has been working without having come to an end.
+    pub(super) fn busy(&self) -> Duration {
+        match self.busy_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => self
+                .began
+                .elapsed()
+                .saturating_sub(Duration::from_millis(since - 1)),
         }
     }
 
@@ -168,9 +181,14 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Starts the thread.
-    pub(super) fn start(desk: Desk, reserve: Reserve, shared: Arc<Shared>) -> Result<Self> {
+    pub(super) fn start(
+        desk: Desk,
+        reserve: Reserve,
+        shared: Arc<Shared>,
+        on_commit: Option<OnCommit>,
+    ) -> Result<Self> {
         let (queue, jobs) = channel();
-        let state = Thread::new(desk, reserve, Arc::clone(&shared));
+        let state = Thread::new(desk, reserve, Arc::clone(&shared), on_commit);
         let thread = std::thread::Builder::new()
             .name("semel-journal".to_owned())
             .spawn(move || state.serve(&jobs))
@@ -230,6 +248,7 @@ impl Writer {
             reply,
         });
         let queue = self.queue.as_ref().ok_or_else(|| self.gone())?;
+        self.shared.queued.fetch_add(1, Ordering::Relaxed);
         queue.send(job).map_err(|_| self.gone())?;
         Ok(answer)
     }

@@ -5,15 +5,17 @@
 use super::row::{self, select_calls};
 use super::{fault, int, schema};
 use crate::error::Result;
-use crate::journal::{JournalStatus, LogFilter, LogLine};
+use crate::journal::{JournalStatus, LogFilter, LogLine, View};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
-use semel_core::Sha256;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use semel_core::call::{CallState, OpenCall, Scope};
 use semel_core::ids::{ExecutionId, Generation, IdempotencyKey, Incarnation, JobId, UnixMs};
 use semel_core::pipeline::Run;
-use semel_core::record::{Entry, Judgement};
-use semel_core::volume::Volume;
+use semel_core::record::{Entry, Judgement, Record};
+use semel_core::volume::{Lease, NewToken, Tools, Volume};
+use semel_core::{Code, Refusal, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -65,8 +67,30 @@ impl Pool {
     }
 
     /// Opens a connection of its own, for a read that takes long.
+    ///
+    /// # Errors
+    /// `too_many`, reason `descriptors`, where the process may open no more files: later, it may.
     pub(super) fn apart(&self) -> Result<Connection> {
-        schema::open_reader(&self.dir)
+        schema::open_reader(&self.dir).map_err(|error| match descriptors() {
+            Descriptors::Left => error,
+            Descriptors::Spent => Refusal::new(Code::TooMany, "the process may open no more files now")
+                .reason("descriptors")
+                .into(),
+        })
+    }
+}
+
+/// Says whether the process may open another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Descriptors {
+    Left,
+    Spent,
+}
+
+fn descriptors() -> Descriptors {
+    match rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::MFILE | Errno::NFILE) => Descriptors::Spent,
+        Ok(_) | Err(_) => Descriptors::Left,
     }
 }
 
@@ -106,12 +130,32 @@ pub(super) fn volumes(conn: &Connection, job: Option<&JobId>) -> Result<Vec<Volu
     }
 }
 
-pub(super) fn lease(conn: &Connection, token: &Sha256) -> Result<Option<Volume>> {
-    row::json(
+pub(super) fn lease(conn: &Connection, token: &Sha256) -> Result<Option<Lease>> {
+    let root: Option<Volume> = row::json(
         conn,
         "SELECT json FROM volumes WHERE token_sha256 = ?1",
         [token.as_bytes()],
-    )
+    )?;
+    if let Some(volume) = root {
+        return Ok(Some(Lease {
+            principal: volume.principal.clone(),
+            tools: Tools::All,
+            volume,
+        }));
+    }
+    let issued: Option<NewToken> = row::json(
+        conn,
+        "SELECT json FROM tokens WHERE token_sha256 = ?1",
+        [token.as_bytes()],
+    )?;
+    let Some(issued) = issued else {
+        return Ok(None);
+    };
+    Ok(volume(conn, &issued.generation)?.map(|volume| Lease {
+        volume,
+        principal: issued.principal,
+        tools: issued.tools,
+    }))
 }
 
 pub(super) fn prior(conn: &Connection, scope: &Scope, key: &IdempotencyKey) -> Result<Option<CallState>> {
@@ -202,19 +246,28 @@ pub(super) fn job_judgements(conn: &Connection, job: &JobId) -> Result<Vec<Judge
 
 /// Reads the newest entries that pass the filter, and gives them in the order of the journal.
 pub(super) fn log(conn: &Connection, filter: &LogFilter) -> Result<Vec<LogLine>> {
-    let mut sql = "SELECT seq, at_ms, version, body, prev, hash FROM records WHERE 1".to_owned();
+    let mut sql = match filter.view {
+        None => ENTRIES,
+        Some(View::Calls) => CALLS,
+    }
+    .to_owned();
     let mut args: Vec<Value> = Vec::new();
-    if let Some(after) = filter.after_seq {
-        sql.push_str(" AND seq > ?");
-        args.push(Value::Integer(i64::try_from(after).unwrap_or(i64::MAX)));
+    for (clause, seq) in [
+        (" AND r.seq > ?", filter.after_seq),
+        (" AND r.seq <= ?", filter.up_to_seq),
+    ] {
+        if let Some(seq) = seq {
+            sql.push_str(clause);
+            args.push(Value::Integer(i64::try_from(seq).unwrap_or(i64::MAX)));
+        }
     }
     let texts = [
-        (" AND job = ?", filter.job.as_ref().map(JobId::as_str)),
+        (" AND r.job = ?", filter.job.as_ref().map(JobId::as_str)),
         (
-            " AND execution_id = ?",
+            " AND r.execution_id = ?",
             filter.execution.as_ref().map(ExecutionId::as_str),
         ),
-        (" AND key = ?", filter.key.as_ref().map(IdempotencyKey::as_str)),
+        (" AND r.key = ?", filter.key.as_ref().map(IdempotencyKey::as_str)),
     ];
     for (clause, text) in texts {
         if let Some(text) = text {
@@ -223,9 +276,9 @@ pub(super) fn log(conn: &Connection, filter: &LogFilter) -> Result<Vec<LogLine>>
         }
     }
     if filter.conflicts.is_some() {
-        sql.push_str(" AND conflict = 1");
+        sql.push_str(" AND r.conflict = 1");
     }
-    sql.push_str(" ORDER BY seq DESC");
+    sql.push_str(" ORDER BY r.seq DESC");
     if let Some(limit) = filter.limit {
         sql.push_str(" LIMIT ?");
         args.push(Value::Integer(i64::from(limit)));
@@ -233,12 +286,26 @@ pub(super) fn log(conn: &Connection, filter: &LogFilter) -> Result<Vec<LogLine>>
     let rows = conn
         .prepare_cached(&sql)
         .and_then(|mut s| {
-            s.query_map(params_from_iter(args), raw_entry)?
-                .collect::<rusqlite::Result<Vec<_>>>()
+            s.query_map(params_from_iter(args), |row| {
+                let intent = (row.get::<_, Option<u16>>(6)?, row.get::<_, Option<String>>(7)?);
+                Ok((raw_entry(row)?, intent))
+            })?
+            .collect::<rusqlite::Result<Vec<_>>>()
         })
         .map_err(fault("read the log"))?;
     rows.into_iter().rev().map(line).collect()
 }
+
+/// Selects entries, without the intents that they belong to.
+const ENTRIES: &str =
+    "SELECT r.seq, r.at_ms, r.version, r.body, r.prev, r.hash, NULL, NULL FROM records r WHERE 1";
+
+/// Selects each call once. The first entry of an execution is its intent, by the law that an execution id is used
+/// once; an intent without a row, or whose row has an outcome, is told by the entry of its end.
+const CALLS: &str = r#"SELECT r.seq, r.at_ms, r.version, r.body, r.prev, r.hash, i.version, i.body FROM records r
+     LEFT JOIN records i ON i.seq = (SELECT min(f.seq) FROM records f WHERE f.execution_id = r.execution_id)
+     WHERE (substr(r.body, 1, 23) <> '{"kind":"call_intended"'
+            OR EXISTS (SELECT 1 FROM calls c WHERE c.intent_seq = r.seq AND c.outcome_seq IS NULL))"#;
 
 /// Is an entry as it is stored.
 pub(super) struct RawEntry {
@@ -261,13 +328,26 @@ pub(super) fn raw_entry(row: &rusqlite::Row<'_>) -> rusqlite::Result<RawEntry> {
     })
 }
 
-fn line(raw: RawEntry) -> Result<LogLine> {
+fn line((raw, intent): (RawEntry, (Option<u16>, Option<String>))) -> Result<LogLine> {
+    let record = row::decode_record(raw.version, &raw.body)?;
+    let outcome = matches!(
+        record,
+        Record::CallReceipted { .. } | Record::CallFreed { .. } | Record::CallUnknown { .. }
+    );
+    let intent = match intent {
+        (Some(version), Some(body)) if outcome => match row::decode_record(version, &body)? {
+            Record::CallIntended(intent) => Some(intent),
+            _ => None,
+        },
+        _ => None,
+    };
     Ok(LogLine {
         at: UnixMs(raw.at_ms.unsigned_abs()),
+        intent,
         entry: Entry {
             seq: raw.seq.unsigned_abs(),
             version: raw.version,
-            record: row::decode_record(raw.version, &raw.body)?,
+            record,
             prev: Sha256::from_bytes(raw.prev),
             hash: Sha256::from_bytes(raw.hash),
         },
@@ -287,6 +367,8 @@ pub(super) fn status(conn: &Connection) -> Result<JournalStatus> {
         commits: 0,
         rows: 0,
         synced_commits: 0,
+        queued: 0,
+        busy_ms: 0,
         running: count(conn, open, ["running"])?,
         unknown: count(conn, open, ["unknown"])?,
         engine: format!("SQLite {}", rusqlite::version()),

@@ -4,8 +4,9 @@ use super::fault;
 use crate::error::{Damage, Error, Result};
 use rusqlite::{Connection, OptionalExtension as _, Row};
 use semel_core::Code;
+use semel_core::approval::Question;
 use semel_core::call::{self, CallState, Event, Intent, Outcome, Scope};
-use semel_core::ids::JobId;
+use semel_core::ids::{IdempotencyKey, JobId};
 use semel_core::record::{RECORD_VERSION, Record};
 use semel_core::volume::{Role, Volume, VolumeState};
 use serde::Serialize;
@@ -70,6 +71,8 @@ pub(super) enum Subject<'a> {
     Job(&'a JobId),
     /// A call.
     Call(&'a Intent),
+    /// A question to a person.
+    Question(&'a Question),
 }
 
 /// Is what an entry is found by.
@@ -96,12 +99,16 @@ impl<'a> Found<'a> {
                 key: Some(intent.key.as_str()),
                 ..job(Some(&intent.scope.job))
             },
+            (Subject::Question(question), _) => Found {
+                key: question.key.as_ref().map(IdempotencyKey::as_str),
+                ..job(Some(&question.scope.job))
+            },
             (Subject::Own, Record::CallNoted(note)) => Found {
                 execution: note.execution_id.as_ref().map(|id| id.as_str()),
                 key: note.key.as_ref().map(|key| key.as_str()),
                 conflict: match &note.event {
                     Event::Refused { code, .. } => i64::from(*code == Code::ReplayConflict),
-                    Event::Replayed | Event::Read => 0,
+                    Event::Replayed | Event::Read | Event::Suppressed { .. } => 0,
                 },
                 ..job(note.job.as_ref())
             },
@@ -114,6 +121,8 @@ impl<'a> Found<'a> {
                 | Record::VolumeOpened { .. }
                 | Record::VolumeReady { .. }
                 | Record::VolumeEnded { .. }
+                | Record::VolumeLifted { .. }
+                | Record::TokenIssued(_)
                 | Record::VolumeDestroyed { .. }
                 | Record::CallIntended(_)
                 | Record::CallReceipted { .. }
@@ -123,7 +132,9 @@ impl<'a> Found<'a> {
                 | Record::RunStarted(_)
                 | Record::RunStaged { .. }
                 | Record::RunEnded { .. }
-                | Record::CertificateConsumed(_),
+                | Record::CertificateConsumed(_)
+                | Record::ApprovalAsked(_)
+                | Record::ApprovalDecided { .. },
             ) => job(None),
         }
     }
@@ -179,7 +190,7 @@ pub(super) struct RawCall {
     later: [Option<Stored>; 2],
 }
 
-type Stored = (u16, String);
+pub(super) type Stored = (u16, String);
 
 pub(super) fn raw_call(row: &Row<'_>) -> rusqlite::Result<RawCall> {
     let maybe = |at: usize| -> rusqlite::Result<Option<Stored>> {

@@ -9,6 +9,7 @@ use crate::owner::OwnerLock;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use semel_core::{Code, Refusal, Sha256};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -21,11 +22,18 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: &[Migration] = &[Migration {
-    number: 1,
-    name: "journal",
-    sql: include_str!("../../migrations/0001_journal.sql"),
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        number: 1,
+        name: "journal",
+        sql: include_str!("../../migrations/0001_journal.sql"),
+    },
+    Migration {
+        number: 2,
+        name: "approvals",
+        sql: include_str!("../../migrations/0002_approvals.sql"),
+    },
+];
 
 /// Marks the database as a journal of Semel: "Semj".
 const APPLICATION_ID: i32 = 0x5365_6d6a;
@@ -167,14 +175,67 @@ pub(super) fn open_writer(lock: &OwnerLock) -> Result<Connection> {
     Ok(conn)
 }
 
-/// Opens the database for reading alone.
+/// Opens the database for reading alone, with every file that a read needs: what is open already is not refused for want
+/// of descriptors later. SQLite opens the write-ahead log at the first read.
 pub(super) fn open_reader(dir: &Path) -> Result<Connection> {
     let uri = format!("{}?mode=ro", uri(&dir.join(FILE)));
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(uri, flags).map_err(fault("open the journal to read"))?;
     settle(&conn)?;
+    conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| {
+        row.get::<_, i64>(0)
+    })
+    .map_err(fault("open the journal to read"))?;
     Ok(conn)
+}
+
+/// Opens a copy of a journal for reading alone.
+///
+/// Without a write-ahead log beside it, it is read as it lies, and nothing is made beside it. A log that holds
+/// anything is read too, which needs a directory that can be written.
+pub(super) fn open_copy(path: &Path) -> Result<Connection> {
+    if !path.exists() {
+        let shown = path.display().to_string();
+        return Err(Refusal::new(Code::NotFound, "there is no such file")
+            .name(shown)
+            .into());
+    }
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let alone = Path::new(&log).metadata().map_or(0, |log| log.len()) == 0;
+    let how = if alone { "immutable=1" } else { "mode=ro" };
+    let uri = format!("{}?{how}", uri(path));
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(uri, flags).map_err(fault("open the copy to read"))?;
+    settle(&conn)?;
+    Ok(conn)
+}
+
+/// Says how the tables differ from those that this build makes; the guards against changes belong to them.
+pub(super) fn differences(conn: &Connection) -> Result<Vec<String>> {
+    let mut fresh = Connection::open_in_memory().map_err(fault("make the tables anew"))?;
+    migrate(&mut fresh)?;
+    let (must, is) = (objects(&fresh)?, objects(conn)?);
+    let missing = must
+        .difference(&is)
+        .map(|(kind, name, _)| format!("the {kind} {name} is missing or another"));
+    let added = is
+        .difference(&must)
+        .map(|(kind, name, _)| format!("the {kind} {name} is not one of ours"));
+    Ok(missing.chain(added).collect())
+}
+
+type Object = (String, String, Option<String>);
+
+fn objects(conn: &Connection) -> Result<BTreeSet<Object>> {
+    conn.prepare("SELECT type, name, sql FROM sqlite_schema")
+        .and_then(|mut s| {
+            s.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+                .collect()
+        })
+        .map_err(fault("read the schema"))
 }
 
 /// Refuses a journal that this build does not know; migrates nothing.
@@ -197,8 +258,12 @@ fn settle(conn: &Connection) -> Result<()> {
     // the planner looks whether the value would let it use a partial index.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
         .map_err(fault("set the connection up"))?;
-    conn.execute_batch("PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;")
-        .map_err(fault("set the connection up"))
+    // In memory: a temporary file that cannot be opened, for want of descriptors, would fail a verb halfway.
+    conn.execute_batch(
+        "PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;
+         PRAGMA temp_store = MEMORY;",
+    )
+    .map_err(fault("set the connection up"))
 }
 
 fn ours(conn: &Connection) -> Result<()> {

@@ -8,10 +8,11 @@ use super::row::{self, select_calls};
 use super::verify::Faults;
 use crate::error::Result;
 use rusqlite::Connection;
+use semel_core::Sha256;
 use semel_core::ids::{Generation, RunId};
 use semel_core::pipeline::Run;
 use semel_core::record::{Consumption, Judgement};
-use semel_core::volume::Volume;
+use semel_core::volume::{NewToken, Volume};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -19,9 +20,10 @@ use std::fmt::Debug;
 impl Fold {
     /// Holds the folded state against every table.
     pub(super) fn compare(self, conn: &Connection, faults: &mut Faults) -> Result<()> {
-        let sql = "SELECT incarnation, boot_id, version, at_ms FROM incarnations";
+        let sql = "SELECT incarnation, boot_id, version, at_ms, policy_sha256 FROM incarnations";
         let stored = list(conn, sql, |row| {
-            Ok((number(row, 0)?, (row.get(1)?, row.get(2)?, number(row, 3)?)))
+            let life = (row.get(1)?, row.get(2)?, number(row, 3)?, row.get(4)?);
+            Ok((number(row, 0)?, life))
         })?;
         differ("incarnation", &self.incarnations, &stored, faults);
         let stored = list(conn, "SELECT token_sha256, generation FROM volumes", |row| {
@@ -33,6 +35,23 @@ impl Fold {
             .map(|(t, g)| (*t.as_bytes(), g.as_str().to_owned()))
             .collect();
         differ("bearer token", &tokens, &stored, faults);
+        let stored = list(conn, "SELECT token_sha256, generation, json FROM tokens", |row| {
+            let told: (String, String) = (row.get(1)?, row.get(2)?);
+            Ok((row.get::<_, [u8; 32]>(0)?, told))
+        })?;
+        let stored = stored.into_iter().filter_map(|(sha256, (generation, json))| {
+            let token: NewToken = told(&json, faults)?;
+            agree(
+                "token",
+                &generation,
+                &token.generation.as_str(),
+                &generation.as_str(),
+                faults,
+            );
+            Some((Sha256::from_bytes(sha256), token))
+        });
+        let stored = stored.collect();
+        differ("issued token", &self.issued, &stored, faults);
         differ("volume", &self.volumes, &volumes(conn, faults)?, faults);
         differ("run", &self.runs, &runs(conn, faults)?, faults);
         differ("verdict", &self.judgements, &judgements(conn, faults)?, faults);
@@ -53,15 +72,17 @@ impl Fold {
         let stored = stored.collect();
         differ("consumption", &self.consumptions, &stored, faults);
         differ("call", &self.calls, &calls(conn, faults)?, faults);
+        let stored = super::approvals::rows(conn, faults)?;
+        differ("approval", &self.approvals, &stored, faults);
         Ok(())
     }
 }
 
-fn number(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<u64> {
+pub(super) fn number(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<u64> {
     row.get::<_, i64>(at).map(i64::unsigned_abs)
 }
 
-fn list<K: Ord, V>(
+pub(super) fn list<K: Ord, V>(
     conn: &Connection,
     sql: &str,
     read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<(K, V)>,
@@ -77,14 +98,14 @@ fn list<K: Ord, V>(
 /// Reads what a row tells, or says that it cannot be read.
 fn told<T: DeserializeOwned>(json: &str, faults: &mut Faults) -> Option<T> {
     row::decode(json)
-        .map_err(|e| faults.add(format!("a row: {e}")))
+        .map_err(|e| faults.state(format!("a row: {e}")))
         .ok()
 }
 
 /// Holds the columns of a row against what it tells.
-fn agree<T: PartialEq + Debug>(what: &str, of: &str, must: &T, is: &T, faults: &mut Faults) {
+pub(super) fn agree<T: PartialEq + Debug>(what: &str, of: &str, must: &T, is: &T, faults: &mut Faults) {
     if must != is {
-        faults.add(format!(
+        faults.state(format!(
             "the row of {what} {of} says {is:?}, and must say {must:?}"
         ));
     }
@@ -192,7 +213,7 @@ fn calls(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Place, Call>
         let state = match raw.map_err(fault("verify the calls")).and_then(row::fold_call) {
             Ok(call) => call.state,
             Err(e) => {
-                faults.add(format!("the call of entry {intent_seq}: {e}"));
+                faults.state(format!("the call of entry {intent_seq}: {e}"));
                 continue;
             }
         };
@@ -227,12 +248,12 @@ fn differ<K: Ord + Debug, V: PartialEq>(
 ) {
     for (key, value) in folded {
         if stored.get(key) != Some(value) {
-            faults.add(format!(
+            faults.state(format!(
                 "the stored {what} {key:?} does not follow from the entries"
             ));
         }
     }
     for key in stored.keys().filter(|key| !folded.contains_key(*key)) {
-        faults.add(format!("the stored {what} {key:?} has no entry"));
+        faults.state(format!("the stored {what} {key:?} has no entry"));
     }
 }

@@ -11,18 +11,38 @@ use semel_core::ids::{
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record, Restoration, Sealing};
-use semel_core::volume::{End, NewVolume, Volume, VolumeState};
-use semel_core::{Code, Refusal};
+use semel_core::volume::{End, NewToken, NewVolume, OUTCOME_UNKNOWN, Volume, VolumeState};
+use semel_core::{Code, Refusal, Sha256};
+
+/// How many tokens a generation gives out at most, beside its own.
+const MOST_TOKENS: u64 = 1000;
 
 impl Desk {
     /// Records that a process began to write.
-    pub(super) fn start(&mut self, boot_id: &str, version: &str, at: UnixMs) -> Result<Incarnation> {
+    ///
+    /// A policy does not go away by an oversight: while volumes are open that it was in force for, a life without one
+    /// does not begin.
+    pub(super) fn start(
+        &mut self,
+        boot_id: &str,
+        version: &str,
+        policy_sha256: Option<Sha256>,
+        at: UnixMs,
+    ) -> Result<Incarnation> {
         let last = self.number("SELECT max(incarnation) FROM incarnations", [])?;
+        let lapses = "SELECT 1 FROM incarnations WHERE incarnation = ?1 AND policy_sha256 IS NOT NULL
+                      AND EXISTS (SELECT 1 FROM volumes WHERE state IN ('opening', 'open'))";
+        if policy_sha256.is_none() && self.number(lapses, [super::int(last)?])? != 0 {
+            let why = "volumes are open that a policy was in force for, and none is given now; give it, or an empty \
+                       one";
+            return Err(Refusal::new(Code::BadConfig, why).reason("policy_missing").into());
+        }
         let incarnation = Incarnation(last + 1);
         self.record(&Record::DaemonStarted {
             incarnation,
             boot_id: boot_id.to_owned(),
             version: version.to_owned(),
+            policy_sha256,
             at,
         })?;
         Ok(incarnation)
@@ -68,6 +88,23 @@ impl Desk {
             fencing_token: FencingToken(fence + 1),
         })?;
         self.must_find(&new.generation)
+    }
+
+    /// See [`Journal::issue_token`](crate::Journal::issue_token).
+    pub(super) fn issue_token(&mut self, new: &NewToken) -> Result<()> {
+        let parent = super::read::lease(&self.conn, &new.parent_sha256)?
+            .filter(|parent| parent.volume.generation == new.generation)
+            .ok_or_else(|| Refusal::new(Code::Unauthorized, "the token that gives it out is not known"))?;
+        parent.may_give(new)?;
+        if super::read::lease(&self.conn, &new.token_sha256)?.is_some() {
+            return Err(IllegalRecord("a bearer token is given out twice".to_owned()).into());
+        }
+        let given = "SELECT count(*) FROM tokens WHERE generation = ?1";
+        if self.number(given, [new.generation.as_str()])? >= MOST_TOKENS {
+            let why = format!("a generation gives out at most {MOST_TOKENS} tokens");
+            return Err(Refusal::new(Code::TooMany, why).reason("tokens").into());
+        }
+        self.record(&Record::TokenIssued(Box::new(new.clone())))
     }
 
     /// See [`Journal::volume_ready`](crate::Journal::volume_ready).
@@ -183,7 +220,7 @@ impl Desk {
         belongs(intent, &volume)?;
         let scope = row::scope(&intent.scope);
         if let Some(prior) = row::call_by_key(&self.conn, &scope, intent.key.as_str())? {
-            return Ok(Began::Prior(prior.state));
+            return Ok(Began::Prior(Box::new(prior.state)));
         }
         // Looked for among the records: a freed call has no row of its own, and its id is used up all the same.
         let used = "SELECT 1 FROM records WHERE execution_id = ?1 LIMIT 1";
@@ -273,6 +310,8 @@ impl Desk {
                     recovered: None,
                     resolved: Some(resolved.clone()),
                     possible_duplicate_of: None,
+                    took_us: None,
+                    waited_us: None,
                 },
             },
             Settled::NeverHappened => Record::CallFreed {
@@ -283,7 +322,22 @@ impl Desk {
             },
         };
         self.call(&record, execution, known)?;
+        self.lift(&intent.generation, at)?;
         Ok(row::call_by_execution(&self.conn, execution.as_str())?.map(|row| row.state))
+    }
+
+    /// Lifts the mark of a volume that only unknown outcomes made dirty, once the last of them is settled.
+    fn lift(&mut self, generation: &Generation, at: UnixMs) -> Result<()> {
+        let volume = self.must_find(generation)?;
+        let only =
+            volume.state == VolumeState::Quarantined && volume.dirty.as_deref() == Some(OUTCOME_UNKNOWN);
+        if only && self.settled(generation).is_ok() {
+            self.record(&Record::VolumeLifted {
+                generation: generation.clone(),
+                at,
+            })?;
+        }
+        Ok(())
     }
 
     /// See [`Journal::unknown`](crate::Journal::unknown).
@@ -424,7 +478,7 @@ impl Desk {
         self.record(&Record::WorktreeRestored(restoration.clone()))
     }
 
-    fn must_find(&self, generation: &Generation) -> Result<Volume> {
+    pub(super) fn must_find(&self, generation: &Generation) -> Result<Volume> {
         self.find_volume(generation)?.ok_or_else(|| {
             Refusal::new(Code::NotFound, "no such generation")
                 .name(generation.as_str())
@@ -449,14 +503,14 @@ impl Desk {
     }
 }
 
-fn stale(volume: &Volume, why: &str) -> Error {
+pub(super) fn stale(volume: &Volume, why: &str) -> Error {
     Refusal::new(Code::ReplayConflict, why)
         .reason("stale_generation")
         .name(volume.generation.as_str())
         .into()
 }
 
-fn fenced(volume: &Volume, fence: FencingToken) -> Result<()> {
+pub(super) fn fenced(volume: &Volume, fence: FencingToken) -> Result<()> {
     if volume.fencing_token == fence {
         Ok(())
     } else {
@@ -467,7 +521,7 @@ fn fenced(volume: &Volume, fence: FencingToken) -> Result<()> {
 /// Refuses an intent that says of its volume what the volume does not say of itself.
 fn belongs(intent: &Intent, volume: &Volume) -> Result<()> {
     let scope = &intent.scope;
-    let foreign = if scope.principal != volume.principal {
+    let foreign = if !scope.principal.is_part_of(&volume.principal) {
         "principal"
     } else if scope.job != volume.job {
         "job"

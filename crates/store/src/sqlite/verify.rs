@@ -1,17 +1,21 @@
 //! Is the journal what it says: does each entry follow the one before, and does the state follow from the entries?
 //!
-//! It only reads, in one snapshot; it repairs nothing.
+//! It only reads, in one snapshot; it repairs nothing. It does *not* verify signatures: whoever asks vouches for the
+//! checkpoints.
 
 use super::desk::Head;
-use super::fold::Fold;
+use super::fold::{Fold, Wrong};
 use super::read::{RawEntry, raw_entry};
 use super::row::{self, Found};
 use super::{fault, schema};
 use crate::error::{Error, Result};
-use crate::journal::ChainReport;
+use crate::journal::{ChainReport, Depth};
 use rusqlite::Connection;
+use semel_core::audit::{Fault, FaultKind};
+use semel_core::checkpoint::Checkpoint;
 use semel_core::record::chain;
 use semel_core::{Code, Refusal, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// How many of the newest entries are looked at whenever the journal is opened.
@@ -19,15 +23,6 @@ const TAIL: i64 = 1024;
 
 /// How many faults are told; a broken journal has as many as entries.
 const FAULTS: usize = 100;
-
-/// Says how deep a verification goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Depth {
-    /// The chain, and the state that follows from it.
-    Chain,
-    /// The database's own structures too.
-    Structures,
-}
 
 /// Finds the end of the chain, and holds the newest entries against each other.
 pub(super) fn tail(conn: &Connection) -> Result<Head> {
@@ -51,7 +46,7 @@ pub(super) fn tail(conn: &Connection) -> Result<Head> {
     for entry in &entries {
         let (next, fault) = link(head, entry);
         if let Some(fault) = fault {
-            return Err(broken(fault));
+            return Err(broken(&fault));
         }
         row::decode_record(entry.version, &entry.body)?;
         head = next;
@@ -59,14 +54,14 @@ pub(super) fn tail(conn: &Connection) -> Result<Head> {
     Ok(head)
 }
 
-fn broken(why: String) -> Error {
-    Refusal::new(Code::StoreUnavailable, why)
+fn broken(fault: &Fault) -> Error {
+    Refusal::new(Code::StoreUnavailable, fault.to_string())
         .reason("chain_broken")
         .into()
 }
 
 /// Holds an entry against the one before.
-fn link(head: Head, entry: &RawEntry) -> (Head, Option<String>) {
+fn link(head: Head, entry: &RawEntry) -> (Head, Option<Fault>) {
     let seq = entry.seq.unsigned_abs();
     let hash = chain(
         &Sha256::from_bytes(entry.prev),
@@ -75,11 +70,14 @@ fn link(head: Head, entry: &RawEntry) -> (Head, Option<String>) {
         entry.body.as_bytes(),
     );
     let fault = if seq != head.seq + 1 {
-        Some(format!("entry {seq} follows entry {}: there is a gap", head.seq))
+        let why = format!("it follows entry {}", head.seq);
+        Some(Fault::at(seq, FaultKind::Gap, why))
     } else if entry.prev != *head.hash.as_bytes() {
-        Some(format!("entry {seq} does not name the one before it"))
+        let why = "it does not name the digest of the one before";
+        Some(Fault::at(seq, FaultKind::Unlinked, why))
     } else if entry.hash != *hash.as_bytes() {
-        Some(format!("entry {seq} was changed: its digest is another"))
+        let why = "its digest is not that of its content";
+        Some(Fault::at(seq, FaultKind::Changed, why))
     } else {
         None
     };
@@ -91,61 +89,117 @@ fn link(head: Head, entry: &RawEntry) -> (Head, Option<String>) {
 }
 
 /// Reads the whole journal in one snapshot.
-pub(super) fn verify(conn: &Connection, depth: Depth) -> Result<ChainReport> {
-    let doing = "verify the journal";
-    let snapshot = conn.unchecked_transaction().map_err(fault(doing))?;
+pub(super) fn verify(conn: &Connection, held: &[Checkpoint], depth: Depth) -> Result<ChainReport> {
+    let snapshot = conn.unchecked_transaction().map_err(fault(DOING))?;
     let mut faults = Faults::default();
     if depth == Depth::Structures {
-        let mut statement = snapshot
-            .prepare("PRAGMA integrity_check(20)")
-            .map_err(fault(doing))?;
-        let words = statement
-            .query_map([], |row| row.get::<_, String>(0))
-            .and_then(Iterator::collect::<rusqlite::Result<Vec<_>>>)
-            .map_err(fault(doing))?;
-        for word in words.into_iter().filter(|word| word != "ok") {
-            faults.add(format!("the database's structures: {word}"));
-        }
+        structures(&snapshot, &mut faults)?;
     }
-    let mut fold = Fold::default();
-    let mut head = Head::START;
-    let mut entries = 0;
-    let mut found = FoundBy::of(&snapshot)?;
-    let mut statement = snapshot
-        .prepare("SELECT seq, at_ms, version, body, prev, hash FROM records ORDER BY seq")
-        .map_err(fault(doing))?;
-    for entry in statement.query_map([], raw_entry).map_err(fault(doing))? {
-        let entry = entry.map_err(fault(doing))?;
-        let (next, broken) = link(head, &entry);
-        if let Some(broken) = broken {
-            faults.add(broken);
-        }
-        match row::decode_record(entry.version, &entry.body) {
-            Err(e) => faults.add(format!("entry {}: {e}", entry.seq)),
-            Ok(record) => {
-                if record.at().0 != entry.at_ms.unsigned_abs() {
-                    faults.add(format!("entry {}: its time is not its record's", entry.seq));
-                }
-                if let Err(e) = fold.apply(next.seq, &record) {
-                    faults.add(format!("entry {}: {e}", entry.seq));
-                }
-                if !found.matches(entry.seq, &fold.found(&record))? {
-                    faults.add(format!(
-                        "entry {}: it is not found by what it is about",
-                        entry.seq
-                    ));
-                }
-            }
-        }
-        head = next;
-        entries += 1;
+    for other in schema::differences(&snapshot)? {
+        faults.add(Fault::of(FaultKind::Schema, other));
     }
+    let sizes = held.iter().map(|checkpoint| checkpoint.size).collect();
+    let Walked {
+        fold,
+        head,
+        entries,
+        digests,
+    } = walk(&snapshot, &sizes, &mut faults)?;
     fold.compare(&snapshot, &mut faults)?;
+    let against = held
+        .iter()
+        .filter_map(|held| held.against(digests.get(&1), digests.get(&held.size), head.seq));
+    let (told, more) = faults.told();
     Ok(ChainReport {
         entries,
         head: head.hash,
-        faults: faults.told(),
+        faults: against.chain(told).collect(),
+        more,
     })
+}
+
+/// Verifies a copy of a journal, such as a backup, that no daemon writes; nothing is written beside it where it has
+/// no write-ahead log of its own.
+///
+/// # Errors
+/// `not_found`; `store_unavailable` where it is not a journal, or of another build.
+pub fn audit_file(path: &Path, held: &[Checkpoint]) -> Result<ChainReport> {
+    let conn = schema::open_copy(path)?;
+    schema::known(&conn)?;
+    verify(&conn, held, Depth::Structures)
+}
+
+const DOING: &str = "verify the journal";
+
+fn structures(conn: &Connection, faults: &mut Faults) -> Result<()> {
+    let mut statement = conn.prepare("PRAGMA integrity_check(20)").map_err(fault(DOING))?;
+    let words = statement
+        .query_map([], |row| row.get::<_, String>(0))
+        .and_then(Iterator::collect::<rusqlite::Result<Vec<_>>>)
+        .map_err(fault(DOING))?;
+    for word in words.into_iter().filter(|word| word != "ok") {
+        faults.add(Fault::of(FaultKind::Structure, word));
+    }
+    Ok(())
+}
+
+/// Is what a walk over all entries leaves.
+struct Walked {
+    fold: Fold,
+    head: Head,
+    entries: u64,
+    /// The digests at the places that checkpoints are of, and that of the first entry.
+    digests: BTreeMap<u64, Sha256>,
+}
+
+fn walk(conn: &Connection, sizes: &BTreeSet<u64>, faults: &mut Faults) -> Result<Walked> {
+    let mut walked = Walked {
+        fold: Fold::default(),
+        head: Head::START,
+        entries: 0,
+        digests: BTreeMap::new(),
+    };
+    let mut found = FoundBy::of(conn)?;
+    let mut statement = conn
+        .prepare("SELECT seq, at_ms, version, body, prev, hash FROM records ORDER BY seq")
+        .map_err(fault(DOING))?;
+    for entry in statement.query_map([], raw_entry).map_err(fault(DOING))? {
+        let entry = entry.map_err(fault(DOING))?;
+        let (next, broken) = link(walked.head, &entry);
+        if let Some(broken) = broken {
+            faults.add(broken);
+        }
+        let seq = next.seq;
+        match row::decode_record(entry.version, &entry.body) {
+            Err(e) => faults.add(Fault::at(seq, FaultKind::Unreadable, e.to_string())),
+            Ok(record) => {
+                if record.at().0 != entry.at_ms.unsigned_abs() {
+                    faults.add(Fault::at(
+                        seq,
+                        FaultKind::Misdated,
+                        "its time is not its record's",
+                    ));
+                }
+                match walked.fold.apply(seq, &record) {
+                    Ok(()) if found.matches(entry.seq, &walked.fold.found(&record))? => {}
+                    Ok(()) => {
+                        let why = "it is not found by what it is about";
+                        faults.add(Fault::at(seq, FaultKind::Misfiled, why));
+                    }
+                    Err(Wrong::Illegal(why)) => faults.add(Fault::at(seq, FaultKind::Illegal, why)),
+                    Err(Wrong::SecondEffect(why)) => {
+                        faults.add(Fault::at(seq, FaultKind::SecondEffect, why));
+                    }
+                }
+            }
+        }
+        if seq == 1 || sizes.contains(&seq) {
+            walked.digests.insert(seq, next.hash);
+        }
+        walked.head = next;
+        walked.entries += 1;
+    }
+    Ok(walked)
 }
 
 /// Reads by what an entry is found.
@@ -155,7 +209,7 @@ impl<'c> FoundBy<'c> {
     fn of(conn: &'c Connection) -> Result<Self> {
         conn.prepare("SELECT job, execution_id, key, conflict FROM records WHERE seq = ?1")
             .map(Self)
-            .map_err(fault("verify the journal"))
+            .map_err(fault(DOING))
     }
 
     fn matches(&mut self, seq: i64, must: &Found<'_>) -> Result<bool> {
@@ -171,19 +225,19 @@ impl<'c> FoundBy<'c> {
                 };
                 Ok(is == *must)
             })
-            .map_err(fault("verify the journal"))
+            .map_err(fault(DOING))
     }
 }
 
 /// Collects what is wrong.
 #[derive(Default)]
 pub(super) struct Faults {
-    told: Vec<String>,
+    told: Vec<Fault>,
     more: u64,
 }
 
 impl Faults {
-    pub(super) fn add(&mut self, fault: String) {
+    pub(super) fn add(&mut self, fault: Fault) {
         if self.told.len() < FAULTS {
             self.told.push(fault);
         } else {
@@ -191,11 +245,13 @@ impl Faults {
         }
     }
 
-    fn told(mut self) -> Vec<String> {
-        if self.more > 0 {
-            self.told.push(format!("and {} more", self.more));
-        }
-        self.told
+    /// Adds what the tables say wrongly.
+    pub(super) fn state(&mut self, why: String) {
+        self.add(Fault::of(FaultKind::State, why));
+    }
+
+    fn told(self) -> (Vec<Fault>, u64) {
+        (self.told, self.more)
     }
 }
 

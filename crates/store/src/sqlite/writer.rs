@@ -3,8 +3,8 @@
 //! An answer never leaves before its COMMIT. It does *not* know what a verb means; that is the desk's.
 
 use super::desk::Desk;
-use super::fault;
 use super::queue::{Class, Hint, Ran, Shared, Work};
+use super::{OnCommit, fault};
 use crate::error::{Damage, Error, Result};
 use crate::reserve::{Freed, Reserve, WATERMARK_BYTES};
 use rusqlite::Connection;
@@ -19,11 +19,15 @@ use std::time::{Duration, Instant};
 /// How many verbs share one commit at most; bounds what one of them waits for.
 const GROUP: usize = 256;
 
-/// How long a commit that was not synced may stay so.
-const SYNC_WITHIN: Duration = Duration::from_millis(500);
+/// How long a commit that is to be synced soon may stay unsynced.
+pub(super) const SYNC_WITHIN: Duration = Duration::from_millis(500);
 
 /// How many pages the write-ahead log holds before it is checkpointed (16 MiB).
 const CHECKPOINT_PAGES: u64 = 4096;
+
+/// How many it may hold before a commit of notes alone checkpoints it (64 MiB): a checkpoint is synced, and what has no
+/// effect of its own is to cost no sync as long as that can be put off until something else is recorded.
+const CHECKPOINT_PAGES_OF_NOTES: u64 = 4 * CHECKPOINT_PAGES;
 
 /// How often the length of the log is asked for, in rows.
 const CHECKPOINT_ROWS: u64 = 512;
@@ -39,8 +43,9 @@ pub(super) struct Thread {
     desk: Desk,
     reserve: Reserve,
     shared: Arc<Shared>,
+    on_commit: Option<OnCommit>,
     level: Level,
-    /// Since when there is a commit that was not synced.
+    /// Since when there is a commit that is to be synced soon and was not yet.
     unsynced: Option<Instant>,
     rows_since_checkpoint: u64,
 }
@@ -51,7 +56,9 @@ struct Watch(Arc<Shared>);
 impl Drop for Watch {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.poison("the writer ended by a bug".to_owned());
+            self.0
+                .poison
+                .get_or_init(|| "the writer ended by a bug".to_owned());
         }
     }
 }
@@ -76,11 +83,17 @@ impl From<Error> for Failed {
 }
 
 impl Thread {
-    pub(super) fn new(desk: Desk, reserve: Reserve, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        desk: Desk,
+        reserve: Reserve,
+        shared: Arc<Shared>,
+        on_commit: Option<OnCommit>,
+    ) -> Self {
         Self {
             desk,
             reserve,
             shared,
+            on_commit,
             level: Level::Full,
             unsynced: None,
             rows_since_checkpoint: 0,
@@ -97,19 +110,27 @@ impl Thread {
                 None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(since) => jobs.recv_timeout(SYNC_WITHIN.saturating_sub(since.elapsed())),
             };
+            self.shared.works();
             match first {
                 Ok(job) => {
                     batch.push(job);
                     batch.extend(jobs.try_iter().take(GROUP - 1));
                     let end = self.group(&mut batch);
+                    self.shared
+                        .queued
+                        .fetch_sub(batch.len() as u64, Ordering::Relaxed);
                     for job in batch.drain(..) {
                         job.answer(&end);
+                    }
+                    if let (Ok(()), Some(OnCommit(told))) = (&end, &self.on_commit) {
+                        told();
                     }
                     self.tidy();
                 }
                 Err(RecvTimeoutError::Timeout) => self.sync_now(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
+            self.shared.waits();
         }
         self.end();
     }
@@ -133,7 +154,7 @@ impl Thread {
     }
 
     fn poison(&self, why: String) -> String {
-        self.shared.poison(why)
+        self.shared.poison.get_or_init(|| why).clone()
     }
 
     /// Carries out and commits a batch, once.
@@ -142,14 +163,14 @@ impl Thread {
             .iter()
             .map(|job| self.expected(job.hint()))
             .max()
-            .unwrap_or(Sync::Later);
+            .unwrap_or(Sync::Whenever);
         let overdue = self.unsynced.is_some_and(|since| since.elapsed() >= SYNC_WITHIN);
         self.level(match asked {
-            Sync::Later if !overdue => Level::Normal,
-            Sync::Later | Sync::Now => Level::Full,
+            Sync::Whenever | Sync::Later if !overdue => Level::Normal,
+            Sync::Whenever | Sync::Later | Sync::Now => Level::Full,
         })?;
         let start = self.desk.head;
-        self.desk.need = Sync::Later;
+        self.desk.need = Sync::Whenever;
         let done = self
             .statement("BEGIN IMMEDIATE")
             .map_err(Failed::from)
@@ -165,6 +186,9 @@ impl Thread {
         let rows = self.desk.head.seq - start.seq;
         if rows > 0 {
             self.committed(rows)?;
+        } else {
+            // A beat leaves no row, but a page in the log.
+            self.rows_since_checkpoint += 1;
         }
         Ok(())
     }
@@ -218,6 +242,7 @@ impl Thread {
         self.rows_since_checkpoint += rows;
         match (self.level, self.desk.need) {
             (Level::Full, _) => self.synced(),
+            (Level::Normal, Sync::Whenever) => {}
             (Level::Normal, Sync::Later) => {
                 self.unsynced.get_or_insert_with(Instant::now);
             }
@@ -266,8 +291,12 @@ impl Thread {
             return;
         }
         self.rows_since_checkpoint = 0;
+        let most = match self.desk.need {
+            Sync::Whenever => CHECKPOINT_PAGES_OF_NOTES,
+            Sync::Later | Sync::Now => CHECKPOINT_PAGES,
+        };
         let done = checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(NOOP)").and_then(|pages| {
-            if pages >= CHECKPOINT_PAGES {
+            if pages >= most {
                 checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(PASSIVE)")
             } else {
                 Ok(pages)

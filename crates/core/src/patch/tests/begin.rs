@@ -213,6 +213,7 @@ fn what_becomes_of_a_file() {
         ("+x\n a\n", "a\nb\n", "x\na\nb\n"),
         ("+x\n-a\n", "a\n", "x\n"),
         ("-a\n+x\n@@\n-c\n+y\n+z\n", "a\nb\nc\nd\n", "x\nb\ny\nz\nd\n"),
+        ("@@ -7,2 +7,2 @@ def f():\n a\n-b\n+c\n", "a\nb\n", "a\nc\n"),
         // A bare empty line is context.
         (" a\n\n-b\n", "a\n\nb\n", "a\n\n"),
         // The missing line feed at the end stays missing.
@@ -223,6 +224,7 @@ fn what_becomes_of_a_file() {
         ("-b\n", "a\nb", "a\n"),
         ("-a\n", "a", ""),
         ("-a\n-b\n+c\n", "a\nb", "c"),
+        (" a\n+\n", "a", "a\n\n"),
         // An empty file has one place.
         ("+x\n", "", "x\n"),
         ("+x\n*** End of File\n", "", "x\n"),

@@ -3,7 +3,9 @@
 mod begin;
 mod edits;
 mod hostile;
+mod model;
 mod places;
+mod same;
 mod unified;
 
 use crate::patch::{Applied, Operation, apply, parse};

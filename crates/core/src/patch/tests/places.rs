@@ -85,6 +85,12 @@ fn headers_make_one_place_the_best() {
         let refusal = patched(&update(&format!("{headers}-    x\n+    y\n")), file).unwrap_err();
         assert_eq!(reason(&refusal).1, "ambiguous", "{headers}");
     }
+    // A header that stands twice, once above a place.
+    let applied = patched(&update("@@ def f\n-a\n+y\n"), "def f\nq\ndef f\na\n").unwrap();
+    assert_eq!(applied.places[0].line, 4);
+    let twice = "class A\ndef f\nq\ndef f\na\n";
+    let refusal = patched(&update("@@ class A\n@@ def f\n-a\n+y\n"), twice).unwrap_err();
+    assert_eq!(reason(&refusal).1, "no_match");
     // A header may be the first line of context as well.
     let applied = patched(&update("@@ class B:\n class B:\n+  z\n"), file).unwrap();
     assert_eq!(applied.places[0].line, 6);
@@ -115,6 +121,11 @@ fn line_ends_follow_the_file_and_are_reported() {
         (applied.content, applied.places[0].how),
         (b"a\nx\r\nc\n".to_vec(), How::Exact)
     );
+
+    // So does one that adds one to a file whose lines have them already.
+    let applied = patched(&update(" a\n+x\r\n"), "a\r\nb\r\n").unwrap();
+    assert_eq!(applied.content, b"a\r\nx\r\nb\r\n");
+    assert_eq!(applied.places[0].how, How::TrailingSpace);
 
     // In a file of both kinds nobody knows which to add, so the patch's own stay.
     let applied = patched(&update(" a\n b\n+x\n"), "a\r\nb\nc\n").unwrap();
@@ -187,6 +198,8 @@ fn the_end_of_a_file_is_what_the_diff_says() {
     // The end is a fact about the file: a file that goes on is another one.
     let ended = diff(&format!("@@ -1 +1 @@\n-a\n+b\n{NONE}"));
     assert_eq!(reason(&patched(&ended, "a\nc\n").unwrap_err()).1, "no_match");
+    let ended = diff(&format!("@@ -1 +1 @@\n-a\n{NONE}+b\n"));
+    assert_eq!(reason(&patched(&ended, "z").unwrap_err()).1, "no_match");
     // A diff written by hand forgets to say that the line feed is missing: overlooked, reported, nothing joined.
     let applied = patched(&diff("@@ -1 +1,2 @@\n a\n+b\n"), "a").unwrap();
     assert_eq!(

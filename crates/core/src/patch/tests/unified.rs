@@ -96,6 +96,12 @@ fn every_operation_is_read() {
 
 /// A text, the reason of its refusal, and the line that is named; NAMES are the two lines of one file.
 const REFUSED: &[(&str, &str, usize)] = &[
+    ("--- /dev/null\n+++ b/x\n@@ -5,0 +6 @@\n+a\n", "contradiction", 3),
+    (
+        "NAMES\n@@ -1 +1,2 @@\n-a\n+b\n\\ No newline\n+c\n",
+        "wrong_count",
+        7,
+    ),
     ("--- a/x\n@@ -1 +1 @@\n-a\n+b\n", "unexpected_line", 2),
     ("NAMES\n", "empty_hunk", 3),
     ("NAMES\n@@ -1 +1 @\n-a\n+b\n", "hunk_header", 3),

@@ -1,3 +1,4 @@
+mod beneath;
 mod layers;
 
 use super::*;
@@ -13,6 +14,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+mod reading;
 
 pub(crate) struct World {
     pub(crate) dir: tempfile::TempDir,
@@ -654,7 +657,7 @@ fn info_tells_what_is_there() {
     let world = World::new();
     world.put("f", b"content", Expected::Absent).unwrap();
     symlink("f", world.tree("l")).unwrap();
-    let info = |at: &str| file_info(world.volume.tree(), &path(at)).unwrap();
+    let info = |at: &str| file_info(world.volume.tree(), &path(at), DIGEST_CAP).unwrap();
     let file = info("f");
     assert_eq!(
         (file.kind, file.size, file.sha256),
@@ -675,7 +678,7 @@ fn info_tells_what_is_there() {
         read_file(world.volume.tree(), &path("f"), 6).unwrap_err().code(),
         Code::TooLarge
     );
-    let missing = file_info(world.volume.tree(), &path("none")).unwrap_err();
+    let missing = file_info(world.volume.tree(), &path("none"), 0).unwrap_err();
     assert_eq!(missing.code(), Code::NotFound);
 }
 

@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 static ENTER: extern "C" fn() = enter;
 
 extern "C" fn enter() {
-    if let Some(status) = super::entered().or_else(helper) {
+    let shim = || crate::exec::entered().or_else(crate::exec::tests::helper);
+    if let Some(status) = super::entered().or_else(shim).or_else(helper) {
         leave(status);
     }
 }
@@ -84,7 +85,7 @@ fn say_level(house: &House) -> i32 {
     clippy::print_stdout,
     reason = "a helper's answer to its test, and a measure for who reads"
 )]
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     print!("{text}");
     std::io::Write::flush(&mut std::io::stdout()).unwrap();
 }
@@ -158,12 +159,12 @@ fn go(command: &Command) -> Ended {
     run(command, &Cancel::new().unwrap()).unwrap()
 }
 
-fn text(bytes: &[u8]) -> &str {
+pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
 /// Says whether the sandbox stands in full on this machine; the tests of a full one need it.
-fn stands() -> bool {
+pub(crate) fn stands() -> bool {
     let level = super::probe().unwrap();
     if level.confinement == Reached::Full {
         return true;
@@ -173,12 +174,12 @@ fn stands() -> bool {
 }
 
 #[expect(clippy::print_stderr, reason = "a test that cannot run here says so")]
-fn skip(why: &str) {
+pub(crate) fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
 
 /// Lists the processes of this machine whose command line holds a word.
-fn alive(word: &str) -> Vec<(u32, String)> {
+pub(crate) fn alive(word: &str) -> Vec<(u32, String)> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let found = entries.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
@@ -189,7 +190,7 @@ fn alive(word: &str) -> Vec<(u32, String)> {
 }
 
 /// Waits, within reason, until something holds; a machine may be slow.
-fn until(holds: impl Fn() -> bool) -> bool {
+pub(crate) fn until(holds: impl Fn() -> bool) -> bool {
     let began = Instant::now();
     while !holds() {
         if began.elapsed() > Duration::from_secs(30) {

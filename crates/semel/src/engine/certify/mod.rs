@@ -116,6 +116,7 @@ fn once(
             role: Role::Cert,
             owner: Owner::Process,
             durability: Durability::Process,
+            confinement: None,
             source: Source::Empty,
         },
     )?;

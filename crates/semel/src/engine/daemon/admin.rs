@@ -6,9 +6,12 @@ use crate::engine::job::draft;
 use crate::engine::proposal::Base;
 use crate::engine::volume::{self, Source, Wanted};
 use crate::engine::{host, store};
-use semel_core::ids::{Generation, JobId};
-use semel_core::volume::{Durability, End, Owner, Role};
+use crate::wire::Reached;
+use semel_core::call::{Resolved, Settled};
+use semel_core::ids::{ExecutionId, FencingToken, Generation, JobId};
+use semel_core::volume::{Durability, End, Owner, Role, VolumeState};
 use semel_core::{Code, Refusal};
+use semel_host::clock;
 use semel_host::process::Cancel;
 use semel_store::Verb;
 use serde::Deserialize;
@@ -43,6 +46,18 @@ pub(crate) struct EndVolume {
     end: How,
 }
 
+/// Settles a call whose outcome is unknown.
+///
+/// # Shape
+/// `{"settled":"happened"|"never_happened","by":"…","note":"…"}`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Resolve {
+    settled: Settled,
+    by: String,
+    note: String,
+}
+
 /// Says how a person ends a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -65,6 +80,33 @@ impl How {
     }
 }
 
+/// Names a volume that is to end.
+#[derive(Clone, Debug)]
+struct Closes {
+    generation: Generation,
+    end: End,
+    /// The fence of whoever asks; a person has none.
+    fencing_token: Option<FencingToken>,
+}
+
+impl Closes {
+    /// Says whether the volume is open and may be ended; what may not is refused by the ending itself, and its commands
+    /// go on.
+    ///
+    /// # Errors
+    /// `not_found`; for a person, `volume_busy` while a process owns it.
+    fn may_end(&self, gateway: &Gateway) -> Result<bool, Refusal> {
+        let known = volume::find(&gateway.engine, &self.generation)?;
+        match self.fencing_token {
+            Some(fence) => Ok(known.state == VolumeState::Open && known.fencing_token == fence),
+            None => {
+                volume::nobody_owns(&gateway.engine, &known)?;
+                Ok(known.state == VolumeState::Open)
+            }
+        }
+    }
+}
+
 const fn draft() -> Role {
     Role::Draft
 }
@@ -82,7 +124,7 @@ pub(crate) fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Refus
 }
 
 /// Gives the face of a volume that was opened.
-pub(crate) fn opened_json(opened: &volume::Opened, url: Option<&str>) -> Value {
+pub(crate) fn opened_json(opened: &volume::Opened, reached: Option<&Reached>) -> Value {
     json!({
         "schema": "semel.volume.opened/v1",
         "job": opened.volume.job,
@@ -92,7 +134,8 @@ pub(crate) fn opened_json(opened: &volume::Opened, url: Option<&str>) -> Value {
         "fencing_token": opened.volume.fencing_token,
         "durability": opened.volume.durability,
         "token": opened.token,
-        "url": url,
+        "url": reached.map(|reached| &reached.url),
+        "socket": reached.map(|reached| &reached.socket),
         "tree": opened.disk.tree_path().display().to_string(),
     })
 }
@@ -106,11 +149,20 @@ impl Gateway {
     /// `bad_input`; those of the verb.
     pub(crate) async fn verb(self: &Arc<Self>, body: &[u8]) -> Result<Value, Refusal> {
         let verb: Verb = read(body)?;
-        let ends = match &verb {
-            Verb::EndVolume { generation, .. } => Some(generation.clone()),
+        let closes = match &verb {
+            Verb::EndVolume {
+                generation,
+                fencing_token,
+                end,
+                ..
+            } => Some(Closes {
+                generation: generation.clone(),
+                end: end.clone(),
+                fencing_token: Some(*fencing_token),
+            }),
             _ => None,
         };
-        self.closing(ends, move |gateway| {
+        self.closing(closes, move |gateway| {
             verb.serve(&*gateway.engine.journal).map_err(store)
         })
         .await
@@ -134,7 +186,9 @@ impl Gateway {
                 .closing(None, move |gateway| {
                     let cancel = Cancel::new().map_err(host)?;
                     let owner = Owner::Operator;
-                    let draft = draft::open(&gateway.engine, &job, &base, durability, owner, &cancel)?;
+                    let around = gateway.surroundings()?.clone();
+                    let draft = draft::open(&gateway.engine, &job, &base, durability, owner, None, &cancel)?;
+                    around.showing(&draft.alternates).tell(&draft.opened.disk)?;
                     Ok(opened_json(&draft.opened, None))
                 })
                 .await;
@@ -144,6 +198,7 @@ impl Gateway {
             role: asked.role,
             owner: Owner::Operator,
             durability: asked.durability,
+            confinement: None,
             source: asked.from.map_or(Source::Empty, Source::Dir),
         };
         self.closing(None, move |gateway| {
@@ -163,26 +218,88 @@ impl Gateway {
     ) -> Result<Value, Refusal> {
         let generation = Generation::parse(generation)?;
         let asked: EndVolume = read(body)?;
-        self.closing(Some(generation.clone()), move |gateway| {
+        let closes = Closes {
+            generation: generation.clone(),
+            end: asked.end.end(),
+            fencing_token: None,
+        };
+        self.closing(Some(closes), move |gateway| {
             let ended = volume::end_by_hand(&gateway.engine, &generation, asked.end.end())?;
             Ok(json!({"schema": "semel.volume/v1", "volume": ended}))
         })
         .await
     }
 
+    /// Settles a call whose outcome is unknown, by a person's word; where it was the last one that made its volume
+    /// dirty, the mark is lifted.
+    ///
+    /// # Errors
+    /// `bad_input` for an empty note; `not_found`; `precondition_failed`, reason `not_unknown`.
+    pub(crate) async fn resolve(
+        self: &Arc<Self>,
+        execution: ExecutionId,
+        body: &[u8],
+    ) -> Result<Value, Refusal> {
+        let asked: Resolve = read(body)?;
+        if asked.note.trim().is_empty() || asked.by.trim().is_empty() {
+            let why = "what a person settles needs a name and a note";
+            return Err(Refusal::new(Code::BadInput, why).names(["by", "note"]));
+        }
+        self.blocking(move |gateway| {
+            let engine = &gateway.engine;
+            let known = engine.journal.execution(execution.clone()).map_err(store)?;
+            let generation = known.map(|state| state.intent().generation.clone());
+            let resolved = Resolved {
+                by: asked.by,
+                note: asked.note,
+            };
+            let settled = engine
+                .journal
+                .resolve(execution.clone(), asked.settled, resolved, clock::now())
+                .map_err(store)?;
+            let volume = match generation {
+                Some(generation) => Some(volume::find(engine, &generation)?),
+                None => None,
+            };
+            if let Some(lifted) = volume
+                .as_ref()
+                .filter(|volume| volume.state == VolumeState::Clean)
+            {
+                volume::mark(engine, lifted, &End::Clean)?;
+            }
+            Ok(json!({
+                "schema": "semel.resolve/v1",
+                "execution_id": execution,
+                "settled": asked.settled,
+                "call": settled,
+                "volume_state": volume.map(|volume| volume.state),
+            }))
+        })
+        .await?
+    }
+
+    /// Does something that may end a volume: no call works in it meanwhile, and its commands have ended before, where
+    /// it is to end at all.
     async fn closing(
         self: &Arc<Self>,
-        ends: Option<Generation>,
+        closes: Option<Closes>,
         work: impl FnOnce(&Arc<Gateway>) -> Result<Value, Refusal> + Send + 'static,
     ) -> Result<Value, Refusal> {
-        let closed = match &ends {
-            Some(generation) => Some(self.close(generation).await),
+        let closed = match &closes {
+            Some(closes) => {
+                let closed = self.close(&closes.generation).await;
+                let (may, looked) = (closes.clone(), self.clone());
+                if self.blocking(move |_| may.may_end(&looked)).await?? {
+                    self.end_commands(&closes.generation, &closes.end).await?;
+                }
+                Some(closed)
+            }
             None => None,
         };
         self.blocking(move |gateway| {
             let answer = work(gateway);
-            if let (Ok(_), Some(generation)) = (&answer, &ends) {
-                gateway.forget(generation);
+            if let (Ok(_), Some(closes)) = (&answer, &closes) {
+                gateway.forget(&closes.generation);
             }
             drop(closed);
             answer
@@ -190,16 +307,39 @@ impl Gateway {
         .await?
     }
 
+    /// Ends the volumes whose owner died, with their commands.
+    async fn end_orphans(self: &Arc<Self>) -> Result<Vec<Generation>, Refusal> {
+        let orphans = self
+            .blocking(|gateway| recover::orphans(&gateway.engine))
+            .await??;
+        for generation in &orphans {
+            let closes = Closes {
+                generation: generation.clone(),
+                end: recover::orphaned(),
+                fencing_token: None,
+            };
+            let of = generation.clone();
+            let ended = self
+                .closing(Some(closes), move |gateway| {
+                    volume::end(&gateway.engine, &of, recover::orphaned()).map(|_| Value::Null)
+                })
+                .await;
+            match ended {
+                // Somebody else ended it meanwhile.
+                Err(refusal) if refusal.code == Code::ReplayConflict => {}
+                ended => drop(ended?),
+            }
+        }
+        Ok(orphans)
+    }
+
     /// Says how the daemon is; ends the volumes whose owner died meanwhile.
     ///
     /// # Errors
     /// `store_unavailable`.
     pub(crate) async fn status(self: &Arc<Self>, about: Arc<Value>) -> Result<Value, Refusal> {
+        let ended = self.end_orphans().await?;
         self.blocking(move |gateway| {
-            let ended = recover::end_orphans(&gateway.engine)?;
-            for (generation, _) in &ended {
-                gateway.forget(generation);
-            }
             let journal = gateway.engine.journal.status().map_err(store)?;
             let phase = *gateway.phase().borrow();
             Ok(json!({
@@ -208,25 +348,33 @@ impl Gateway {
                 "phase": phase,
                 "poisoned": gateway.poisoned(),
                 "in_flight": gateway.in_flight(),
+                "answering": gateway.answering(),
                 "counted": gateway.counters.read(),
                 "journal": journal,
-                "orphans_ended": ended.into_iter().map(|(generation, _)| generation).collect::<Vec<_>>(),
+                "approvals_pending": gateway.approvals_pending(),
+                "checkpoints": gateway.keeper.json(),
+                "orphans_ended": ended,
+                "commands": gateway.commands_running(),
             }))
         })
         .await?
     }
 
-    /// Says whether any volume is held open by somebody who lives: a person, or a process with its lock.
+    /// Says whether any volume is held open by somebody who lives: a person, or a process with its lock; or a command
+    /// runs.
     pub(crate) fn held_open(&self) -> bool {
+        if self.commands_running() > 0 {
+            return true;
+        }
         self.engine.journal.volumes(None).is_ok_and(|volumes| {
             volumes.iter().any(|volume| match (volume.state, volume.owner) {
-                (semel_core::volume::VolumeState::Open, Owner::Operator) => true,
-                (semel_core::volume::VolumeState::Open, Owner::Process) => self
+                (VolumeState::Open, Owner::Operator) => true,
+                (VolumeState::Open, Owner::Process) => self
                     .engine
                     .volumes
                     .look(&volume.job, &volume.generation)
                     .is_ok_and(|disk| semel_host::volume::owner_alive(&disk).unwrap_or(true)),
-                (semel_core::volume::VolumeState::Opening, _) => true,
+                (VolumeState::Opening, _) => true,
                 _ => false,
             })
         })

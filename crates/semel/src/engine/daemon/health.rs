@@ -4,11 +4,12 @@ use super::mark;
 use crate::engine::gateway::Gateway;
 use crate::engine::host;
 use crate::limits;
-use crate::telemetry::Heartbeat;
+use crate::telemetry::{Heartbeat, JournalBeat};
 use semel_core::ids::Incarnation;
 use semel_core::{Code, Refusal};
 use semel_host::clock;
 use semel_host::daemon::{Keep, StateRoot, in_our_pid_namespace, read_small};
+pub(crate) use semel_host::peer::{descriptors, hang_up, has_left};
 use std::path::Path;
 
 /// The name of the heartbeat beneath the state root.
@@ -16,16 +17,36 @@ pub(crate) const HEARTBEAT_FILE: &str = "run/heartbeat.json";
 
 const HEARTBEAT_CAP: u64 = 64 << 10;
 
-/// Writes one heartbeat.
+/// Writes one heartbeat. A journal that is poisoned poisons the gateway here, at the latest: one that fails while nobody
+/// asks for anything is not left for the next call to find.
 ///
 /// # Errors
 /// `io_failed`.
 pub(crate) fn beat(gateway: &Gateway, root: &StateRoot, incarnation: Incarnation) -> Result<(), Refusal> {
+    let status = gateway.engine.journal.status();
+    if let Err(error @ semel_store::Error::Poisoned { .. }) = &status {
+        gateway.poison(&Refusal::new(Code::StoreUnavailable, error.to_string()));
+    }
+    let status = status.ok();
     let heartbeat = Heartbeat {
         at: clock::now().0,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         incarnation: incarnation.0,
         phase: *gateway.phase().borrow(),
         in_flight: gateway.in_flight() as u64,
+        approvals_pending: gateway.approvals_pending(),
+        answering: gateway.answering() as u64,
+        journal: status.map(|status| JournalBeat {
+            entries: status.entries,
+            commits: status.commits,
+            rows: status.rows,
+            synced: status.synced_commits,
+            queued: status.queued,
+            busy_ms: status.busy_ms,
+            running: status.running,
+            unknown: status.unknown,
+        }),
+        free_bytes: gateway.room.look().map(|space| space.bytes),
         counted: gateway.counters.read(),
     };
     let bytes = serde_json::to_vec(&heartbeat).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;

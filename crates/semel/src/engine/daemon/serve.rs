@@ -1,21 +1,16 @@
 //! The running daemon behind the doors: its heartbeat, and when it ends.
 
-use super::health;
+use super::{face, health};
 use crate::engine::gateway::Gateway;
 use crate::limits;
 use crate::telemetry::Phase;
 use semel_core::ids::Incarnation;
 use semel_core::{Code, Refusal};
-use semel_host::daemon::{Companion, Keep, StateRoot, this_binary};
-use serde_json::Value;
+use semel_host::daemon::{Companion, StateRoot, this_binary};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The name of the file that says where the daemon listens.
-/// Where the daemon says where it listens, below the state root.
-pub(super) const DAEMON_FILE: &str = "daemon.json";
 
 /// Starts the probe process on its listener; it dies with the thread that calls this.
 ///
@@ -28,25 +23,10 @@ pub(crate) fn start_probe(state: &Path, listener: std::net::TcpListener) -> Resu
     Companion::spawn(&binary, &args, OwnedFd::from(listener)).map_err(crate::engine::host)
 }
 
-/// Says on disk where the daemon listens.
-///
-/// # Errors
-/// `io_failed`.
-pub(crate) fn announce(root: &StateRoot, about: &Value) -> Result<(), Refusal> {
-    root.replace(DAEMON_FILE, format!("{about}\n").as_bytes(), Keep::Unsynced)
-        .map_err(crate::engine::host)
-}
-
 /// Takes back what was announced.
 pub(crate) fn withdraw(root: &StateRoot) {
-    drop(root.remove(DAEMON_FILE));
+    drop(root.remove(face::DAEMON_FILE));
     drop(root.remove(health::HEARTBEAT_FILE));
-}
-
-/// Reads where a daemon listens, if one has announced itself.
-pub(crate) fn announced(state: &Path) -> Option<Value> {
-    let bytes = semel_host::daemon::read_small(&state.join(DAEMON_FILE), 64 << 10).ok()?;
-    serde_json::from_slice(&bytes).ok()
 }
 
 /// Writes a heartbeat now and then, until the gateway goes.

@@ -1,8 +1,8 @@
 //! The guarded side's daemon of a drill: `semel serve` as a child, its volumes, calls and log.
 
-use super::http::{Answer, request, send};
-use super::stage::{Background, Stage};
-use super::table::{Told, hands};
+use crate::engine::trial::http::{Answer, request, send};
+use crate::engine::trial::stage::{Background, Stage};
+use crate::engine::trial::{Told, hands};
 use semel_host::process::Output;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -108,6 +108,21 @@ impl<'a> Daemon<'a> {
             .ok_or_else(|| format!("semel {} gave no JSON", args.join(" ")))
     }
 
+    /// Reads the records of the log as they are kept.
+    fn records(&self, choice: &[&str]) -> Told<Vec<Value>> {
+        let args = ["log", "--raw"].iter().chain(choice).copied();
+        let said = self
+            .stage
+            .run(&self.stage.semel(self.stage.scratch.path(), args)?)?;
+        let said = said.ok("semel log --raw")?;
+        let out = said.out();
+        let entries = out.lines().map(|line| {
+            let entry: Value = serde_json::from_str(line).map_err(|e| format!("semel log --raw: {e}"))?;
+            Ok(entry["record"].clone())
+        });
+        entries.collect()
+    }
+
     /// Opens a volume of a job with these files.
     pub(super) fn open(&self, job: &str, files: &[(&str, &str)]) -> Told<Opened> {
         let from = format!("probe-replay/checkouts/{}", self.stage.unique());
@@ -159,12 +174,12 @@ impl<'a> Daemon<'a> {
     /// Also where it knows none: then it is not the journal of this drill.
     pub(super) fn effects(&self) -> Told<usize> {
         const MOST: usize = 100_000;
-        let log = self.json(&["log", "--limit", &MOST.to_string()])?;
-        let kinds = records(&log)?.filter_map(|record| record["kind"].as_str());
+        let log = self.records(&["--limit", &MOST.to_string()])?;
+        let kinds = log.iter().filter_map(|record| record["kind"].as_str());
         let effects = kinds
             .filter(|kind| ["call_intended", "call_receipted"].contains(kind))
             .count();
-        match (effects, log["lines"].as_array().map_or(0, Vec::len)) {
+        match (effects, log.len()) {
             (0, _) => Err("the log shows no call at all".to_owned()),
             (_, MOST..) => Err("the log is too long to be counted".to_owned()),
             (effects, _) => Ok(effects),
@@ -173,8 +188,8 @@ impl<'a> Daemon<'a> {
 
     /// Reads the log of a key in a job, and has the whole chain verified.
     pub(super) fn log(&self, job: &str, key: &str) -> Told<Log> {
-        let log = self.json(&["log", "--job", job, "--key", key])?;
-        let events = records(&log)?.map(Event::of).collect();
+        let log = self.records(&["--job", job, "--key", key])?;
+        let events = log.iter().map(Event::of).collect();
         let verified = match self.json(&["log", "verify"]) {
             Ok(report) if report["report"]["faults"].as_array().is_some_and(Vec::is_empty) => {
                 "no fault".to_owned()
@@ -212,11 +227,6 @@ impl<'a> Daemon<'a> {
         routes.sort();
         Ok(routes)
     }
-}
-
-fn records(log: &Value) -> Told<impl Iterator<Item = &Value>> {
-    let lines = log["lines"].as_array().ok_or("semel log has no lines")?;
-    Ok(lines.iter().map(|line| &line["entry"]["record"]))
 }
 
 impl Event {

@@ -5,11 +5,9 @@
 //! what was seen. It decides nothing about guards: it only asks them.
 
 mod gateway;
-mod http;
 mod probe_replay;
 mod python;
 mod reused_volume;
-mod stage;
 mod table;
 mod transient_lock;
 mod worker;
@@ -17,16 +15,16 @@ mod workspace;
 mod worktree;
 
 pub(crate) use semel_host::scratch::Keep;
-pub(crate) use stage::Length;
 pub(crate) use table::{Report, Tally};
 
 use super::job::interrupt;
+use crate::engine::trial::Told;
+use crate::engine::trial::stage::Stage;
 use semel_core::Refusal;
 use semel_host::scratch::Scratch;
-use stage::Stage;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
-use table::{Account, Guarded, Naive, Played, Row, Told};
+use table::{Account, Guarded, Naive, Played, Row};
 
 /// Names an incident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +59,15 @@ impl Incident {
     }
 }
 
+/// Says how long the locks are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// As short as shows the same thing.
+    Short,
+    /// As long as they were held then.
+    Long,
+}
+
 /// Says what is to be drilled.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
@@ -86,7 +93,6 @@ pub(crate) fn run(wanted: Wanted, begin: &mut dyn FnMut(&'static str)) -> Result
     let stage = Stage {
         scratch: Scratch::create("semel-drill", wanted.keep).map_err(refusal)?,
         path: wanted.path,
-        length: wanted.length,
         cancel: interrupt.cancel().clone(),
         numbers: AtomicU32::new(0),
     };
@@ -97,7 +103,7 @@ pub(crate) fn run(wanted: Wanted, begin: &mut dyn FnMut(&'static str)) -> Result
         let played = match incident {
             Incident::ReusedVolume => reused_volume::play(&stage, &mut tools),
             Incident::ProbeReplay => probe_replay::play(&stage, &mut tools),
-            Incident::TransientLock => transient_lock::play(&stage, &mut tools),
+            Incident::TransientLock => transient_lock::play(&stage, wanted.length, &mut tools),
         };
         accounts.push(Account {
             name: incident.name(),

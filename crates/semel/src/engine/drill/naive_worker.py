@@ -1,13 +1,14 @@
 """The tool worker of the incident: it keeps the last raw request for resume, and an empty JSON body means "that one".
 
-usage: naive_worker.py PORT_FILE ROOT LOG
+usage: naive_worker.py PORT_FILE ROOT LOG [PORT]
 POST /tool takes {"tool": "delete_file" | "write_file", "path": ..., "text": ..., "id": ...}; GET /readyz is 200 while
 ROOT is the directory that it was; POST /internal/replay-last is what readiness falls back to.
 """
 import json, os, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-port_file, root, log = sys.argv[1:]
+port_file, root, log = sys.argv[1:4]
+port = int(sys.argv[4]) if sys.argv[4:] else 0
 last = {"raw": b"{}", "root": os.stat(root).st_ino}
 
 
@@ -53,7 +54,7 @@ class Worker(BaseHTTPRequestHandler):
         pass
 
 
-server = ThreadingHTTPServer(("127.0.0.1", 0), Worker)
+server = ThreadingHTTPServer(("127.0.0.1", port), Worker)
 with open(port_file + ".new", "w") as f:
     f.write(str(server.server_address[1]))
 os.rename(port_file + ".new", port_file)

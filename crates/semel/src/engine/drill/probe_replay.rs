@@ -4,12 +4,13 @@
 //! The guarded side is `semel serve` with volumes of its own for every step.
 
 use super::gateway::{Daemon, Opened};
-use super::http::{Answer, request, send};
 use super::python::Python;
-use super::stage::Stage;
 use super::step;
-use super::table::{Guarded, Naive, Row, Told, hands};
+use super::table::{Guarded, Naive, Row};
 use super::worker::{FILE, KEY, OF_A, OF_B, OTHER, Worker, naive_delete};
+use crate::engine::trial::http::{Answer, request, send};
+use crate::engine::trial::stage::Stage;
+use crate::engine::trial::{Told, hands};
 
 const STALE: &str = "409 replay_conflict (stale_generation)";
 const EMPTY: &str = "400 empty_body_not_replayable";

@@ -1,7 +1,7 @@
 //! The python3 of a drill: which one, and what it has. It installs nothing into it.
 
-use super::stage::Stage;
-use super::table::{Told, hands};
+use crate::engine::trial::stage::Stage;
+use crate::engine::trial::{Told, hands};
 use serde_json::Value;
 use std::path::PathBuf;
 

@@ -4,10 +4,11 @@
 //! `semel contract`; each guard has a workspace of its own in which nothing else is wrong.
 
 use super::python::Python;
-use super::stage::Stage;
 use super::step;
-use super::table::{Guarded, Naive, Row, Told, hands};
+use super::table::{Guarded, Naive, Row};
 use super::workspace::{GENERATION, PASS, STATE, Workspaces, lock_text};
+use crate::engine::trial::stage::Stage;
+use crate::engine::trial::{Told, hands};
 use std::path::{Path, PathBuf};
 
 /// Plays the incident.

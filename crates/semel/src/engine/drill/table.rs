@@ -2,24 +2,11 @@
 //!
 //! Text and JSON are made from here alone. It plays nothing itself, and prints nothing.
 
-use semel_core::Refusal;
+use crate::engine::trial::Told;
+use crate::engine::trial::text::{field, line};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
-
-/// Is what a side tells, or the reason why it could not be played.
-pub(super) type Told<T> = Result<T, String>;
-
-/// Turns a refusal of our own hands into a reason.
-pub(super) fn reason(refusal: impl Into<Refusal>) -> String {
-    let refusal = refusal.into();
-    format!("{} ({refusal})", refusal.code)
-}
-
-/// Turns a host error into a reason.
-pub(super) fn hands(error: semel_host::Error) -> String {
-    reason(error.into_refusal())
-}
 
 /// Says what the naive side did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -289,33 +276,6 @@ impl Account {
             }
         }
     }
-}
-
-const WIDTH: usize = 118;
-const INDENT: usize = 15;
-
-fn line(out: &mut String, text: &str) {
-    out.push_str(text);
-    out.push('\n');
-}
-
-/// Writes a named text, broken at words.
-fn field(out: &mut String, name: &str, text: &str) {
-    let mut current = format!("{:INDENT$}", format!("      {name}"));
-    let mut width = 0;
-    for word in text.split_whitespace() {
-        if width > 0 && current.chars().count() + 1 + word.chars().count() > WIDTH {
-            line(out, current.trim_end());
-            current = " ".repeat(INDENT);
-            width = 0;
-        }
-        if width > 0 {
-            current.push(' ');
-        }
-        current.push_str(word);
-        width += 1;
-    }
-    line(out, current.trim_end());
 }
 
 #[cfg(test)]

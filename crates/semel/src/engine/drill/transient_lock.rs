@@ -3,10 +3,11 @@
 //! Every step has a repository and a linked worktree of its own for each side. Who holds a lock is a real git, stopped
 //! in a filter or in an editor, wherever the incident had a git; the guarded side is `semel restore`.
 
-use super::stage::{Background, Length, Said, Stage};
-use super::step;
-use super::table::{Guarded, Naive, Row, Told, hands};
+use super::table::{Guarded, Naive, Row};
 use super::worktree::{CHANGED, Repo, Worktrees};
+use super::{Length, step};
+use crate::engine::trial::stage::{Background, Said, Stage};
+use crate::engine::trial::{Told, hands};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::path::Path;
@@ -18,7 +19,7 @@ const RESTORED: &str = "0 restored";
 ///
 /// # Errors
 /// Why it cannot be played here.
-pub(super) fn play(stage: &Stage, tools: &mut Vec<String>) -> Told<Vec<Row>> {
+pub(super) fn play(stage: &Stage, length: Length, tools: &mut Vec<String>) -> Told<Vec<Row>> {
     let world = Worktrees {
         stage,
         git: stage.tool("git")?,
@@ -31,7 +32,7 @@ pub(super) fn play(stage: &Stage, tools: &mut Vec<String>) -> Told<Vec<Row>> {
         world.git.display()
     ));
     let mut rows = vec![world.held(&INCIDENT)];
-    match stage.length {
+    match length {
         Length::Short => rows.push(world.held(&SHORT)),
         Length::Long => rows.extend([world.held(&SIX), world.held(&SEVEN)]),
     }

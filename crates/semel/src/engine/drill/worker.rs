@@ -1,9 +1,10 @@
 //! The naive side of a replayed probe: a tool worker in a process of its own, behind one recycled directory.
 
-use super::http::{Answer, request, send};
 use super::python::Python;
-use super::stage::{Background, Stage};
-use super::table::{Naive, Told, hands};
+use super::table::Naive;
+use crate::engine::trial::http::{Answer, request, send};
+use crate::engine::trial::stage::{Background, Stage};
+use crate::engine::trial::{Told, hands};
 use std::path::PathBuf;
 
 /// The file of which both jobs have one.

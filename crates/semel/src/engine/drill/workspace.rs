@@ -3,8 +3,9 @@
 //! It makes situations and runs what is asked; it judges no guard.
 
 use super::python::{Pip, Python, Runner};
-use super::stage::{Background, Said, Stage};
-use super::table::{Naive, Told, hands};
+use super::table::Naive;
+use crate::engine::trial::stage::{Background, Said, Stage};
+use crate::engine::trial::{Told, hands};
 use semel_host::process::Command;
 use std::path::{Path, PathBuf};
 

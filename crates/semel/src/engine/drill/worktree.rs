@@ -2,8 +2,8 @@
 //!
 //! It makes situations and looks at them; it judges no guard.
 
-use super::stage::{Background, Said, Stage};
-use super::table::{Told, hands};
+use crate::engine::trial::stage::{Background, Said, Stage};
+use crate::engine::trial::{Told, hands};
 use semel_host::process::Command;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

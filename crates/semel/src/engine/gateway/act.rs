@@ -4,6 +4,7 @@
 use super::Gateway;
 use super::answer::{Answer, Failure, Replayed, of_done};
 use super::arguments::Args;
+use super::call::{Asked, micros};
 use super::crash::CrashPoint;
 use super::mutate::{Displaced, stopped};
 use super::mutation::Mutation;
@@ -48,7 +49,7 @@ impl Gateway {
         if let Err(error) = files::sync_effects(&ready.effects, &self.hooks) {
             return Some(self.left_open(error));
         }
-        Some(self.acted(intent, &before))
+        Some(self.acted(mutation.asked, intent, &before))
     }
 
     /// Stops the daemon: what is on the disk has to be looked at anew.
@@ -57,11 +58,11 @@ impl Gateway {
         Err(stopped().into())
     }
 
-    fn acted(&self, intent: &Intent, before: &[Option<Sha256>]) -> Answer {
+    fn acted(&self, asked: &Asked, intent: &Intent, before: &[Option<Sha256>]) -> Answer {
         let done = found(intent, before);
         let receipt = Receipt {
             possible_duplicate_of: self.recent.ran(intent),
-            ..receipt_of(Outcome::Done(done.clone()))
+            ..receipt_of(asked, Outcome::Done(done.clone()))
         };
         self.finish(intent, receipt.clone())?;
         self.counters.executed.add();
@@ -69,7 +70,7 @@ impl Gateway {
     }
 
     /// Settles a call of which one effect failed, after `done` others happened.
-    fn fell_short(
+    pub(super) fn fell_short(
         &self,
         mutation: &Mutation<'_>,
         intent: &Intent,
@@ -114,7 +115,7 @@ impl Gateway {
             let refused = Outcome::Refused {
                 refusal: refusal.clone(),
             };
-            if let Err(failure) = self.finish(intent, receipt_of(refused)) {
+            if let Err(failure) = self.finish(intent, receipt_of(mutation.asked, refused)) {
                 return Some(Err(failure));
             }
             self.counters.refused.add();
@@ -164,7 +165,7 @@ impl Gateway {
         }
     }
 
-    fn unknown(&self, intent: &Intent, refusal: &Refusal) {
+    pub(super) fn unknown(&self, intent: &Intent, refusal: &Refusal) {
         self.counters.unknown.add();
         let execution = intent.execution_id.clone();
         if let Err(error) = self
@@ -176,7 +177,7 @@ impl Gateway {
         }
     }
 
-    fn finish(&self, intent: &Intent, receipt: Receipt) -> Result<(), Failure> {
+    pub(super) fn finish(&self, intent: &Intent, receipt: Receipt) -> Result<(), Failure> {
         if let Err(error) = self.engine.journal.finish(intent.execution_id.clone(), receipt) {
             self.poison(&store(error));
             return Err(Failure {
@@ -190,13 +191,15 @@ impl Gateway {
     }
 }
 
-fn receipt_of(outcome: Outcome) -> Receipt {
+fn receipt_of(asked: &Asked, outcome: Outcome) -> Receipt {
     Receipt {
         at: clock::now(),
         outcome,
         recovered: None,
         resolved: None,
         possible_duplicate_of: None,
+        took_us: Some(micros(asked.since.elapsed())),
+        waited_us: Some(asked.waited_us()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a call is answered with, before any door gives it its own form.
 
+use super::output::facts;
 use super::tool::Tool;
 use semel_core::call::{Done, Intent, Receipt};
 use semel_core::effect::Changed;
@@ -79,8 +80,11 @@ pub(crate) fn of_done(intent: &Intent, receipt: &Receipt, done: &Done, replayed:
 ///
 /// # Shape
 /// A call on one path says it flat: `path`, `action`, `sha256_before`, `sha256_after`, `size_bytes`, of a move
-/// `destination` and `overwritten`. A patch has `changed`, a list of the same.
+/// `destination` and `overwritten`. A patch has `changed`, a list of the same. A command has [`facts`].
 pub(crate) fn result(intent: &Intent, done: &Done) -> Map<String, Value> {
+    if intent.tool == Tool::RunCommand.name() {
+        return facts(intent, done);
+    }
     let mut body = Map::new();
     if intent.tool == Tool::ApplyPatch.name() {
         let changed: Vec<Value> = done

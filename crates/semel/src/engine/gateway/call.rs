@@ -5,19 +5,19 @@
 
 use super::Gateway;
 use super::answer::{Answer, Failure, Replayed, Success};
-use super::arguments::{Understood, only_a_key, take_keys, understand};
+use super::arguments::{Args, Domain, InTree, Run, Understood, only_a_key, take_keys, understand};
 use super::key::{agree, from_header};
 use super::tool::{Kind, Tool};
 use crate::limits;
-use semel_core::call::{Event, Note, Source};
+use semel_core::call::{Event, Note, Scope, Source};
 use semel_core::canonical::{Limits, is_empty_request, parse_strict};
-use semel_core::ids::{ExecutionId, IdempotencyKey};
+use semel_core::ids::{ExecutionId, Generation, IdempotencyKey};
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal};
 use semel_host::clock;
 use serde_json::Value;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Is a call as it came through a door, with its token looked up.
@@ -35,8 +35,8 @@ pub(crate) struct Call {
     pub(crate) form: Result<(), Refusal>,
     /// Where it came from.
     pub(crate) source: Source,
-    /// How long it waits for the same call that runs already.
-    pub(crate) wait: Duration,
+    /// How long it waits for the same call that runs already, where it says so.
+    pub(crate) wait: Option<Duration>,
 }
 
 /// Is a call that is understood.
@@ -46,15 +46,86 @@ pub(super) struct Asked {
     pub(super) key: Option<IdempotencyKey>,
     pub(super) understood: Understood,
     pub(super) source: Source,
-    pub(super) wait: Duration,
+    wait: Option<Duration>,
     pub(super) since: Instant,
+    waited_us: AtomicU64,
     gone: Arc<AtomicBool>,
 }
 
 impl Asked {
+    /// Makes a call that a person asks for; it is not ended when the person goes away.
+    pub(super) fn by_the_operator(
+        tool: Tool,
+        lease: Volume,
+        key: IdempotencyKey,
+        understood: Understood,
+        source: Source,
+    ) -> Self {
+        Self {
+            tool,
+            lease,
+            key: Some(key),
+            understood,
+            source,
+            wait: None,
+            since: Instant::now(),
+            waited_us: AtomicU64::new(0),
+            gone: Arc::new(AtomicBool::new(false)),
+        }
+    }
+
     /// Says whether the caller went away; counts only before an intent.
     pub(super) fn gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
+    }
+
+    /// Says how long the caller still waits for the end of an execution: as it said, else, of a command, until it must
+    /// have ended.
+    pub(super) fn patience(&self) -> Duration {
+        let whole = self.wait.unwrap_or_else(|| match &self.understood.args {
+            Args::Run(run) => run.timeout + limits::GRACE + limits::IN_FLIGHT_WAIT,
+            _ => limits::IN_FLIGHT_WAIT,
+        });
+        whole.saturating_sub(self.since.elapsed())
+    }
+
+    /// Says whether it runs a command.
+    pub(super) const fn runs_a_command(&self) -> bool {
+        matches!(self.understood.args, Args::Run(_))
+    }
+
+    /// Gives within what its key means one effect.
+    pub(super) fn scope(&self) -> Scope {
+        let generation = match &self.understood.args {
+            Args::Run(Run {
+                domain: Domain::Job, ..
+            }) => None,
+            _ => Some(self.lease.generation.clone()),
+        };
+        scope_of(&self.lease, generation)
+    }
+
+    /// Waits for something, and counts how long.
+    pub(super) async fn waiting<T>(&self, what: impl Future<Output = T>) -> T {
+        let since = Instant::now();
+        let answer = what.await;
+        self.waited_us
+            .fetch_add(micros(since.elapsed()), Ordering::Relaxed);
+        answer
+    }
+
+    /// Says how long it waited so far.
+    pub(super) fn waited_us(&self) -> u64 {
+        self.waited_us.load(Ordering::Relaxed)
+    }
+}
+
+/// Gives the scope of a key of a lease: of its generation, or, with none, of its job.
+pub(super) fn scope_of(lease: &Volume, generation: Option<Generation>) -> Scope {
+    Scope {
+        principal: lease.principal.clone(),
+        job: lease.job.clone(),
+        generation,
     }
 }
 
@@ -74,7 +145,7 @@ impl Drop for Waiting {
 pub(crate) fn generation_lives(tool: Tool, lease: &Volume) -> Result<(), Refusal> {
     match tool.kind() {
         Kind::Journal => Ok(()),
-        Kind::Mutation | Kind::Read => lease.live(),
+        Kind::Mutation | Kind::Read | Kind::Person => lease.live(),
     }
 }
 
@@ -84,7 +155,11 @@ impl Gateway {
         let gone = Arc::new(AtomicBool::new(false));
         let _waiting = Waiting(gone.clone());
         let since = Instant::now();
-        let (key, understood) = match understood(&call) {
+        let (key, understood) = match understood(&call, &|path| {
+            self.engine
+                .volumes
+                .in_tree(&call.lease.job, &call.lease.generation, path)
+        }) {
             Ok(both) => both,
             Err(refusal) => return Err(self.refused_early(&call, refusal, since).await),
         };
@@ -96,10 +171,11 @@ impl Gateway {
             source: call.source,
             wait: call.wait,
             since,
+            waited_us: AtomicU64::new(0),
             gone,
         });
         match asked.tool.kind() {
-            Kind::Mutation => self.mutate(asked).await,
+            Kind::Mutation | Kind::Person => self.mutate(asked).await,
             Kind::Read | Kind::Journal => self.read(asked).await,
         }
     }
@@ -138,6 +214,21 @@ impl Gateway {
         refusal.into()
     }
 
+    /// Notes that a call was refused before its arguments were known, such as for a body that did not come whole.
+    pub(crate) async fn refused_at_the_door(
+        self: &Arc<Self>,
+        tool: Tool,
+        lease: &Volume,
+        source: &Source,
+        refusal: Refusal,
+        since: Instant,
+    ) -> Failure {
+        self.counters.refused.add();
+        self.note_later(note_of(tool, lease, source, refused(&refusal), since))
+            .await;
+        refusal.into()
+    }
+
     async fn note_later(self: &Arc<Self>, note: Note) {
         let gateway = self.clone();
         drop(tokio::task::spawn_blocking(move || gateway.note(note)).await);
@@ -163,13 +254,19 @@ impl Gateway {
                 code: Code::CallInFlight,
                 ..
             } => self.counters.in_flight_refused.add(),
+            Event::Refused {
+                code: Code::ApprovalRequired,
+                ..
+            } => self.counters.asked.add(),
             Event::Refused { .. } => self.counters.refused.add(),
+            Event::Suppressed { .. } => {}
         }
         let mut note = note_of(asked.tool, &asked.lease, &asked.source, event, asked.since);
         note.path = asked.understood.path.clone().ok();
         note.key = asked.key.clone();
         note.fingerprint = Some(asked.understood.fingerprint);
         note.execution_id = execution_id;
+        note.waited_us = Some(asked.waited_us());
         self.note(note);
     }
 
@@ -220,9 +317,15 @@ fn note_of(tool: Tool, lease: &Volume, source: &Source, event: Event, since: Ins
         fingerprint: None,
         execution_id: None,
         source: source.clone(),
-        took_us: u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX),
+        took_us: micros(since.elapsed()),
+        waited_us: None,
         at: clock::now(),
     }
+}
+
+/// Gives a duration as it is recorded.
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn empty() -> Refusal {
@@ -230,7 +333,7 @@ fn empty() -> Refusal {
 }
 
 /// Checks body, key and arguments, in this order.
-fn understood(call: &Call) -> Result<(Option<IdempotencyKey>, Understood), Refusal> {
+fn understood(call: &Call, in_tree: InTree<'_>) -> Result<(Option<IdempotencyKey>, Understood), Refusal> {
     if is_empty_request(&call.body) {
         return Err(empty());
     }
@@ -262,7 +365,7 @@ fn understood(call: &Call) -> Result<(Option<IdempotencyKey>, Understood), Refus
         return Err(Refusal::new(Code::MissingIdempotencyKey, why));
     }
     call.form.clone()?;
-    Ok((key, understand(call.tool, parsed??)?))
+    Ok((key, understand(call.tool, parsed??, in_tree)?))
 }
 
 /// Makes the answer of a read.

@@ -3,6 +3,7 @@
 //! In ordinary life nobody asks for one, and `reached` compares with `None`.
 
 use semel_core::{Code, Refusal};
+use semel_host::exec::{self, Points};
 use semel_host::files::{Step, Steps};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,6 +18,14 @@ pub(crate) enum CrashPoint {
     Host(Step),
     /// The intent is recorded.
     Begun,
+    /// That a person is asked is recorded; nobody was told.
+    ApprovalAsked,
+    /// What a person decided is recorded; nobody was told.
+    ApprovalDecided,
+    /// A step of starting a command was done.
+    Exec(exec::Point),
+    /// A command ended; it has no receipt yet.
+    ExecEnded,
     /// The effect happened; it has no receipt yet.
     Acted,
     /// The receipt is recorded; nobody was told.
@@ -42,9 +51,12 @@ impl CrashPoint {
             host.partition(|step| matches!(step, Step::Staged | Step::StagedSynced));
         live.into_iter()
             .chain(before.into_iter().map(CrashPoint::Host))
+            .chain([CrashPoint::ApprovalAsked, CrashPoint::ApprovalDecided])
             .chain([CrashPoint::Begun])
             .chain(after.into_iter().map(CrashPoint::Host))
+            .chain(exec::Point::ALL.iter().copied().map(CrashPoint::Exec))
             .chain([
+                CrashPoint::ExecEnded,
                 CrashPoint::Acted,
                 CrashPoint::Aborting,
                 CrashPoint::RolledBack,
@@ -62,6 +74,12 @@ impl CrashPoint {
             CrashPoint::Checked => "checked",
             CrashPoint::Host(step) => step.name(),
             CrashPoint::Begun => "begun",
+            CrashPoint::ApprovalAsked => "approval_asked",
+            CrashPoint::ApprovalDecided => "approval_decided",
+            CrashPoint::Exec(exec::Point::Made) => "exec_made",
+            CrashPoint::Exec(exec::Point::Spawned) => "exec_spawned",
+            CrashPoint::Exec(exec::Point::Begun) => "exec_begun",
+            CrashPoint::ExecEnded => "exec_ended",
             CrashPoint::Acted => "acted",
             CrashPoint::Receipted => "receipted",
             CrashPoint::Aborting => "aborting",
@@ -91,6 +109,8 @@ pub(crate) struct Hooks {
     pub(crate) crash: Option<Moment>,
     /// Where a call pauses, and for how long.
     pub(crate) pause: Option<(CrashPoint, Duration)>,
+    /// How much later than now approvals are held against.
+    pub(crate) ahead: Duration,
     /// Where a call is held until a test lets it go.
     pub(crate) hold: Option<Hold>,
     /// Where the name of each point is written that is reached.
@@ -188,6 +208,12 @@ impl Hooks {
         if self.crash.as_ref().is_some_and(|crash| crash.is_now(point)) {
             semel_host::daemon::crash();
         }
+    }
+}
+
+impl Points for Hooks {
+    fn reached(&self, point: exec::Point) {
+        Hooks::reached(self, CrashPoint::Exec(point));
     }
 }
 

@@ -2,20 +2,33 @@
 
 mod act;
 pub(crate) mod answer;
+mod approval;
 mod arguments;
 pub(crate) mod call;
+mod command;
 pub(crate) mod crash;
 mod key;
 mod locks;
 mod mutate;
 mod mutation;
+mod noise;
+pub(crate) mod output;
+pub(crate) mod policy;
 mod prepare;
-mod read;
+pub(super) mod read;
 mod recent;
 pub(crate) mod recover;
+mod room;
+mod running;
+mod share;
+mod shows;
+pub(crate) mod token;
 pub(crate) mod tool;
+mod undo;
 
-use super::{Engine, host, store};
+use super::daemon::keeper::Keeper;
+use super::surroundings::Surroundings;
+use super::{Engine, checkpoint, host, store};
 use crate::limits;
 use crate::telemetry::{Counters, Phase};
 use crash::Hooks;
@@ -23,7 +36,8 @@ use locks::Locks;
 use recent::Recent;
 use semel_core::digest::Sha256;
 use semel_core::ids::{ExecutionId, Generation};
-use semel_core::volume::Volume;
+use semel_core::noise::Sampler;
+use semel_core::volume::{Lease, Volume};
 use semel_core::{Code, Refusal};
 use semel_host::volume::Volume as Disk;
 use std::collections::HashMap;
@@ -36,8 +50,14 @@ pub(crate) struct Gateway {
     pub(crate) engine: Engine,
     /// Crash points and pauses of the tests.
     pub(crate) hooks: Hooks,
+    /// What calls are judged by; `None` where there is no policy.
+    pub(super) policy: Option<policy::InForce>,
     /// What was counted.
     pub(crate) counters: Counters,
+    /// What it knows of the log's checkpoints.
+    pub(crate) keeper: Keeper,
+    /// Which requests of nobody are noted.
+    noise: Mutex<Sampler>,
     /// The locks that order calls.
     pub(super) locks: Locks,
     /// What was asked for lately, under which key.
@@ -47,6 +67,14 @@ pub(crate) struct Gateway {
     roots: RwLock<HashMap<Generation, Arc<Disk>>>,
     gates: Mutex<HashMap<Generation, Arc<tokio::sync::RwLock<()>>>>,
     permits: Arc<Semaphore>,
+    shares: share::Shares,
+    /// Commands that run.
+    commands: Arc<running::Commands>,
+    /// What commands find around them where their volume says nothing.
+    around: OnceLock<Surroundings>,
+    /// The space where the volumes lie.
+    pub(crate) room: room::Room,
+    searches: Arc<Semaphore>,
     poisoned: OnceLock<String>,
     phase: watch::Sender<Phase>,
 }
@@ -80,17 +108,26 @@ pub(crate) type Pass = OwnedRwLockReadGuard<()>;
 
 impl Gateway {
     /// Makes a gateway that is still starting.
-    pub(crate) fn new(engine: Engine, hooks: Hooks) -> Arc<Self> {
+    pub(crate) fn new(engine: Engine, hooks: Hooks, policy: Option<policy::InForce>) -> Arc<Self> {
+        let keeper = Keeper::new(checkpoint::covered(&engine.config));
         Arc::new(Self {
+            room: room::Room::new(&engine.volumes),
             engine,
             hooks,
+            policy,
             counters: Counters::default(),
+            keeper,
+            noise: Mutex::new(Sampler::new(limits::UNAUTHORIZED_NOTES)),
             locks: Locks::default(),
             recent: Recent::default(),
             flights: Mutex::default(),
             roots: RwLock::default(),
             gates: Mutex::default(),
             permits: Arc::new(Semaphore::new(limits::IN_FLIGHT)),
+            shares: share::Shares::default(),
+            searches: Arc::new(Semaphore::new(limits::SEARCHES)),
+            commands: Arc::default(),
+            around: OnceLock::new(),
             poisoned: OnceLock::new(),
             phase: watch::Sender::new(Phase::Starting),
         })
@@ -126,10 +163,10 @@ impl Gateway {
     /// Says whether new effects may begin.
     ///
     /// # Errors
-    /// `store_unavailable` when poisoned; `draining` at shutdown.
+    /// `store_unavailable` when poisoned; `draining` at shutdown; `io_failed`, reason `disk_full`.
     pub(crate) fn open_for_effects(&self) -> Result<(), Refusal> {
         match *self.phase.borrow() {
-            Phase::Ready => Ok(()),
+            Phase::Ready => self.room.enough(),
             Phase::Starting | Phase::Draining => {
                 Err(Refusal::new(Code::Draining, "the daemon is shutting down"))
             }
@@ -146,9 +183,16 @@ impl Gateway {
     /// `too_many` when all are taken.
     pub(crate) fn permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.permits.clone().try_acquire_owned().map_err(|_| {
+            self.counters.throttled.add();
             let why = format!("{} calls are under way", limits::IN_FLIGHT);
             Refusal::new(Code::TooMany, why)
         })
+    }
+
+    /// Waits for one of the places for searches; who waits takes none of the places for calls.
+    pub(super) async fn search_permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let permit = self.searches.clone().acquire_owned().await;
+        permit.map_err(|_| Refusal::new(Code::Internal, "the places for searches are closed"))
     }
 
     /// Counts the calls under way.
@@ -156,11 +200,11 @@ impl Gateway {
         limits::IN_FLIGHT.saturating_sub(self.permits.available_permits())
     }
 
-    /// Finds the volume of a bearer token, living or ended.
+    /// Finds what a bearer token stands for, in a living generation or an ended one.
     ///
     /// # Errors
     /// `unauthorized` for no token, a malformed or an unknown one; `store_unavailable`.
-    pub(crate) fn lease(&self, token: Option<&str>) -> Result<Volume, Refusal> {
+    pub(crate) fn lease(&self, token: Option<&str>) -> Result<Lease, Refusal> {
         let unknown = |why: &str| Refusal::new(Code::Unauthorized, why);
         let token = token.ok_or_else(|| unknown("no bearer token was sent"))?;
         if !super::volume::token_shape(token) {

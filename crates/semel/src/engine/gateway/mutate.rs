@@ -3,10 +3,10 @@
 //! Each step between two waits runs on one blocking thread; whoever waits, for a path or for the same call that
 //! runs already, holds none. The lookup is a hint; `begin` decides.
 
-use super::Flight;
 use super::Gateway;
-use super::answer::{Answer, Failure, Replayed, of_done};
-use super::call::Asked;
+use super::answer::{Answer, Failure, Replayed};
+use super::call::{Asked, scope_of};
+use super::command::Flown;
 use super::crash::CrashPoint;
 use super::locks::{Held, Needs};
 use super::mutation::Mutation;
@@ -15,23 +15,24 @@ use super::tool::Tool;
 use crate::engine::{host, store};
 use crate::limits;
 use semel_core::call::{CallState, Decision, Event, Intent, Outcome, Scope, admit};
-use semel_core::ids::ExecutionId;
+use semel_core::ids::{ExecutionId, IdempotencyKey};
 use semel_core::volume::Durability;
 use semel_core::{Code, Refusal};
 use semel_host::{clock, files};
 use semel_store::Began;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How often the resolved path may change between lookup and lock.
 const MOVES: usize = 8;
 
 /// Is where a blocking step ends.
-enum Step {
+pub(super) enum Step {
     /// With the answer.
     Answer(Answer),
     /// The same call runs: wait for its end.
     Wait(ExecutionId),
+    /// The command of this very call runs: wait for its end.
+    Attend(ExecutionId),
     /// Another call holds what this one needs: wait for it.
     Locked(Box<Needs>),
 }
@@ -45,7 +46,7 @@ impl Gateway {
                 Ok(permit) => permit,
                 Err(refusal) => return Err(refusal.into()),
             };
-            let pass = self.pass(&asked.lease.generation).await;
+            let pass = asked.waiting(self.pass(&asked.lease.generation)).await;
             let (mine, lock) = (asked.clone(), held.take());
             let step = self
                 .blocking(move |gateway| {
@@ -62,10 +63,12 @@ impl Gateway {
                 }
                 Ok(Step::Answer(answer)) => return answer,
                 Ok(Step::Wait(execution)) => {
-                    self.wait_for(&asked, execution).await?;
+                    asked.waiting(self.wait_for(&asked, execution)).await?;
                 }
+                Ok(Step::Attend(execution)) => return self.attend(&asked, execution).await,
                 Ok(Step::Locked(needs)) => {
-                    match tokio::time::timeout(limits::IN_FLIGHT_WAIT_MOST, self.locks.take(*needs)).await {
+                    let taken = tokio::time::timeout(limits::IN_FLIGHT_WAIT_MOST, self.locks.take(*needs));
+                    match asked.waiting(taken).await {
                         Ok(taken) => held = Some(taken),
                         Err(_) => return Err(in_flight("another call holds the path").into()),
                     }
@@ -76,21 +79,7 @@ impl Gateway {
 
     /// Waits until the same call has ended, as long as the caller wants to.
     async fn wait_for(self: &Arc<Self>, asked: &Arc<Asked>, execution: ExecutionId) -> Result<(), Failure> {
-        let left = asked.wait.saturating_sub(asked.since.elapsed());
-        let ended = match self.flight(&execution) {
-            Some(mut flight) => tokio::time::timeout(left, async move {
-                // The sender is dropped when the execution ends, which is as good as being told.
-                drop(flight.wait_for(|now| *now == Flight::Ended).await);
-            })
-            .await
-            .is_ok(),
-            // Between the receipt and this look it ended; or another life of the daemon left it running.
-            None => {
-                tokio::time::sleep(Duration::from_millis(2).min(left)).await;
-                !left.is_zero()
-            }
-        };
-        if ended {
+        if self.flown(asked, &execution).await == Flown::Ended {
             return Ok(());
         }
         let refusal = in_flight("the first call with this key is still running").name(execution.as_str());
@@ -113,11 +102,14 @@ impl Gateway {
             Err(step) => return *step,
         };
         self.hooks.reached(CrashPoint::Checked);
+        if let Err(refusal) = self.forbidden(&mutation) {
+            return self.precluded(&mutation, refusal);
+        }
         for _ in 0..MOVES {
             // Looked for again under the lock: a path may lead elsewhere than before.
             let needs = match mutation.needs() {
                 Ok(needs) => needs,
-                Err(refusal) => return self.precluded(&mutation, refusal),
+                Err(refusal) => return self.precluded(&mutation, self.veiled(&mutation, refusal)),
             };
             match held.take().filter(|held| held.needs == needs) {
                 Some(_held) => return self.execute(&mutation),
@@ -140,28 +132,24 @@ impl Gateway {
                 "a mutation reached its execution without a key",
             )));
         };
-        let scope = Scope {
-            principal: asked.lease.principal.clone(),
-            job: asked.lease.job.clone(),
-            generation: Some(asked.lease.generation.clone()),
-        };
-        let prior = self
-            .engine
-            .journal
-            .prior(scope.clone(), key.clone())
-            .map_err(|e| fail(store(e)))?;
+        let scope = asked.scope();
+        let prior = self.known(asked, &scope, &key).map_err(|e| fail(store(e)))?;
         let request = match asked.understood.request(asked.tool) {
             Ok(request) => request,
             // No call under a path that leads nowhere was ever recorded: a known key belongs to another call.
             Err(escapes) => {
                 let execution = prior.as_ref().map(|state| state.intent().execution_id.clone());
-                let refusal = prior.map_or(escapes, |state| other_call(&state, asked.tool));
+                let refusal = match prior {
+                    Some(state) => other_call(&state, asked.tool),
+                    None => self.asked_otherwise(&scope, &key, asked.tool).unwrap_or(escapes),
+                };
                 return Err(Box::new(Step::Answer(self.refuse(asked, refusal, execution))));
             }
         };
         if let Some(step) = self.settled(asked, admit(prior.as_ref(), &request)) {
             return Err(Box::new(step));
         }
+        self.asked_before(&scope, &key, &request).map_err(fail)?;
         self.open_for_effects().map_err(fail)?;
         let disk = self.disk(&asked.lease).map_err(fail)?;
         Ok(Mutation {
@@ -170,7 +158,29 @@ impl Gateway {
             request,
             scope,
             disk,
+            git: self.git_internals(asked),
         })
+    }
+
+    /// Finds what is known of a key: in its scope, else in the other one, as far as this generation used it there. To
+    /// the journal these are two keys; but who forgets the scope in a retry means no other effect.
+    pub(super) fn known(
+        &self,
+        asked: &Asked,
+        scope: &Scope,
+        key: &IdempotencyKey,
+    ) -> Result<Option<CallState>, semel_store::Error> {
+        let generation = &asked.lease.generation;
+        let journal = &self.engine.journal;
+        if let Some(state) = journal.prior(scope.clone(), key.clone())? {
+            return Ok(Some(state));
+        }
+        let other = match scope.generation {
+            Some(_) => None,
+            None => Some(generation.clone()),
+        };
+        let other = journal.prior(scope_of(&asked.lease, other), key.clone())?;
+        Ok(other.filter(|state| state.intent().generation == *generation))
     }
 
     /// Gives the step that a decision leads to; `None` where the call is to execute.
@@ -188,7 +198,7 @@ impl Gateway {
             Decision::Replay { intent, receipt } => {
                 self.note_asked(asked, Event::Replayed, Some(intent.execution_id.clone()));
                 Some(Step::Answer(match &receipt.outcome {
-                    Outcome::Done(done) => Ok(of_done(&intent, &receipt, done, Replayed::Yes)),
+                    Outcome::Done(done) => Ok(self.success(&intent, &receipt, done, Replayed::Yes)),
                     Outcome::Refused { refusal } => Err(Failure {
                         refusal: refusal.clone(),
                         execution_id: Some(intent.execution_id.clone()),
@@ -203,11 +213,7 @@ impl Gateway {
     /// key was looked up, and be the very reason.
     fn precluded(self: &Arc<Self>, mutation: &Mutation<'_>, refusal: Refusal) -> Step {
         let asked = mutation.asked;
-        let prior = match self
-            .engine
-            .journal
-            .prior(mutation.scope.clone(), mutation.key.clone())
-        {
+        let prior = match self.known(asked, &mutation.scope, &mutation.key) {
             Ok(prior) => prior,
             Err(error) => return Step::Answer(self.refuse(asked, store(error), None)),
         };
@@ -242,20 +248,30 @@ impl Gateway {
             Err(error) => return over(self.refuse(asked, host(error), None)),
         };
         let execution = ExecutionId::mint(seed);
-        let ready = match mutation.prepare(self, &execution) {
+        let mut ready = match mutation.prepare(self, &execution) {
             Ok(ready) => ready,
             Err(error) if error.poisons() => {
                 self.poison(&host(error));
                 return over(Err(stopped().into()));
             }
-            Err(error) => return Once::Over(self.precluded(mutation, host(error))),
+            Err(error) => {
+                let refusal = self.veiled(mutation, host(error));
+                return Once::Over(self.precluded(mutation, refusal));
+            }
         };
         let intent = mutation.intent(&execution, &ready);
-        let _flight = self.takes_off(&execution);
+        if let Err(refusal) = self.permitted(mutation, &ready, &intent) {
+            mutation.discard(&execution, &intent.effects);
+            return Once::Over(self.precluded(mutation, refusal));
+        }
+        let flight = self.takes_off(&execution);
         match self.begin(intent.clone(), &ready) {
-            Ok(Began::Began) => match self.act(mutation, &intent, &ready, displaced) {
-                Some(answer) => over(answer),
-                None => Once::Again,
+            Ok(Began::Began) => match ready.command.take() {
+                Some(command) => Once::Over(self.launch(mutation, intent, command, flight)),
+                None => match self.act(mutation, &intent, &ready, displaced) {
+                    Some(answer) => over(answer),
+                    None => Once::Again,
+                },
             },
             Ok(Began::Prior(state)) => {
                 mutation.discard(&execution, &intent.effects);
@@ -335,7 +351,7 @@ fn other_call(state: &CallState, tool: Tool) -> Refusal {
         .name(state.intent().execution_id.as_str())
 }
 
-fn in_flight(why: &str) -> Refusal {
+pub(super) fn in_flight(why: &str) -> Refusal {
     Refusal::new(Code::CallInFlight, why)
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Mutation<'a> {
     pub(super) request: Request,
     pub(super) scope: Scope,
     pub(super) disk: Arc<Disk>,
+    /// Whether a rule of the policy may open what belongs to git; each path is judged before the intent.
+    pub(super) git: GitInternals,
 }
 
 impl Mutation<'_> {
@@ -50,13 +52,15 @@ impl Mutation<'_> {
             Args::CreateDirectory => {
                 names.extend(self.name_of_new(path)?);
             }
-            Args::DeleteDirectory { .. } => return Ok(self.alone()),
+            Args::DeleteDirectory { .. } | Args::Undo { .. } => return Ok(self.alone()),
             Args::Move { destination, .. } => {
                 let destination = destination.as_ref().map_err(Refusal::clone)?;
+                // Looked up first: what is moved has to be there.
+                let source = self.name_of(path, LastLink::Keep)?;
                 if self.kind_at(path)? == Some(FileKind::Directory) {
                     return Ok(self.alone());
                 }
-                names.insert(self.name_of(path, LastLink::Keep)?);
+                names.insert(source);
                 names.insert(
                     self.name_of(destination, LastLink::Keep)
                         .map_err(|e| self.parent_missing(e))?,
@@ -67,7 +71,12 @@ impl Mutation<'_> {
                     self.names_of(operation, &mut names)?;
                 }
             }
-            Args::Path | Args::Receipt { .. } => {}
+            // The key itself: so the same call sent twice at once is seen before the second one asks for a place.
+            Args::Run(_) => {
+                let root = files::file_id(self.disk.tree().handle()).map_err(host)?;
+                names.insert(PathKey::new(root, format!("\0{}", self.key).as_bytes()));
+            }
+            Args::Look(_) | Args::Receipt { .. } => {}
         }
         Ok(Needs {
             volume: self.asked.lease.generation.clone(),
@@ -102,7 +111,7 @@ impl Mutation<'_> {
                 Ok(key) => add(path, key),
                 // A directory that is missing is made; many files may go into it.
                 Err(refusal) if is_missing(&refusal) => self.hold_parent(path, names),
-                Err(refusal) => Err(refusal),
+                Err(refusal) => Err(self.parent_missing(refusal)),
             },
             Operation::Delete { path, .. } => add(path, self.name_of(path, LastLink::Keep)?),
             Operation::Update { path, move_to, .. } => {
@@ -117,7 +126,7 @@ impl Mutation<'_> {
                     Some(to) => match self.name_of(to, LastLink::Keep) {
                         Ok(key) => add(to, key),
                         Err(refusal) if is_missing(&refusal) => self.hold_parent(to, names),
-                        Err(refusal) => Err(refusal),
+                        Err(refusal) => Err(self.parent_missing(refusal)),
                     },
                 }
             }
@@ -133,7 +142,7 @@ impl Mutation<'_> {
 
     /// Finds the directory and the name of a path.
     fn name_of(&self, path: &RelPath, last: LastLink) -> Result<PathKey, Refusal> {
-        check_target(path, GitInternals::Refuse).map_err(host)?;
+        check_target(path, self.git).map_err(host)?;
         let place = self.disk.tree().place(path, last).map_err(host)?;
         let parent = files::file_id(&place.parent).map_err(host)?;
         Ok(PathKey::new(parent, &place.name))
@@ -141,7 +150,7 @@ impl Mutation<'_> {
 
     /// Finds the topmost name that a new directory takes; `None` where it exists.
     fn name_of_new(&self, path: &RelPath) -> Result<Option<PathKey>, Refusal> {
-        let missing = files::missing_directories(&self.disk, [path], GitInternals::Refuse).map_err(host)?;
+        let missing = files::missing_directories(&self.disk, [path], self.git).map_err(host)?;
         let Some(top) = missing.first().map(files::Missing::top) else {
             return Ok(None);
         };
@@ -150,7 +159,7 @@ impl Mutation<'_> {
     }
 
     fn kind_at(&self, path: &RelPath) -> Result<Option<FileKind>, Refusal> {
-        files::kind_at(&self.disk, path, GitInternals::Refuse).map_err(host)
+        files::kind_at(&self.disk, path, self.git).map_err(host)
     }
 
     /// Says of a write whose parent is missing what a write says: a precondition does not hold.

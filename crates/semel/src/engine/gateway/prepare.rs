@@ -2,6 +2,7 @@
 
 use super::Gateway;
 use super::arguments::{Args, Expected, Flag};
+use super::command::Command;
 use super::mutation::Mutation;
 use semel_core::call::Facts;
 use semel_core::effect::{Effect, Slot};
@@ -10,7 +11,7 @@ use semel_core::patch::{self, Edit, Mode, Operation};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::Error;
 use semel_host::files::{self, FileKind, Move, Prepared, Removable, Remove, SetMode, Terms, Write};
-use semel_host::root::{GitInternals, Place};
+use semel_host::root::Place;
 use std::collections::BTreeMap;
 
 /// Is what was staged, or looked at, before the intent: the effects in their order.
@@ -18,6 +19,8 @@ use std::collections::BTreeMap;
 pub(super) struct Ready {
     pub(super) effects: Vec<Prepared>,
     pub(super) facts: Facts,
+    /// The command to be run; then there is nothing else.
+    pub(super) command: Option<Command>,
 }
 
 impl Ready {
@@ -26,16 +29,17 @@ impl Ready {
         self.effects
             .iter()
             .map(|prepared| prepared.effect.clone())
+            .chain(self.command.as_ref().map(Command::effect))
             .collect()
     }
 }
 
 /// Prepares the effects of one execution, each under the next slot.
-struct Bench<'a> {
-    mutation: &'a Mutation<'a>,
+pub(super) struct Bench<'a> {
+    pub(super) mutation: &'a Mutation<'a>,
     gateway: &'a Gateway,
     execution: &'a ExecutionId,
-    ready: Ready,
+    pub(super) ready: Ready,
 }
 
 impl Mutation<'_> {
@@ -89,14 +93,20 @@ impl Bench<'_> {
                 };
                 self.add(|disk, terms, _| files::prepare_set_mode(disk, wanted, terms))
             }
-            Args::Path | Args::Receipt { .. } => {
+            Args::Undo { undone } => self.undo(undone),
+            Args::Run(run) => {
+                let command = self.gateway.command(self.mutation, self.execution, run)?;
+                self.ready.command = Some(command);
+                Ok(())
+            }
+            Args::Look(_) | Args::Receipt { .. } => {
                 Err(Refusal::new(Code::Internal, "a call without an effect reached its execution").into())
             }
         }
     }
 
     /// Prepares one more effect under the next slot.
-    fn add(
+    pub(super) fn add(
         &mut self,
         prepare: impl FnOnce(&semel_host::volume::Volume, Terms<'_>, &Gateway) -> Result<Prepared, Error>,
     ) -> Result<(), Error> {
@@ -110,7 +120,7 @@ impl Bench<'_> {
         Terms {
             slot,
             durability: self.mutation.asked.lease.durability,
-            git: GitInternals::Refuse,
+            git: self.mutation.git,
         }
     }
 
@@ -156,7 +166,12 @@ impl Bench<'_> {
         Ok(None)
     }
 
-    fn remove(&mut self, path: &RelPath, expected: files::Expected, takes: Removable) -> Result<(), Error> {
+    pub(super) fn remove(
+        &mut self,
+        path: &RelPath,
+        expected: files::Expected,
+        takes: Removable,
+    ) -> Result<(), Error> {
         let wanted = Remove {
             path,
             expected,
@@ -166,8 +181,8 @@ impl Bench<'_> {
     }
 
     /// Makes directories, where they are missing.
-    fn directories(&mut self, wanted: &[RelPath]) -> Result<(), Error> {
-        let missing = files::missing_directories(&self.mutation.disk, wanted, GitInternals::Refuse)?;
+    pub(super) fn directories(&mut self, wanted: &[RelPath]) -> Result<(), Error> {
+        let missing = files::missing_directories(&self.mutation.disk, wanted, self.mutation.git)?;
         for one in missing {
             self.add(|disk, terms, gateway| files::prepare_directory(disk, one, terms, &gateway.hooks))?;
         }
@@ -195,7 +210,7 @@ impl Bench<'_> {
         let there = if is_new {
             None
         } else {
-            files::kind_at(&self.mutation.disk, to, GitInternals::Refuse)?
+            files::kind_at(&self.mutation.disk, to, self.mutation.git)?
         };
         match (there, overwrite) {
             (None, _) => {
@@ -338,7 +353,7 @@ impl Bench<'_> {
         let Some(mode) = mode else {
             return Ok(None);
         };
-        let now = files::file_info(self.mutation.disk.tree(), path)?.mode & 0o777;
+        let now = files::file_info(self.mutation.disk.tree(), path, 0)?.mode & 0o777;
         Ok(Some(match mode {
             Mode::Regular => now & !0o111,
             Mode::Executable => now | (now & 0o444) >> 2,

@@ -2,28 +2,33 @@
 
 use super::Gateway;
 use super::answer::{Answer, put_path, result};
-use super::arguments::Args;
-use super::call::{Asked, read_answer};
-use super::tool::Tool;
-use crate::engine::{host, store};
+use super::arguments::{Args, Look};
+use super::call::{Asked, read_answer, scope_of};
+use super::policy::resolved;
+use super::shows::{self, Asks, Seen};
+use crate::engine::store;
 use crate::limits;
-use base64::{Engine as _, prelude::BASE64_STANDARD};
-use semel_core::call::{CallState, Event, Outcome, Scope};
+use semel_core::call::{CallState, Event, Outcome};
 use semel_core::ids::IdempotencyKey;
 use semel_core::volume::Volume;
-use semel_core::{Code, Refusal, RelPath};
-use semel_host::files;
+use semel_core::{Code, Refusal};
+use semel_host::root::LastLink;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use std::time::Instant;
 
 impl Gateway {
     /// Answers a call that reads.
     pub(super) async fn read(self: &Arc<Self>, asked: Arc<Asked>) -> Answer {
+        let searching = match &asked.understood.args {
+            Args::Look(look) if look.is_search() => Some(self.search_permit().await?),
+            _ => None,
+        };
         let permit = self.permit()?;
         let pass = self.pass(&asked.lease.generation).await;
         self.blocking(move |gateway| {
             let body = gateway.read_now(&asked);
-            drop((permit, pass));
+            drop((permit, pass, searching));
             match body {
                 Ok(body) => {
                     gateway.note_asked(&asked, Event::Read, None);
@@ -39,26 +44,30 @@ impl Gateway {
         if let Args::Receipt { key } = &asked.understood.args {
             return self.receipt(&asked.lease, key);
         }
+        let Args::Look(look) = &asked.understood.args else {
+            let why = "a call that does not read reached the reads";
+            return Err(Refusal::new(Code::Internal, why));
+        };
         let path = asked.understood.path.clone()?;
         let disk = self.disk(&asked.lease)?;
-        let root = disk.tree();
-        let mut body = match asked.tool {
-            Tool::ReadFile => read_file(root, &path),
-            Tool::ListDirectory => list_directory(root, &path),
-            Tool::GetFileInfo => file_info(root, &path),
-            Tool::WriteFile
-            | Tool::EditFile
-            | Tool::ApplyPatch
-            | Tool::DeleteFile
-            | Tool::DeleteDirectory
-            | Tool::MoveFile
-            | Tool::CreateDirectory
-            | Tool::SetMode
-            | Tool::GetReceipt => Err(Refusal::new(
-                Code::Internal,
-                "a call that does not read reached the reads",
-            )),
-        }?;
+        let last = match &**look {
+            Look::Info { .. } => LastLink::Keep,
+            Look::File { .. } | Look::Directory { .. } | Look::Search { .. } | Look::Grep { .. } => {
+                LastLink::Follow
+            }
+        };
+        let named = resolved(disk.tree(), &path, last);
+        self.may_read(asked, &named)?;
+        let began = Instant::now();
+        let asks = Asks {
+            open: &|path| self.shows(asked, path),
+            over: &|| asked.gone() || began.elapsed() >= limits::SEARCH,
+        };
+        let Seen { at, mut body } = shows::look(disk.tree(), &path, look, &asks)?;
+        // A link may lead elsewhere by now: what was read is what has to be open to the caller.
+        if at != named {
+            self.may_read(asked, &at)?;
+        }
         body.insert("generation".to_owned(), json!(asked.lease.generation));
         Ok(body)
     }
@@ -72,22 +81,22 @@ impl Gateway {
         lease: &Volume,
         key: &IdempotencyKey,
     ) -> Result<Map<String, Value>, Refusal> {
-        let scope = Scope {
-            principal: lease.principal.clone(),
-            job: lease.job.clone(),
-            generation: Some(lease.generation.clone()),
+        let in_generation = scope_of(lease, Some(lease.generation.clone()));
+        let prior = |scope| self.engine.journal.prior(scope, key.clone()).map_err(store);
+        let state = match prior(in_generation.clone())? {
+            Some(state) => Some(state),
+            None => prior(scope_of(lease, None))?,
         };
-        let state = self
-            .engine
-            .journal
-            .prior(scope, key.clone())
-            .map_err(store)?
-            .ok_or_else(|| Refusal::new(Code::NotFound, "no call with this key began").name(key.as_str()))?;
-        Ok(receipt_body(&state))
+        if let Some(state) = state {
+            return Ok(receipt_body(&state));
+        }
+        self.asked_body(&in_generation, key)?
+            .ok_or_else(|| Refusal::new(Code::NotFound, "no call with this key began").name(key.as_str()))
     }
 }
 
-fn receipt_body(state: &CallState) -> Map<String, Value> {
+/// Says what came of a call.
+pub(in crate::engine) fn receipt_body(state: &CallState) -> Map<String, Value> {
     let intent = state.intent();
     let mut body = Map::new();
     put_path(&mut body, &intent.path);
@@ -126,64 +135,4 @@ fn receipt_body(state: &CallState) -> Map<String, Value> {
         body.extend(more);
     }
     body
-}
-
-fn read_file(root: &semel_host::root::Root, path: &RelPath) -> Result<Map<String, Value>, Refusal> {
-    let content = files::read_file(root, path, limits::READ as u64).map_err(host)?;
-    let mut body = Map::new();
-    put_path(&mut body, &content.resolved);
-    body.insert("sha256".to_owned(), json!(content.sha256));
-    body.insert("size_bytes".to_owned(), json!(content.size));
-    let (text, encoding) = match String::from_utf8(content.bytes) {
-        Ok(text) => (text, "utf-8"),
-        Err(error) => (BASE64_STANDARD.encode(error.as_bytes()), "base64"),
-    };
-    body.insert("content".to_owned(), Value::String(text));
-    body.insert("encoding".to_owned(), json!(encoding));
-    Ok(body)
-}
-
-fn list_directory(root: &semel_host::root::Root, path: &RelPath) -> Result<Map<String, Value>, Refusal> {
-    let listed = files::list_directory(root, path, limits::LISTED).map_err(host)?;
-    let mut body = Map::new();
-    put_path(&mut body, path);
-    let entries: Vec<Value> = listed
-        .into_iter()
-        .map(|entry| {
-            let mut one = json!({"type": entry.kind.wire(), "size_bytes": entry.size});
-            match String::from_utf8(entry.name) {
-                Ok(name) => one["name"] = json!(name),
-                Err(error) => one["name_b64"] = json!(BASE64_STANDARD.encode(error.as_bytes())),
-            }
-            one
-        })
-        .collect();
-    body.insert("entries".to_owned(), json!(entries));
-    Ok(body)
-}
-
-fn file_info(root: &semel_host::root::Root, path: &RelPath) -> Result<Map<String, Value>, Refusal> {
-    let info = files::file_info(root, path).map_err(host)?;
-    let mut body = Map::new();
-    put_path(&mut body, &info.resolved);
-    body.insert("type".to_owned(), json!(info.kind.wire()));
-    body.insert("size_bytes".to_owned(), json!(info.size));
-    body.insert("mode".to_owned(), json!(format!("{:04o}", info.mode)));
-    body.insert("links".to_owned(), json!(info.links));
-    body.insert("sha256".to_owned(), json!(info.sha256));
-    let modified = u64::try_from(info.modified_ms).unwrap_or_default();
-    body.insert(
-        "modified_at".to_owned(),
-        json!(semel_core::ids::UnixMs(modified).to_string()),
-    );
-    if let Some(target) = info.target {
-        match String::from_utf8(target) {
-            Ok(target) => body.insert("link_target".to_owned(), json!(target)),
-            Err(error) => body.insert(
-                "link_target_b64".to_owned(),
-                json!(BASE64_STANDARD.encode(error.as_bytes())),
-            ),
-        };
-    }
-    Ok(body)
 }

@@ -4,20 +4,23 @@
 //! on any file that an agent can name.
 
 use super::act::{found, roll_back};
+use super::command::{Came, came_of};
 use super::crash::{CrashPoint, Hooks};
+use super::running::end_all;
 use crate::engine::daemon::mark::Age;
 use crate::engine::volume::mark;
 use crate::engine::{Engine, host, store};
 use semel_core::call::{Aborting, Intent, OpenCall, Outcome, Receipt, Recovered};
 use semel_core::effect::{Effect, Slot};
 use semel_core::ids::{ExecutionId, Generation};
-use semel_core::recovery::{Boot, Observation, Resolution, Tidy, resolve};
+use semel_core::recovery::{Boot, Observation, Resolution, RunSeen, Tidy, resolve};
 use semel_core::volume::{End, Owner, Volume, VolumeState};
 use semel_core::{Code, Refusal, RelPath};
 use semel_host::root::Root;
 use semel_host::volume::{Volume as Disk, owner_alive};
-use semel_host::{clock, files};
+use semel_host::{clock, exec, files};
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
 
 /// Is what recovery did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +35,8 @@ pub(crate) struct Recovery {
     pub(crate) swept: u64,
     /// Volumes that ended dirty, each with its reason.
     pub(crate) ended: Vec<(Generation, String)>,
+    /// Calls whose command still runs.
+    pub(crate) running: Vec<Intent>,
 }
 
 /// Settles what an earlier life of the daemon left open.
@@ -48,9 +53,9 @@ pub(crate) fn recover(engine: &Engine, hooks: &Hooks, age: Age) -> Result<Recove
             .or_default()
             .push(call);
     }
-    for (generation, calls) in by_generation {
-        let volume = volumes.iter().find(|volume| volume.generation == generation);
-        settle_all(engine, hooks, volume, &calls, &mut done)?;
+    for (generation, calls) in &by_generation {
+        let volume = volumes.iter().find(|volume| volume.generation == *generation);
+        settle_all(engine, hooks, volume, calls, &mut done)?;
     }
     for volume in &volumes {
         match volume.state {
@@ -59,15 +64,32 @@ pub(crate) fn recover(engine: &Engine, hooks: &Hooks, age: Age) -> Result<Recove
             VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed => {}
         }
     }
+    // Commands that ended with their volumes get their receipts.
+    let ended: BTreeSet<Generation> = done.ended.iter().map(|(of, _)| of.clone()).collect();
+    let (left, kept) = take(&mut done.running)
+        .into_iter()
+        .partition(|intent| ended.contains(&intent.generation));
+    done.running = kept;
+    let left: Vec<Intent> = left;
+    for intent in left {
+        let volume = volumes
+            .iter()
+            .find(|volume| volume.generation == intent.generation);
+        let call = OpenCall {
+            intent,
+            aborting: None,
+        };
+        settle_all(engine, hooks, volume, &[call], &mut done)?;
+    }
     Ok(done)
 }
 
-/// Ends the volumes whose owner died since; asked for whenever somebody looks.
+/// Lists the open volumes whose owner died since; asked for whenever somebody looks.
 ///
 /// # Errors
 /// `store_unavailable`, `io_failed`.
-pub(crate) fn end_orphans(engine: &Engine) -> Result<Vec<(Generation, String)>, Refusal> {
-    let mut done = Recovery::default();
+pub(crate) fn orphans(engine: &Engine) -> Result<Vec<Generation>, Refusal> {
+    let mut orphans = Vec::new();
     for volume in engine.journal.volumes(None).map_err(store)? {
         if volume.state == VolumeState::Open && volume.owner == Owner::Process {
             let disk = engine
@@ -75,11 +97,18 @@ pub(crate) fn end_orphans(engine: &Engine) -> Result<Vec<(Generation, String)>, 
                 .look(&volume.job, &volume.generation)
                 .map_err(host)?;
             if !owner_alive(&disk).map_err(host)? {
-                end(engine, &volume, "owner_died", &mut done)?;
+                orphans.push(volume.generation);
             }
         }
     }
-    Ok(done.ended)
+    Ok(orphans)
+}
+
+/// Gives the end of a volume whose owner died.
+pub(crate) fn orphaned() -> End {
+    End::Dirty {
+        reason: "owner_died".to_owned(),
+    }
 }
 
 fn look_after(engine: &Engine, volume: &Volume, age: Age, done: &mut Recovery) -> Result<(), Refusal> {
@@ -109,6 +138,7 @@ fn look_after(engine: &Engine, volume: &Volume, age: Age, done: &mut Recovery) -
 }
 
 fn end(engine: &Engine, volume: &Volume, reason: &str, done: &mut Recovery) -> Result<(), Refusal> {
+    end_all(engine, volume);
     let end = End::Dirty {
         reason: reason.to_owned(),
     };
@@ -184,6 +214,10 @@ impl Settling<'_> {
             Resolution::NeverHappened { evidence, tidy } => {
                 self.never_happened(aborting, evidence, &tidy, done)
             }
+            Resolution::StillRuns => {
+                done.running.push(self.intent.clone());
+                Ok(())
+            }
             Resolution::Unknown { evidence } => {
                 unknown(self.engine, &self.intent.execution_id, evidence, done)
             }
@@ -205,6 +239,7 @@ impl Settling<'_> {
                         self.never_happened(aborting, evidence, &tidy, done)
                     }
                     Resolution::Happened { .. }
+                    | Resolution::StillRuns
                     | Resolution::RollBack { .. }
                     | Resolution::Unknown { .. } => {
                         let why = "what was taken back is not where it was before".to_owned();
@@ -222,8 +257,43 @@ impl Settling<'_> {
 
     fn look(&self) -> Result<Vec<Observation>, Refusal> {
         self.slots()
-            .map(|(slot, effect)| files::observe(self.disk, &slot, effect).map_err(host))
+            .map(|(slot, effect)| match effect {
+                Effect::Run { .. } => self.look_at_run(),
+                _ => files::observe(self.disk, &slot, effect).map_err(host),
+            })
             .collect()
+    }
+
+    /// Looks at a command, after it is claimed that it never begins: a shim that comes late begins nothing.
+    fn look_at_run(&self) -> Result<Observation, Refusal> {
+        let run = match exec::claim_never_begun(self.disk, &self.intent.execution_id) {
+            Ok(exec::Observation::NeverBegan | exec::Observation::NotBegun) => Some(RunSeen::NeverBegan),
+            Ok(exec::Observation::Running) => Some(RunSeen::Running),
+            Ok(exec::Observation::Ended(_)) => Some(RunSeen::Ended),
+            Ok(exec::Observation::Lost) => Some(RunSeen::Lost),
+            Err(error) if error.code() == Code::UnknownState => None,
+            Err(error) => return Err(host(error)),
+        };
+        Ok(Observation {
+            run,
+            ..Observation::default()
+        })
+    }
+
+    /// Gives what came of a command that left its status; `None` for any other call.
+    fn came(&self) -> Result<Option<Came>, Refusal> {
+        if !self
+            .intent
+            .effects
+            .iter()
+            .any(|e| matches!(e, Effect::Run { .. }))
+        {
+            return Ok(None);
+        }
+        match exec::observe(self.disk, &self.intent.execution_id).map_err(host)? {
+            exec::Observation::Ended(status) => Ok(Some(came_of(self.intent, *status))),
+            _ => Err(Refusal::new(Code::Internal, "the status of a command vanished")),
+        }
     }
 
     /// Records that a half-done call is taken back. It frees its key: nobody was told anything.
@@ -292,7 +362,11 @@ impl Settling<'_> {
         }
         files::sync_settled(self.disk, &self.intent.effects, self.intent.durability).map_err(host)?;
         self.hooks.reached(CrashPoint::RecoveryTidied);
-        self.finish(Outcome::Done(found(self.intent, &before)), evidence)?;
+        match self.came()? {
+            None => self.finish(Outcome::Done(found(self.intent, &before)), evidence)?,
+            Some(Came::Answer(outcome)) => self.finish(outcome, evidence)?,
+            Some(Came::Nothing(why)) => return self.never_happened(None, why, &[], done),
+        }
         self.hooks.reached(CrashPoint::RecoverySettled);
         done.finished += 1;
         Ok(())
@@ -310,6 +384,8 @@ impl Settling<'_> {
             recovered: Some(Recovered { evidence }),
             resolved: None,
             possible_duplicate_of: None,
+            took_us: None,
+            waited_us: None,
         };
         let execution = self.intent.execution_id.clone();
         self.engine.journal.finish(execution, receipt).map_err(store)

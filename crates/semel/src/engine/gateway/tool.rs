@@ -3,6 +3,11 @@
 //! One table says for each tool which arguments it takes, of which form, and under which other names models send them;
 //! schema, parser and fingerprint are made from it.
 
+mod reads;
+mod spelt;
+
+use crate::limits;
+use reads as ask;
 use semel_core::{Code, Refusal};
 use serde_json::{Map, Value, json};
 
@@ -15,6 +20,10 @@ pub(crate) enum Tool {
     ListDirectory,
     /// Describes a file or directory.
     GetFileInfo,
+    /// Finds entries by their names.
+    SearchFiles,
+    /// Finds lines in files.
+    Grep,
     /// Writes a whole file.
     WriteFile,
     /// Replaces text in a file.
@@ -31,8 +40,12 @@ pub(crate) enum Tool {
     CreateDirectory,
     /// Sets permissions.
     SetMode,
+    /// Runs a command.
+    RunCommand,
     /// Asks what came of a key.
     GetReceipt,
+    /// Puts back what an execution removed or replaced; asked for by a person, over the admin API.
+    Undo,
 }
 
 /// Says what a tool does to the world.
@@ -44,6 +57,8 @@ pub(crate) enum Kind {
     Read,
     /// It reads the journal; it answers for an ended token, too.
     Journal,
+    /// It has an effect, and only a person asks for it: it has no route.
+    Person,
 }
 
 /// Says of which form an argument is.
@@ -63,6 +78,23 @@ pub(crate) enum Form {
     Mode,
     /// A list of replacements.
     Edits,
+    /// A whole number between two others.
+    Count {
+        /// The least.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
+    /// One of some words.
+    Choice(&'static [&'static str]),
+    /// A pattern for paths, or a list of them.
+    Patterns,
+    /// The first and the last line; -1 is the last one of the file.
+    Lines,
+    /// A list of texts.
+    Texts,
+    /// Texts by name.
+    Variables,
 }
 
 impl Form {
@@ -75,6 +107,20 @@ impl Form {
             Form::Digests => json!({"type": "object", "additionalProperties": digest}),
             Form::Flag => json!({"type": "boolean", "default": false}),
             Form::Mode => json!({"type": "string", "pattern": "^0?[0-7]{3}$"}),
+            Form::Count { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
+            Form::Choice(words) => json!({"enum": words}),
+            Form::Patterns => {
+                let one = json!({"type": "string", "minLength": 1, "maxLength": 1024});
+                json!({"oneOf": [one, {"type": "array", "maxItems": limits::PATTERNS, "items": one}]})
+            }
+            Form::Lines => json!({
+                "type": "array",
+                "minItems": 2,
+                "maxItems": 2,
+                "prefixItems": [{"type": "integer", "minimum": 1}, {"oneOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}],
+            }),
+            Form::Texts => json!({"type": "array", "minItems": 1, "items": {"type": "string"}}),
+            Form::Variables => json!({"type": "object", "additionalProperties": {"type": "string"}}),
             Form::Edits => json!({
                 "type": "array",
                 "minItems": 1,
@@ -236,6 +282,58 @@ const MODE: Field = Field {
     form: Form::Mode,
     meaning: "The permissions in octal digits, such as \"755\"; absolute",
 };
+const COMMAND: Field = Field {
+    name: "command",
+    aliases: &["cmd", "script"],
+    form: Form::Text,
+    meaning: "A line for /bin/sh; in place of argv",
+};
+const ARGV: Field = Field {
+    name: "argv",
+    aliases: &[],
+    form: Form::Texts,
+    meaning: "A program, looked up in PATH or from the working directory, and its arguments; no shell reads them",
+};
+const CWD: Field = Field {
+    name: "cwd",
+    aliases: &[
+        "workdir",
+        "working_directory",
+        "workingDirectory",
+        "working_dir",
+        "workingDir",
+    ],
+    form: Form::Text,
+    meaning: "The directory beneath the root of the volume where it runs; the root where it is left out",
+};
+const CWD_B64: Field = Field {
+    name: "cwd_b64",
+    aliases: &["cwdB64"],
+    form: Form::Base64,
+    meaning: "The same as base64 of its bytes, where it is not UTF-8; in place of cwd",
+};
+const ENV: Field = Field {
+    name: "env",
+    aliases: &["environment"],
+    form: Form::Variables,
+    meaning: "Further variables of its environment; HOME and TMPDIR are those of the volume",
+};
+// No bare `timeout`: some who send it mean seconds.
+const TIMEOUT_MS: Field = Field {
+    name: "timeout_ms",
+    aliases: &["timeoutMs"],
+    form: Form::Count {
+        least: 1,
+        most: limits::COMMAND_TIMEOUT_MOST.as_millis() as u64,
+    },
+    meaning: "After how many milliseconds it is ended; 10 minutes where it is left out",
+};
+const SCOPE: Field = Field {
+    name: "scope",
+    aliases: &[],
+    form: Form::Choice(&["generation", "job"]),
+    meaning: "Where the effect lies: in this generation, or, such as a deployment, outside: then no later generation of the job runs it again under the same key",
+};
 const KEY: Field = Field {
     name: "key",
     aliases: &["idempotency_key", "idempotencyKey"],
@@ -262,16 +360,37 @@ const ROWS: &[Row] = &[
         tool: Tool::ReadFile,
         name: "read_file",
         kind: Kind::Read,
-        summary: "Reads a whole file.",
-        fields: &[PATH, PATH_B64],
+        summary: "Reads a file, whole or in part, with the SHA-256 of the whole.",
+        fields: &[
+            PATH,
+            PATH_B64,
+            ask::OFFSET,
+            ask::LIMIT,
+            ask::END_LINE,
+            ask::VIEW_RANGE,
+            ask::HEAD,
+            ask::TAIL,
+            ask::BYTE_OFFSET,
+            ask::BYTE_LIMIT,
+            ask::ENCODING,
+            ask::DIGEST,
+        ],
         one_of: ONE_PATH,
     },
     Row {
         tool: Tool::ListDirectory,
         name: "list_directory",
         kind: Kind::Read,
-        summary: "Lists the entries of a directory.",
-        fields: &[DIRECTORY, PATH_B64],
+        summary: "Lists the entries of a directory, or of those below it, too.",
+        fields: &[
+            DIRECTORY,
+            PATH_B64,
+            ask::DEEP,
+            ask::DEPTH,
+            ask::MOST_ENTRIES,
+            ask::AFTER,
+            ask::GIT,
+        ],
         one_of: ONE_PATH,
     },
     Row {
@@ -279,8 +398,46 @@ const ROWS: &[Row] = &[
         name: "get_file_info",
         kind: Kind::Read,
         summary: "Describes a file, directory or link, with the SHA-256 of a file.",
-        fields: &[PATH, PATH_B64],
+        fields: &[PATH, PATH_B64, ask::DIGEST],
         one_of: ONE_PATH,
+    },
+    Row {
+        tool: Tool::SearchFiles,
+        name: "search_files",
+        kind: Kind::Read,
+        summary: "Finds files and directories by their names and paths.",
+        fields: &[
+            ask::WHERE,
+            PATH_B64,
+            ask::NAME_PATTERN,
+            ask::EXCLUDE,
+            ask::IGNORE_CASE,
+            ask::MOST_ENTRIES,
+            ask::AFTER,
+            ask::GIT,
+        ],
+        one_of: &[&["pattern"]],
+    },
+    Row {
+        tool: Tool::Grep,
+        name: "grep",
+        kind: Kind::Read,
+        summary: "Finds lines in files by a regular expression.",
+        fields: &[
+            ask::LINE_PATTERN,
+            ask::WHERE_OR_FILE,
+            PATH_B64,
+            ask::FILES,
+            ask::EXCLUDE,
+            ask::CASE,
+            ask::IGNORE_CASE,
+            ask::FIXED,
+            ask::CONTEXT,
+            ask::FILES_ONLY,
+            ask::MOST_LINES,
+            ask::GIT,
+        ],
+        one_of: &[&["pattern"]],
     },
     Row {
         tool: Tool::WriteFile,
@@ -354,12 +511,28 @@ const ROWS: &[Row] = &[
         one_of: &[&["path", "path_b64"], &["mode"]],
     },
     Row {
+        tool: Tool::RunCommand,
+        name: "run_command",
+        kind: Kind::Mutation,
+        summary: "Runs a command in the sandbox of the volume, at most once; an exit status other than 0 is an answer, not a refusal.",
+        fields: &[COMMAND, ARGV, CWD, CWD_B64, ENV, TIMEOUT_MS, SCOPE],
+        one_of: &[&["command", "argv"]],
+    },
+    Row {
         tool: Tool::GetReceipt,
         name: "get_receipt",
         kind: Kind::Journal,
         summary: "Says what came of a key; it never runs anything.",
         fields: &[KEY],
         one_of: &[&["key"]],
+    },
+    Row {
+        tool: Tool::Undo,
+        name: "undo",
+        kind: Kind::Person,
+        summary: "Puts back what an execution removed or replaced.",
+        fields: &[],
+        one_of: &[],
     },
 ];
 
@@ -384,19 +557,23 @@ impl Tool {
         self.row().name
     }
 
-    /// Finds the tool of a name.
+    /// Lists every tool that a job may call.
+    pub(crate) fn callable() -> impl Iterator<Item = Tool> {
+        Self::ALL
+            .iter()
+            .copied()
+            .filter(|tool| tool.kind() != Kind::Person)
+    }
+
+    /// Finds the tool of a name that a job may call.
     ///
     /// # Errors
     /// `not_found` for any other name.
     pub(crate) fn parse(name: &str) -> Result<Self, Refusal> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|tool| tool.name() == name)
-            .ok_or_else(|| {
-                let shown: String = name.chars().take(80).flat_map(char::escape_debug).collect();
-                Refusal::new(Code::NotFound, "there is no such tool").name(shown)
-            })
+        Self::callable().find(|tool| tool.name() == name).ok_or_else(|| {
+            let shown: String = name.chars().take(80).flat_map(char::escape_debug).collect();
+            Refusal::new(Code::NotFound, "there is no such tool").name(shown)
+        })
     }
 
     /// Says what the tool does to the world.
@@ -412,6 +589,22 @@ impl Tool {
     /// Lists the arguments that the tool takes.
     pub(super) const fn fields(self) -> &'static [Field] {
         self.row().fields
+    }
+
+    /// Lists the arguments of which at most one may come.
+    pub(super) const fn rivals(self) -> &'static [&'static [&'static str]] {
+        match self {
+            Tool::ReadFile => &[
+                &["offset", "view_range", "head", "tail", "byte_offset"],
+                &["offset", "view_range", "head", "tail", "byte_limit"],
+                &["limit", "end_line", "view_range", "head", "tail", "byte_offset"],
+                &["limit", "end_line", "view_range", "head", "tail", "byte_limit"],
+            ],
+            Tool::ListDirectory => &[&["recursive", "depth"]],
+            Tool::SearchFiles => &[&["path", "path_b64"]],
+            Tool::Grep => &[&["path", "path_b64"], &["case", "ignore_case"]],
+            _ => &[],
+        }
     }
 
     /// Gives the JSON Schema of the arguments.
@@ -436,6 +629,18 @@ impl Tool {
         if self == Tool::EditFile {
             all.push(json!({"dependentRequired": {"old_string": ["new_string"], "new_string": ["old_string"], "replace_all": ["old_string"]}}));
         }
+        for group in self.rivals() {
+            for (n, one) in group.iter().enumerate() {
+                let pairs = group[n + 1..]
+                    .iter()
+                    .map(|other| json!({"not": {"required": [one, other]}}));
+                for pair in pairs {
+                    if !all.contains(&pair) {
+                        all.push(pair);
+                    }
+                }
+            }
+        }
         json!({
             "type": "object",
             "additionalProperties": false,
@@ -453,10 +658,11 @@ mod tests {
     fn every_tool_has_its_row() {
         for (at, tool) in Tool::ALL.iter().enumerate() {
             assert_eq!(*tool as usize, at);
-            assert_eq!(Tool::parse(tool.name()).unwrap(), *tool);
+            let found = Tool::parse(tool.name()).ok();
+            assert_eq!(found, (tool.kind() != Kind::Person).then_some(*tool));
         }
         assert_eq!(
-            Tool::GetReceipt as usize + 1,
+            Tool::Undo as usize + 1,
             ROWS.len(),
             "the last tool is the last row"
         );

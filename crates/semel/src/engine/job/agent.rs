@@ -4,10 +4,12 @@
 
 use super::draft::Draft;
 use super::say::Say;
+use crate::engine::surroundings::{SYSTEM, Surroundings};
 use crate::engine::{Engine, host};
+use crate::wire::Reached;
 use crate::{config, limits};
 use semel_core::ids::Generation;
-use semel_core::job::{Agent, Confine, Job, Span};
+use semel_core::job::{Confine, Job, Span};
 use semel_core::{Code, Refusal, RelPath};
 use semel_host::plain;
 use semel_host::process::{self, Cancel, Command, Confinement, End, Ended, Output, TreeEnded};
@@ -18,16 +20,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
-/// Where the programs of the system lie.
-const SYSTEM: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
+/// How long the path of a Unix socket may be, its end included.
+const SOCKET_PATH: usize = 108;
 
 /// Is the agent's surroundings: its private places, and the programs that it finds.
-struct Surroundings {
+struct Around {
     home: PathBuf,
     tmp: PathBuf,
     program: PathBuf,
     read_only: Vec<PathBuf>,
     path: OsString,
+    gateway: Reached,
 }
 
 /// Runs the agent of a job in its draft.
@@ -44,7 +47,7 @@ pub(crate) fn run(
     say: Say<'_>,
     cancel: &Cancel,
 ) -> Result<(), Refusal> {
-    let around = surroundings(engine, &job.agent, beside, draft)?;
+    let around = surroundings(engine, job, beside, draft)?;
     let command = command(engine, job, draft, &around)?;
     say.line(&format!("agent    {}", job.agent.command.join(" ")));
     let generation = &draft.opened.volume.generation;
@@ -115,12 +118,8 @@ fn timeout(job: &Job) -> std::time::Duration {
     job.agent.timeout.map_or(limits::AGENT_TIMEOUT, Span::get)
 }
 
-fn surroundings(
-    engine: &Engine,
-    agent: &Agent,
-    beside: &Path,
-    draft: &Draft,
-) -> Result<Surroundings, Refusal> {
+fn surroundings(engine: &Engine, job: &Job, beside: &Path, draft: &Draft) -> Result<Around, Refusal> {
+    let agent = &job.agent;
     let work = draft.opened.disk.path().join("work");
     let (home, tmp) = (work.join("home"), work.join("tmp"));
     for place in [&work, &home, &tmp] {
@@ -161,17 +160,27 @@ fn surroundings(
             .filter(|dir| !path.contains(dir))
             .collect::<Vec<_>>(),
     );
+    let told = Surroundings {
+        path: path.clone(),
+        read_only: read_only.iter().cloned().collect(),
+        confinement: job.confinement,
+    };
+    told.tell(&draft.opened.disk)?;
     let path = std::env::join_paths(path).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
-    Ok(Surroundings {
+    let gateway = engine.gateway()?;
+    // The directory, not the socket: the next life of the daemon makes a new one in it.
+    read_only.extend(gateway.socket.parent().map(Path::to_owned));
+    Ok(Around {
         home,
         tmp,
         program,
         read_only: read_only.into_iter().collect(),
         path,
+        gateway,
     })
 }
 
-fn command(engine: &Engine, job: &Job, draft: &Draft, around: &Surroundings) -> Result<Command, Refusal> {
+fn command(engine: &Engine, job: &Job, draft: &Draft, around: &Around) -> Result<Command, Refusal> {
     let volume = &draft.opened.volume;
     let in_home = |arg: &String| match arg.strip_prefix("~/") {
         Some(rest) => around.home.join(rest).into_os_string(),
@@ -191,13 +200,18 @@ fn command(engine: &Engine, job: &Job, draft: &Draft, around: &Surroundings) -> 
             .iter()
             .map(|(name, value)| (name.into(), value.into())),
     );
+    // A client can name no longer path than this to the system.
+    let socket = &around.gateway.socket;
+    if socket.as_os_str().len() < SOCKET_PATH {
+        command.env.insert("SEMEL_SOCKET".into(), socket.into());
+    }
     let ours: [(&str, OsString); 10] = [
         ("PATH", around.path.clone()),
         ("HOME", around.home.clone().into()),
         ("TMPDIR", around.tmp.clone().into()),
         ("LANG", "C.UTF-8".into()),
         ("GIT_OPTIONAL_LOCKS", "0".into()),
-        ("SEMEL_URL", engine.gateway_url()?.into()),
+        ("SEMEL_URL", around.gateway.url.clone().into()),
         ("SEMEL_TOKEN", draft.opened.token.clone().into()),
         ("SEMEL_JOB", volume.job.as_str().into()),
         ("SEMEL_ATTEMPT", volume.attempt.to_string().into()),

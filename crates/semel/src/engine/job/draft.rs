@@ -3,6 +3,7 @@
 use crate::engine::proposal::{BASE, Base};
 use crate::engine::volume::{self, Opened, Source, Wanted};
 use crate::engine::{Engine, host};
+use semel_core::confinement::Confinement;
 use semel_core::ids::JobId;
 use semel_core::volume::{Durability, End, Owner, Role};
 use semel_core::{Code, Refusal};
@@ -33,6 +34,7 @@ pub(crate) fn open(
     base: &Base,
     durability: Durability,
     owner: Owner,
+    confinement: Option<Confinement>,
     cancel: &Cancel,
 ) -> Result<Draft, Refusal> {
     let git = Git::find(&engine.config.path).map_err(host)?;
@@ -43,6 +45,7 @@ pub(crate) fn open(
             role: Role::Draft,
             owner,
             durability,
+            confinement,
             source: Source::Empty,
         },
     )?;

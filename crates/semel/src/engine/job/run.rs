@@ -9,10 +9,11 @@ use super::{agent, deliver, draft};
 use crate::engine::certify::{self, Ask};
 use crate::engine::proposal::{self, Base};
 use crate::engine::{Engine, host, store, volume};
+use semel_core::confinement::Confinement;
 use semel_core::ids::{Generation, JobId, RunId};
-use semel_core::job::Job;
+use semel_core::job::{Confine, Job};
 use semel_core::pipeline::{self, NewRun, Run, RunEnd, Stage, Step};
-use semel_core::volume::{End, Owner, Role, Volume, VolumeState};
+use semel_core::volume::{End, OUTCOME_UNKNOWN, Owner, Role, Volume, VolumeState};
 use semel_core::{Code, Refusal, Sha256};
 use semel_host::clock;
 use semel_host::hold::Hold;
@@ -296,12 +297,18 @@ impl Working<'_> {
     fn draft_and_agent(&self, run: &Run) -> Result<Run, Refusal> {
         let job = &self.asked.job;
         let base = self.base()?;
+        // The agent is not begun unless the sandbox stands in full.
+        let confinement = match job.confinement {
+            Confine::Require => Some(Confinement::Full),
+            Confine::BestEffort => None,
+        };
         let draft = draft::open(
             self.engine,
             &job.job,
             &base,
             job.durability,
             Owner::Process,
+            confinement,
             self.cancel,
         )?;
         self.say.reached(Point::DraftOpened);
@@ -328,7 +335,7 @@ impl Working<'_> {
         ) {
             Ok(()) => {
                 self.say.reached(Point::AgentEnded);
-                volume::end(self.engine, &generation, End::Clean)?;
+                self.end_clean(&generation)?;
                 self.say.reached(Point::DraftEnded);
             }
             Err(refusal) => {
@@ -344,6 +351,23 @@ impl Working<'_> {
             }
         }
         self.stage(&run, Stage::AgentEnded { generation })
+    }
+
+    /// Ends the draft of an agent that ended clean; a call whose outcome is unknown makes it dirty all the same, until
+    /// a person settles it, and so does a command that may live on.
+    fn end_clean(&self, generation: &Generation) -> Result<(), Refusal> {
+        let Err(refusal) = volume::end(self.engine, generation, End::Clean) else {
+            return Ok(());
+        };
+        let reason = match refusal.code {
+            Code::OutcomeUnknown => Some(OUTCOME_UNKNOWN.to_owned()),
+            Code::DirtyVolume => refusal.reason.clone(),
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            volume::end(self.engine, generation, End::Dirty { reason })?;
+        }
+        Err(refusal)
     }
 
     /// Settles a draft whose run was killed: only the journal's word that it ended clean lets it go on.

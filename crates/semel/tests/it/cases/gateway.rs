@@ -122,6 +122,31 @@ fn b05_a_change_that_is_applied_already_is_neither_applied_nor_undone() {
 }
 
 #[test]
+fn b05_a_patch_that_is_applied_already_is_neither_applied_nor_undone() {
+    let home = Home::new();
+    let daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    let place = volume.tree.join("f");
+    let mut conn = daemon.conn();
+    let unified = "--- a/f\n+++ b/f\n@@ -1,3 +1,3 @@\n a\n-limit = 1\n+limit = 2\n z\n";
+    let agents = "*** Begin Patch\n*** Update File: f\n@@\n a\n-limit = 1\n+limit = 2\n z\n*** End Patch\n";
+    for (n, patch) in [unified, agents].into_iter().enumerate() {
+        std::fs::write(&place, "a\nlimit = 1\nz\n").unwrap();
+        let seen = ["first", "first", "other", "first"].map(|key| {
+            let key = format!("{key}-{n}");
+            let reply = conn.call(&volume, "apply_patch", &key, &json!({"patch": patch}));
+            assert_eq!(std::fs::read(&place).unwrap(), b"a\nlimit = 2\nz\n");
+            (reply.status, reply.body["replayed"] == json!(true))
+        });
+        assert_eq!(
+            seen,
+            [(200, false), (200, true), (412, false), (200, true)],
+            "{patch}"
+        );
+    }
+}
+
+#[test]
 fn b06_siblings_links_and_hard_links_lead_nowhere() {
     let home = Home::new();
     let daemon = home.serve(&[]);

@@ -9,7 +9,7 @@ use serde_json::json;
 
 /// Kills every tool once at every point.
 fn reduced(mount: &Mount, name: &str, durability: &str) {
-    let mut lab = Lab::at(Home::under(&mount.at), durability, plainly());
+    let mut lab = Lab::at(Home::within(&mount.at), durability, plainly());
     for case in tools::all() {
         for at in lab.points_of(case) {
             lab.trial(case, &at, None);
@@ -30,7 +30,7 @@ fn on(mounted: Mounted, name: &str, test: impl FnOnce(&Mount)) {
 
 /// A filesystem that cannot keep what `power` promises refuses it, by name.
 fn power_is_refused(mount: &Mount, reason: &str) {
-    let home = Home::under(&mount.at);
+    let home = Home::within(&mount.at);
     let _daemon = home.serve(&[]);
     let wanted = json!({"job": "job", "durability": "power"});
     let refused = home.admin("POST", "/v1/admin/volumes", &wanted);
@@ -95,7 +95,7 @@ fn without_flags(test: impl FnOnce(&Mount)) {
 }
 
 fn lab_on(mount: &Mount) -> Lab {
-    Lab::at(Home::under(&mount.at), "process", plainly())
+    Lab::at(Home::within(&mount.at), "process", plainly())
 }
 
 #[test]

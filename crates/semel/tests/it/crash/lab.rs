@@ -5,7 +5,7 @@
 
 use super::tools::Case;
 use super::tree::{Picture, below, picture, plain};
-use crate::harness::{Daemon, Home, Reply, Volume};
+use crate::harness::{Daemon, Home, Reply, SERVE, Volume};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
@@ -67,7 +67,7 @@ pub(crate) enum Stands {
 
 pub(crate) fn plainly() -> Start {
     Box::new(|home, args| {
-        let args = [&["serve", "--json", "--quiet"], args].concat();
+        let args = [SERVE, args].concat();
         Daemon::begun(home.command(&args).stderr(std::process::Stdio::null()))
     })
 }
@@ -325,22 +325,15 @@ impl Lab {
         let execution = again.body["execution_id"].as_str().expect("it has an execution");
         assert_eq!(
             self.kept_of(execution),
-            sorted(model.kept.clone()),
+            super::tree::sorted(model.kept.clone()),
             "{label}: pre-images"
         );
         self.kept += model.kept.len();
         self.one_receipt(label, &trial.key);
     }
 
-    /// Takes the pictures of what an execution keeps in `trash/`.
     fn kept_of(&self, execution: &str) -> Vec<Picture> {
-        let trash = self.volume.tree.parent().unwrap().join("trash");
-        let mine = |n: usize| match n {
-            0 => trash.join(execution),
-            n => trash.join(format!("{execution}.{n}")),
-        };
-        let kept = (0..12).map(|n| picture(&mine(n)));
-        sorted(kept.filter(|there| !there.is_empty()).collect())
+        super::tree::kept(&self.volume.tree, execution)
     }
 
     fn one_receipt(&self, label: &str, key: &str) {
@@ -393,11 +386,6 @@ impl Chance {
         self.state ^= self.state >> 27;
         (self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
     }
-}
-
-fn sorted(mut pictures: Vec<Picture>) -> Vec<Picture> {
-    pictures.sort();
-    pictures
 }
 
 /// What an answer says of the effect, wherever and under whatever key it was.

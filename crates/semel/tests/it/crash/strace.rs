@@ -5,7 +5,7 @@
 
 use super::lab::{Found, Lab};
 use super::tools::{Case, named};
-use crate::harness::{Conn, Daemon, Tracer, full, skipped};
+use crate::harness::{Conn, Daemon, SERVE, Tracer, full, skipped};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
@@ -190,9 +190,7 @@ pub(super) fn kill_recovery_at_every_call(lab: Lab, case: &str, at: &str, label:
                 format!("inject={call}:signal=SIGKILL:when={n}"),
             );
             let traced = ["-f", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject];
-            let mut command = lab
-                .home
-                .command_under("strace", &traced, &["serve", "--json", "--quiet"]);
+            let mut command = lab.home.command_under("strace", &traced, SERVE);
             match Daemon::begun(command.stderr(Stdio::null())) {
                 Ok(_) => break,
                 Err(status) => assert_eq!(status.signal(), Some(9), "{inject}: {status:?}"),

@@ -78,6 +78,22 @@ pub(crate) fn below(all: &Picture, top: &str) -> Picture {
         .collect()
 }
 
+/// Takes the pictures of what an execution keeps in `trash/`, beside a tree.
+pub(crate) fn kept(tree: &Path, execution: &str) -> Vec<Picture> {
+    let trash = tree.parent().unwrap().join("trash");
+    let mine = |n: usize| match n {
+        0 => trash.join(execution),
+        n => trash.join(format!("{execution}.{n}")),
+    };
+    let kept = (0..12).map(|n| picture(&mine(n)));
+    sorted(kept.filter(|there| !there.is_empty()).collect())
+}
+
+pub(crate) fn sorted(mut pictures: Vec<Picture>) -> Vec<Picture> {
+    pictures.sort();
+    pictures
+}
+
 /// Puts a file down with permissions that no umask cuts.
 pub(crate) fn put(place: &Path, content: &str, mode: u32) {
     std::fs::write(place, content).unwrap();

@@ -66,6 +66,7 @@ fn part() {
         "until-poisoned" => until_poisoned(&dir),
         "count" => count(&dir),
         "full" => full(&dir),
+        "no-descriptors" => no_descriptors(&dir),
         other => panic!("no such part: {other}"),
     }
 }
@@ -95,6 +96,43 @@ fn write(dir: &Path, durability: Durability) {
             });
         }
     });
+}
+
+/// Reads by every connection at once, and writes, while the process may open no more files.
+fn no_descriptors(dir: &Path) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let journal = open(dir).unwrap();
+    let granted = getrlimit(Resource::Nofile);
+    let none = Rlimit {
+        current: Some(0),
+        maximum: granted.maximum,
+    };
+    setrlimit(Resource::Nofile, none).unwrap();
+    let new = sample::new_volume("job-a", Role::Draft, Durability::Power).unwrap();
+    let volume = sample::open(&journal, new).unwrap();
+    let gate = std::sync::Barrier::new(8);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (journal, volume, gate) = (&journal, &volume, &gate);
+            scope.spawn(move || {
+                gate.wait();
+                for n in 0..50 {
+                    let intent = sample::intent(volume, &format!("{thread}-{n}"), "a").unwrap();
+                    let (id, receipt) = (intent.execution_id.clone(), sample::receipt(&intent));
+                    journal.begin(intent).unwrap();
+                    journal.finish(id.clone(), receipt).unwrap();
+                    assert!(journal.execution(id).unwrap().is_some());
+                    assert!(!journal.volumes(None).unwrap().is_empty());
+                }
+            });
+        }
+    });
+    let refused = journal.verify().unwrap_err().into_refusal();
+    say(&format!("{} {:?}", refused.code, refused.reason));
+    assert_eq!(journal.poisoned(), None);
+    setrlimit(Resource::Nofile, granted).unwrap();
+    let report = journal.verify().unwrap();
+    say(&format!("{} entries, faults {:?}", report.entries, report.faults));
 }
 
 /// Writes durably until the disk fails; then every verb must say so.
@@ -189,6 +227,6 @@ fn full(dir: &Path) {
         .begin(sample::intent(&volume, "new", "a").unwrap())
         .unwrap();
     let reserve = std::fs::metadata(dir.join("reserve")).unwrap().len();
-    assert_eq!(journal.check().unwrap().faults, Vec::<String>::new());
+    assert_eq!(journal.check().unwrap().faults, vec![]);
     say(&format!("begun again, reserve {reserve}"));
 }

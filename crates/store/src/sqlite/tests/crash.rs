@@ -51,7 +51,7 @@ fn kills(rounds: usize, part: &str) {
             assert!(kept, "round {round}: {what} {id} was answered, and is {known:?}");
         }
         let report = journal.verify().unwrap();
-        assert_eq!(report.faults, Vec::<String>::new(), "round {round}");
+        assert_eq!(report.faults, vec![], "round {round}");
     }
     assert!(total >= rounds, "only {total} answers in {rounds} rounds");
 }

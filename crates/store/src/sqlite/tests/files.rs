@@ -60,7 +60,7 @@ fn a_path_of_any_bytes_will_do() {
 #[test]
 fn foreign_and_newer_journals_are_refused() {
     let unavailable = |reason: &str| (Code::StoreUnavailable, Some(reason.to_owned()));
-    let newer = "INSERT INTO schema_migrations VALUES (2, 'later', 'ab')";
+    let newer = "INSERT INTO schema_migrations VALUES (99, 'later', 'ab')";
     assert_eq!(refusal(edited(newer).path()), unavailable("newer_schema"));
     let changed = "UPDATE schema_migrations SET sha256 = 'ab'";
     assert_eq!(refusal(edited(changed).path()), unavailable("migration_changed"));
@@ -77,7 +77,7 @@ fn a_broken_end_of_the_chain_is_refused() {
         refusal(dir.path()),
         (Code::StoreUnavailable, Some("chain_broken".to_owned()))
     );
-    let dir = edited("DROP TRIGGER records_are_never_changed; UPDATE records SET version = 2");
+    let dir = edited("DROP TRIGGER records_are_never_changed; UPDATE records SET version = 3");
     assert_eq!(refusal(dir.path()).0, Code::StoreUnavailable);
 }
 
@@ -94,7 +94,7 @@ fn a_backup_is_the_whole_journal() {
     drop((journal, dir));
     let copied = open(other.path()).unwrap();
     assert_eq!(copied.log(LogFilter::default()).unwrap()[..log.len()], log[..]);
-    assert_eq!(copied.check().unwrap().faults, Vec::<String>::new());
+    assert_eq!(copied.check().unwrap().faults, vec![]);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_reader_reads_beside_the_writer_and_after_it() {
     assert_eq!(dir.path().join("journal.db-wal").metadata().unwrap().len(), 0);
     let reader = SqliteJournal::open_read_only(dir.path()).unwrap();
     assert!(reader.execution(intent.execution_id).unwrap().is_some());
-    assert_eq!(reader.verify().unwrap().faults, Vec::<String>::new());
+    assert_eq!(reader.verify().unwrap().faults, vec![]);
     let nothing = tempfile::tempdir().unwrap();
     let none = SqliteJournal::open_read_only(nothing.path()).unwrap_err();
     assert_eq!(none.code(), Code::StoreUnavailable);

@@ -1,5 +1,7 @@
 //! What only a journal in a file can be asked.
 
+mod approvals;
+mod audit;
 mod child;
 mod crash;
 mod disk;
@@ -18,7 +20,9 @@ fn options() -> Options {
     Options {
         version: "0.1.0".to_owned(),
         boot_id: "boot".to_owned(),
+        policy_sha256: None,
         now: UnixMs(1),
+        on_commit: None,
     }
 }
 

@@ -5,7 +5,9 @@ use crate::Journal;
 use crate::conformance::sample;
 use crate::journal::LogFilter;
 use proptest::prelude::*;
+use semel_core::approval::Decision;
 use semel_core::call::{Aborting, Intent, Resolved, Settled};
+use semel_core::ids::ApprovalId;
 use semel_core::pipeline::{RunEnd, Stage};
 use semel_core::volume::{Durability, End, Role, Volume};
 
@@ -55,11 +57,7 @@ fn verb(journal: &dyn Journal, made: &mut Made, what: u8, pick: usize) -> crate:
         }
         (20 | 21, _, Some(i)) => {
             let settled = [Settled::Happened, Settled::NeverHappened][usize::from(what - 20)];
-            let person = Resolved {
-                by: "operator".to_owned(),
-                note: "seen".to_owned(),
-            };
-            journal.resolve(i.execution_id, settled, person, at)?;
+            journal.resolve(i.execution_id, settled, operator(), at)?;
         }
         (13, _, Some(i)) => journal.note(sample::conflict(&i))?,
         (14, ..) => drop(journal.start_run(sample::run(job).unwrap())?),
@@ -76,8 +74,35 @@ fn verb(journal: &dyn Journal, made: &mut Made, what: u8, pick: usize) -> crate:
                 journal.end_run(run.new.run, RunEnd::Cancelled, at)?;
             }
         }
+        (22 | 23, volume, _) => person(journal, made, volume, pick)?,
         (17, Some(v), _) => journal.judge(sample::judgement(&v))?,
         (_, Some(v), _) => drop(journal.consume(sample::consumption(&sample::judgement(&v)))?),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn operator() -> Resolved {
+    Resolved {
+        by: "operator".to_owned(),
+        note: "seen".to_owned(),
+    }
+}
+
+/// Asks a person about a call in a volume, or has one decide.
+fn person(journal: &dyn Journal, made: &mut Made, volume: Option<Volume>, pick: usize) -> crate::Result<()> {
+    match (volume, made.asked.get(pick % made.asked.len().max(1))) {
+        (Some(volume), _) if pick.is_multiple_of(2) => {
+            let under = (!pick.is_multiple_of(3)).then(|| format!("k{}", pick % 5));
+            let question = sample::question(&volume, under.as_deref(), "a").unwrap();
+            made.asked
+                .push(journal.ask_approval(question, 3)?.question.approval_id);
+        }
+        (_, Some(id)) => {
+            let decision = [Decision::Approve, Decision::Deny][pick / 2 % 2];
+            let late = if pick.is_multiple_of(7) { 60_000 } else { 1 };
+            journal.decide_approval(id.clone(), sample::ruling(decision, "ada", late))?;
+        }
         _ => {}
     }
     Ok(())
@@ -87,13 +112,14 @@ fn verb(journal: &dyn Journal, made: &mut Made, what: u8, pick: usize) -> crate:
 struct Made {
     volumes: Vec<Volume>,
     intents: Vec<Intent>,
+    asked: Vec<ApprovalId>,
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn the_state_follows_from_the_entries(verbs in prop::collection::vec((0..22_u8, 0..64_usize), 1..120)) {
+    fn the_state_follows_from_the_entries(verbs in prop::collection::vec((0..24_u8, 0..64_usize), 1..120)) {
         let Fresh(journal, dir) = fresh();
         let mut made = Made::default();
         for (what, pick) in verbs {
@@ -102,7 +128,7 @@ proptest! {
             let entries = journal.status().unwrap().entries - before;
             prop_assert!(entries <= u64::from(answered), "a refused verb left {entries} entries");
         }
-        prop_assert_eq!(journal.check().unwrap().faults, Vec::<String>::new());
+        prop_assert_eq!(journal.check().unwrap().faults, vec![]);
         let read = |journal: &dyn Journal| {
             let calls: Vec<_> = made.intents.iter()
                 .map(|i| journal.prior(i.scope.clone(), i.key.clone()).unwrap())
@@ -110,7 +136,9 @@ proptest! {
             let leases: Vec<_> = made.volumes.iter()
                 .map(|v| journal.volume(v.generation.clone()).unwrap())
                 .collect();
-            (calls, leases, journal.open_calls().unwrap(), journal.runs().unwrap(), journal.volumes(None).unwrap())
+            let asked: Vec<_> = made.asked.iter().map(|id| journal.approval(id.clone()).unwrap()).collect();
+            assert!(asked.iter().all(Option::is_some));
+            (asked, journal.approvals(sample::NOW).unwrap(), calls, leases, journal.open_calls().unwrap(), journal.runs().unwrap(), journal.volumes(None).unwrap())
         };
         let (state, log) = (read(&journal), journal.log(LogFilter::default()).unwrap());
         drop(journal);

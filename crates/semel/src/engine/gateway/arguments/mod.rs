@@ -2,11 +2,16 @@
 //!
 //! It does *not* look at tokens, journals or files.
 
+mod looks;
+mod run;
 mod values;
 
 use super::tool::Tool;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use semel_core::call::{FingerprintVersion, Request};
+pub(crate) use looks::{Encoding, Look, Page};
+use run::run_said;
+pub(crate) use run::{Domain, Run};
+use semel_core::call::{FingerprintVersion, Intent, Request};
 use semel_core::canonical::to_canonical;
 use semel_core::ids::IdempotencyKey;
 use semel_core::patch::{Edit, Occurrences, Patch};
@@ -14,6 +19,7 @@ use semel_core::{Code, Fingerprint, Refusal, RelPath, Sha256, patch};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 pub(crate) use values::Flag;
+pub(crate) use values::InTree;
 use values::Values;
 
 /// Names under which a call may carry its key among its arguments.
@@ -37,10 +43,10 @@ pub(crate) enum Expected {
 }
 
 /// Is what a caller sent beside its path.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Args {
-    /// Of the tools that take a path alone.
-    Path,
+    /// Of the tools that read.
+    Look(Box<Look>),
     /// Of `write_file`.
     Write {
         /// The whole new content.
@@ -90,6 +96,13 @@ pub(crate) enum Args {
         /// What must hold.
         expected: Expected,
     },
+    /// Of `run_command`.
+    Run(Run),
+    /// Of an undoing.
+    Undo {
+        /// What was done.
+        undone: Box<Intent>,
+    },
     /// Of `get_receipt`.
     Receipt {
         /// Which key.
@@ -114,6 +127,13 @@ pub(crate) struct Understood {
 }
 
 impl Understood {
+    /// Makes the call that undoes another one.
+    pub(super) fn of_undo(undone: Box<Intent>) -> Self {
+        Said::new("execution_id", json!(undone.execution_id))
+            .of(Args::Undo { undone }, Place::none())
+            .understood(Tool::Undo)
+    }
+
     /// Gives the request, where its paths mean something.
     pub(crate) fn request(&self, tool: Tool) -> Result<Request, Refusal> {
         let path = self.path.clone()?;
@@ -172,8 +192,12 @@ pub(crate) fn only_a_key(tool: Tool, arguments: &Map<String, Value>) -> bool {
 ///
 /// # Errors
 /// `bad_input` naming every unknown, missing, doubled or malformed argument.
-pub(crate) fn understand(tool: Tool, arguments: Map<String, Value>) -> Result<Understood, Refusal> {
-    let mut values = Values::fold(tool, arguments)?;
+pub(crate) fn understand(
+    tool: Tool,
+    arguments: Map<String, Value>,
+    in_tree: InTree<'_>,
+) -> Result<Understood, Refusal> {
+    let mut values = Values::fold(tool, arguments, in_tree)?;
     let said = match tool {
         Tool::GetReceipt => {
             let key = values.text("key").ok_or_else(|| missing("key"))?;
@@ -181,10 +205,16 @@ pub(crate) fn understand(tool: Tool, arguments: Map<String, Value>) -> Result<Un
                 .map_err(|refusal| Refusal::new(Code::BadInput, refusal.why).name("key"))?;
             Said::new("key", json!(key)).of(Args::Receipt { key }, Place::none())
         }
+        Tool::Undo => return Err(Refusal::new(Code::NotFound, "there is no such tool").name(tool.name())),
         Tool::ApplyPatch => patch_said(&mut values)?,
+        Tool::RunCommand => run_said(&mut values)?,
         Tool::MoveFile => {
-            let source = Place::read(values.bytes("source", "source_b64")?)?;
+            let source = Place::read(values.path("source", "source_b64")?)?;
             move_said(&mut values)?.at(source)
+        }
+        Tool::SearchFiles | Tool::Grep => {
+            let path = Place::read(values.path_or_root("path", "path_b64")?)?;
+            path_said(tool, &mut values)?.at(path)
         }
         Tool::ReadFile
         | Tool::ListDirectory
@@ -195,7 +225,7 @@ pub(crate) fn understand(tool: Tool, arguments: Map<String, Value>) -> Result<Un
         | Tool::DeleteDirectory
         | Tool::CreateDirectory
         | Tool::SetMode => {
-            let path = Place::read(values.bytes("path", "path_b64")?)?;
+            let path = Place::read(values.path("path", "path_b64")?)?;
             path_said(tool, &mut values)?.at(path)
         }
     };
@@ -248,7 +278,7 @@ impl Said {
 
     fn nothing() -> Self {
         Self {
-            args: Args::Path,
+            args: Args::Look(Box::new(Look::Info { digest: Flag::Unset })),
             place: Place::none(),
             canonical: Map::new(),
         }
@@ -303,7 +333,7 @@ impl Said {
     }
 }
 
-fn path_said(tool: Tool, values: &mut Values) -> Result<Said, Refusal> {
+fn path_said(tool: Tool, values: &mut Values<'_>) -> Result<Said, Refusal> {
     Ok(match tool {
         Tool::WriteFile => {
             let content = values.bytes("content", "content_b64")?;
@@ -339,12 +369,14 @@ fn path_said(tool: Tool, values: &mut Values) -> Result<Said, Refusal> {
                 .expecting(expected)
                 .with(Args::SetMode { mode, expected })
         }
-        Tool::ReadFile
-        | Tool::ListDirectory
-        | Tool::GetFileInfo
-        | Tool::ApplyPatch
-        | Tool::MoveFile
-        | Tool::GetReceipt => Said::nothing(),
+        Tool::ReadFile => looks::file(values)?,
+        Tool::ListDirectory => looks::directory(values)?,
+        Tool::GetFileInfo => looks::info(values),
+        Tool::SearchFiles => looks::search(values)?,
+        Tool::Grep => looks::grep(values)?,
+        Tool::ApplyPatch | Tool::MoveFile | Tool::RunCommand | Tool::GetReceipt | Tool::Undo => {
+            Said::nothing()
+        }
     })
 }
 
@@ -357,8 +389,8 @@ fn spell_edit(edit: &Edit) -> Value {
     spelt
 }
 
-fn move_said(values: &mut Values) -> Result<Said, Refusal> {
-    let destination = Place::read(values.bytes("destination", "destination_b64")?)?;
+fn move_said(values: &mut Values<'_>) -> Result<Said, Refusal> {
+    let destination = Place::read(values.path("destination", "destination_b64")?)?;
     let overwrite = values.flag("overwrite");
     let expected = present(values.expected()?, "what is absent cannot be moved")?;
     Ok(Said::new("destination", json!(destination.spelt))
@@ -372,7 +404,7 @@ fn move_said(values: &mut Values) -> Result<Said, Refusal> {
 }
 
 /// Reads a patch. Two texts that mean the same operations are the same call.
-fn patch_said(values: &mut Values) -> Result<Said, Refusal> {
+fn patch_said(values: &mut Values<'_>) -> Result<Said, Refusal> {
     let text = values.text("patch").ok_or_else(|| missing("patch"))?;
     let patch = patch::parse(text.as_bytes())?;
     let expected = values.expected_each()?;
@@ -423,11 +455,16 @@ fn missing(name: &str) -> Refusal {
 mod tests {
     use super::*;
 
+    /// Takes `/v/tree` for the tree of the volume.
+    fn in_tree(path: &[u8]) -> Option<Vec<u8>> {
+        path.strip_prefix(b"/v/tree").map(|rest| [b".", rest].concat())
+    }
+
     fn print(tool: Tool, arguments: Value) -> Result<Fingerprint, Refusal> {
         let Value::Object(map) = arguments else {
             panic!("an object")
         };
-        Ok(understand(tool, map)?.fingerprint)
+        Ok(understand(tool, map, &in_tree)?.fingerprint)
     }
 
     #[test]
@@ -437,6 +474,7 @@ mod tests {
             json!({"content": "hé", "file_path": "./a//x/../b"}),
             json!({"path_b64": "YS9i", "content_b64": "aMOp"}),
             json!({"filePath": "a/b/", "contents": "hé"}),
+            json!({"path": "/v/tree/a/b", "content": "hé"}),
         ] {
             assert_eq!(print(Tool::WriteFile, same.clone()).unwrap(), first, "{same}");
         }
@@ -501,7 +539,7 @@ mod tests {
         let Value::Object(map) = json!({"path": "../x", "content": ""}) else {
             panic!("an object")
         };
-        let understood = understand(Tool::WriteFile, map).unwrap();
+        let understood = understand(Tool::WriteFile, map, &in_tree).unwrap();
         assert_eq!(understood.path.unwrap_err().code, Code::PathEscapesRoot);
     }
 }

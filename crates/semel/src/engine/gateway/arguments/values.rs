@@ -2,32 +2,57 @@
 
 use super::super::tool::{Field, Form, NEW, OLD, REPLACE_ALL, Tool};
 use super::{Expected, missing};
+use crate::limits;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use semel_core::patch::{Edit, Occurrences};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Holds the arguments by their own names.
-pub(super) struct Values(Vec<(&'static str, Value)>);
+/// Gives what an absolute path is beneath the tree of the caller's volume; `None` for one that lies elsewhere.
+pub(crate) type InTree<'a> = &'a dyn Fn(&[u8]) -> Option<Vec<u8>>;
 
-impl Values {
+/// Holds the arguments by their own names.
+pub(super) struct Values<'a> {
+    given: Vec<(&'static str, Value)>,
+    in_tree: InTree<'a>,
+}
+
+impl<'a> Values<'a> {
     /// Folds the arguments of a tool.
     ///
     /// # Errors
     /// `bad_input` naming every unknown, doubled or ill-formed argument.
-    pub(super) fn fold(tool: Tool, mut arguments: Map<String, Value>) -> Result<Self, Refusal> {
+    pub(super) fn fold(
+        tool: Tool,
+        mut arguments: Map<String, Value>,
+        in_tree: InTree<'a>,
+    ) -> Result<Self, Refusal> {
         let values = fold_fields(tool.fields(), &mut arguments)?;
-        if arguments.is_empty() {
-            return Ok(Self(values));
+        if !arguments.is_empty() {
+            let why = format!("{} takes no such argument", tool.name());
+            return Err(unknown(why, &arguments));
         }
-        let why = format!("{} takes no such argument", tool.name());
-        Err(unknown(why, &arguments))
+        for group in tool.rivals() {
+            let came = |name: &&str| values.iter().any(|(known, _)| known == name);
+            let both: Vec<&str> = group.iter().copied().filter(|name| came(name)).collect();
+            if both.len() > 1 {
+                return Err(
+                    Refusal::new(Code::BadInput, "at most one of these arguments may come")
+                        .reason("given_twice")
+                        .names(both),
+                );
+            }
+        }
+        Ok(Self {
+            given: values,
+            in_tree,
+        })
     }
 
     fn take(&mut self, name: &str) -> Option<Value> {
-        let at = self.0.iter().position(|(known, _)| *known == name)?;
-        Some(self.0.swap_remove(at).1)
+        let at = self.given.iter().position(|(known, _)| *known == name)?;
+        Some(self.given.swap_remove(at).1)
     }
 
     /// Takes a text.
@@ -46,6 +71,81 @@ impl Values {
         }
     }
 
+    /// Takes a number; its bounds were looked at when it was folded.
+    pub(super) fn count(&mut self, name: &str) -> Option<u64> {
+        let value = self.take(name)?;
+        u64::try_from(whole(&value)?).ok()
+    }
+
+    /// Takes a list of texts, which may come as one text.
+    ///
+    /// # Errors
+    /// `bad_input` past the bound of a list.
+    pub(super) fn texts(&mut self, name: &str) -> Result<Vec<String>, Refusal> {
+        let texts: Vec<String> = match self.take(name) {
+            Some(Value::String(text)) => vec![text],
+            Some(Value::Array(list)) => list
+                .into_iter()
+                .filter_map(|text| text.as_str().map(str::to_owned))
+                .collect(),
+            _ => Vec::new(),
+        };
+        if texts.len() > limits::PATTERNS {
+            let why = format!("a list has at most {} patterns", limits::PATTERNS);
+            return Err(Refusal::new(Code::BadInput, why).name(name));
+        }
+        Ok(texts)
+    }
+
+    /// Takes a first and a last line; `None` in the last place is the end of the file.
+    ///
+    /// # Errors
+    /// `bad_input` where they are no such lines.
+    pub(super) fn lines(&mut self, name: &str) -> Result<Option<(u64, Option<u64>)>, Refusal> {
+        let Some(Value::Array(pair)) = self.take(name) else {
+            return Ok(None);
+        };
+        let pair: Vec<Option<i128>> = pair.iter().map(whole).collect();
+        let lines = match pair[..] {
+            [Some(first), Some(-1)] => u64::try_from(first).ok().map(|first| (first, None)),
+            [Some(first), Some(last)] if last >= first => {
+                let last = u64::try_from(last).ok();
+                u64::try_from(first).ok().map(|first| (first, last))
+            }
+            _ => None,
+        };
+        match lines.filter(|(first, _)| *first > 0) {
+            Some(lines) => Ok(Some(lines)),
+            None => {
+                let why = "a first and a last line, counted from 1, -1 for the last one of the file";
+                Err(Refusal::new(Code::BadInput, why).name(name))
+            }
+        }
+    }
+
+    /// Takes the bytes of a path. An absolute one that lies in the tree of the volume is what it is beneath it: many
+    /// who call know no others.
+    ///
+    /// # Errors
+    /// `bad_input`.
+    pub(super) fn path(&mut self, name: &str, name_b64: &str) -> Result<Vec<u8>, Refusal> {
+        let bytes = self.bytes(name, name_b64)?;
+        let beneath = bytes.starts_with(b"/").then(|| (self.in_tree)(&bytes));
+        Ok(beneath.flatten().unwrap_or(bytes))
+    }
+
+    /// Takes the bytes of a path that may be left out: then it is the root.
+    ///
+    /// # Errors
+    /// `bad_input`.
+    pub(super) fn path_or_root(&mut self, name: &str, name_b64: &str) -> Result<Vec<u8>, Refusal> {
+        let came = |known: &str| known == name || known == name_b64;
+        if self.given.iter().any(|(known, _)| came(known)) {
+            return self.path(name, name_b64);
+        }
+        Ok(b".".to_vec())
+    }
+
     /// Takes the bytes of an argument that comes plain or as base64, but not as both.
     ///
     /// # Errors
@@ -61,6 +161,30 @@ impl Values {
                 .reason("given_twice")
                 .names([name, name_b64])),
         }
+    }
+
+    /// Takes a list of texts.
+    pub(super) fn words(&mut self, name: &str) -> Option<Vec<String>> {
+        let Value::Array(list) = self.take(name)? else {
+            return None;
+        };
+        let texts = list.into_iter().map(|item| match item {
+            Value::String(text) => Some(text),
+            _ => None,
+        });
+        texts.collect()
+    }
+
+    /// Takes texts by name; none where they are left out.
+    pub(super) fn variables(&mut self, name: &str) -> BTreeMap<String, String> {
+        let Some(Value::Object(each)) = self.take(name) else {
+            return BTreeMap::new();
+        };
+        let texts = each.into_iter().filter_map(|(name, value)| match value {
+            Value::String(text) => Some((name, text)),
+            _ => None,
+        });
+        texts.collect()
     }
 
     /// Takes what is expected of one file.
@@ -169,7 +293,10 @@ fn listed_edit(n: usize, item: Value) -> Result<Edit, Refusal> {
     let Value::Object(mut item) = item else {
         return Err(wrong_type("edits"));
     };
-    let mut values = Values(fold_fields(&[OLD, NEW, REPLACE_ALL], &mut item)?);
+    let mut values = Values {
+        given: fold_fields(&[OLD, NEW, REPLACE_ALL], &mut item)?,
+        in_tree: &|_| None,
+    };
     if !item.is_empty() {
         return Err(unknown("an edit takes no such argument".to_owned(), &item));
     }
@@ -198,6 +325,7 @@ fn fold_fields(
             if !fits(field.form, &value) {
                 return Err(wrong_type(name));
             }
+            within(field.form, &value).map_err(|why| Refusal::new(Code::BadInput, why).name(name))?;
             values.push((field.name, value));
         }
     }
@@ -207,11 +335,47 @@ fn fold_fields(
 fn fits(form: Form, value: &Value) -> bool {
     match form {
         Form::Text | Form::Base64 | Form::Digest | Form::Mode => value.is_string(),
+        Form::Texts => value
+            .as_array()
+            .is_some_and(|list| list.iter().all(Value::is_string)),
         Form::Flag => value.is_boolean(),
-        Form::Edits => value.is_array(),
-        Form::Digests => value
+        Form::Edits | Form::Lines => value.is_array(),
+        Form::Count { .. } => whole(value).is_some(),
+        Form::Choice(_) => value.is_string(),
+        Form::Patterns => {
+            let list = value.as_array();
+            value.is_string() || list.is_some_and(|list| list.iter().all(Value::is_string))
+        }
+        Form::Digests | Form::Variables => value
             .as_object()
             .is_some_and(|each| each.values().all(Value::is_string)),
+    }
+}
+
+/// Gives a number that is whole, however it is spelt.
+fn whole(value: &Value) -> Option<i128> {
+    if let Some(n) = value.as_i64() {
+        return Some(n.into());
+    }
+    if let Some(n) = value.as_u64() {
+        return Some(n.into());
+    }
+    let n = value.as_f64().filter(|n| n.fract() == 0.0 && n.abs() < 9e15)?;
+    #[expect(clippy::cast_possible_truncation, reason = "it is whole, and small enough")]
+    Some(n as i128)
+}
+
+/// Says why a value is not one of those that its form allows.
+fn within(form: Form, value: &Value) -> Result<(), String> {
+    match form {
+        Form::Count { least, most } => match whole(value) {
+            Some(n) if n >= i128::from(least) && n <= i128::from(most) => Ok(()),
+            _ => Err(format!("it is a whole number from {least} to {most}")),
+        },
+        Form::Choice(words) if !words.contains(&value.as_str().unwrap_or_default()) => {
+            Err(format!("it is one of {}", words.join(", ")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! It can send a request that it kept byte for byte, which a real client would not offer. It retries nothing.
 
-use super::table::Told;
+use super::Told;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,26 +13,36 @@ const MOST: u64 = 4 << 20;
 
 /// Is what was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(in crate::engine) struct Answer {
     /// The status.
-    pub(super) status: u16,
+    pub(in crate::engine) status: u16,
+    /// The lines of the head.
+    pub(in crate::engine) head: String,
     /// The body.
-    pub(super) body: Vec<u8>,
+    pub(in crate::engine) body: Vec<u8>,
 }
 
 impl Answer {
     /// Gives the JSON of the body, `null` where there is none.
-    pub(super) fn json(&self) -> Value {
+    pub(in crate::engine) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
+    /// Gives the value of a header; of several the first.
+    pub(in crate::engine) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
     /// Gives the body as text.
-    pub(super) fn text(&self) -> String {
+    pub(in crate::engine) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).trim().to_owned()
     }
 
     /// Gives status and code without the finer reason.
-    pub(super) fn coded(&self) -> String {
+    pub(in crate::engine) fn coded(&self) -> String {
         match self.json().get("code").and_then(Value::as_str) {
             Some(code) => format!("{} {code}", self.status),
             None => self.status.to_string(),
@@ -40,7 +50,7 @@ impl Answer {
     }
 
     /// Gives status and name: `200 first`, `200 replayed`, `409 replay_conflict (stale_generation)`, `404`.
-    pub(super) fn named(&self) -> String {
+    pub(in crate::engine) fn named(&self) -> String {
         let json = self.json();
         let text = |name: &str| json.get(name).and_then(Value::as_str);
         let replayed = json.get("replayed").and_then(Value::as_bool);
@@ -55,13 +65,18 @@ impl Answer {
 }
 
 /// Writes a request as it goes over the wire.
-pub(super) fn request(host: &str, line: (&str, &str), headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+pub(in crate::engine) fn request(
+    host: &str,
+    line: (&str, &str),
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Vec<u8> {
     let (method, path) = line;
     let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
     for (name, value) in headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
-    if method == "POST" {
+    if !matches!(method, "GET" | "HEAD") || !body.is_empty() {
         text.push_str(&format!("Content-Length: {}\r\n", body.len()));
     }
     text.push_str("\r\n");
@@ -74,7 +89,7 @@ pub(super) fn request(host: &str, line: (&str, &str), headers: &[(&str, &str)], 
 ///
 /// # Errors
 /// Why no answer came.
-pub(super) fn send(host: &str, raw: &[u8]) -> Told<Answer> {
+pub(in crate::engine) fn send(host: &str, raw: &[u8]) -> Told<Answer> {
     let fail = |what: &str| {
         let what = what.to_owned();
         move |e: std::io::Error| format!("{what} {host}: {e}")
@@ -90,17 +105,31 @@ pub(super) fn send(host: &str, raw: &[u8]) -> Told<Answer> {
         .take(MOST)
         .read_to_end(&mut got)
         .map_err(fail("no answer from"))?;
+    if got.is_empty() {
+        return Err(format!("{host} closed the connection without an answer"));
+    }
     parse(&got).ok_or_else(|| format!("what {host} answered is not HTTP"))
+}
+
+/// Sends bytes over a connection of its own, and goes away without waiting for an answer.
+///
+/// # Errors
+/// Why they could not be sent.
+pub(in crate::engine) fn send_and_leave(host: &str, bytes: &[u8]) -> Told<()> {
+    let mut stream = TcpStream::connect(host).map_err(|e| format!("cannot connect to {host}: {e}"))?;
+    stream
+        .write_all(bytes)
+        .map_err(|e| format!("cannot send to {host}: {e}"))
 }
 
 fn parse(got: &[u8]) -> Option<Answer> {
     let end = got.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = String::from_utf8(got.get(..end)?.to_vec()).ok()?;
-    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let status = head.strip_prefix("HTTP/1.")?.get(2..5)?.parse().ok()?;
     let body = got.get(end + 4..)?.to_vec();
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
     let body = if chunked { unchunk(&body)? } else { body };
-    Some(Answer { status, body })
+    Some(Answer { status, head, body })
 }
 
 fn unchunk(mut rest: &[u8]) -> Option<Vec<u8>> {
@@ -138,6 +167,8 @@ mod tests {
                 .named(),
             "200 replayed"
         );
+        let old = parse(b"HTTP/1.0 201 Created\r\nX-Mark:  yes \r\n\r\n").unwrap();
+        assert_eq!((old.status, old.header("x-mark")), (201, Some("yes")));
         assert_eq!(parse(b"SSH-2.0\r\n\r\n"), None);
     }
 

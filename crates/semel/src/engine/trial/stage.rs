@@ -1,8 +1,8 @@
-//! The stage of a drill: its directory, the tools it was given, and how it runs and ends what it starts.
+//! The stage of a trial: its directory, the tools it was given, and how it runs and ends what it starts.
 //!
-//! Whatever is started has a closed environment and dies with the drill. It knows no incident.
+//! Whatever is started has a closed environment and dies with the trial. It knows no incident and no case.
 
-use super::table::{Told, hands, reason};
+use super::{Told, hands, reason};
 use semel_host::process::{self, Cancel, Command, End, Ended};
 use semel_host::sandbox::resolve_program;
 use semel_host::scratch::Scratch;
@@ -13,48 +13,37 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Nothing of a drill takes longer; what does is broken, and is ended.
+/// Nothing of a trial takes longer; what does is broken, and is ended.
 const MOST: Duration = Duration::from_secs(120);
 
-/// Says how long the locks are held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Length {
-    /// As short as shows the same thing.
-    Short,
-    /// As long as they were held then.
-    Long,
-}
-
 /// Is the stage.
-pub(super) struct Stage {
+pub(in crate::engine) struct Stage {
     /// Where everything lies.
-    pub(super) scratch: Scratch,
+    pub(in crate::engine) scratch: Scratch,
     /// Where programs are looked for.
-    pub(super) path: Vec<PathBuf>,
-    /// How long locks are held.
-    pub(super) length: Length,
+    pub(in crate::engine) path: Vec<PathBuf>,
     /// Ends everything at once, when a person says so.
-    pub(super) cancel: Cancel,
+    pub(in crate::engine) cancel: Cancel,
     /// Numbers names.
-    pub(super) numbers: AtomicU32,
+    pub(in crate::engine) numbers: AtomicU32,
 }
 
 /// Is what a program said before it ended.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(in crate::engine) struct Said {
     /// How it ended.
-    pub(super) end: End,
+    pub(in crate::engine) end: End,
     /// Its standard output.
-    pub(super) stdout: Vec<u8>,
+    pub(in crate::engine) stdout: Vec<u8>,
     /// Its standard error.
-    pub(super) stderr: Vec<u8>,
+    pub(in crate::engine) stderr: Vec<u8>,
     /// How long it ran.
-    pub(super) took: Duration,
+    pub(in crate::engine) took: Duration,
 }
 
 impl Said {
     /// Gives the exit status as a shell has it.
-    pub(super) fn exit(&self) -> i32 {
+    pub(in crate::engine) fn exit(&self) -> i32 {
         match self.end {
             End::Exited(status) => status,
             End::Signalled(signal) => 128 + signal,
@@ -63,12 +52,12 @@ impl Said {
     }
 
     /// Gives the standard output as text, trimmed.
-    pub(super) fn out(&self) -> String {
+    pub(in crate::engine) fn out(&self) -> String {
         String::from_utf8_lossy(&self.stdout).trim().to_owned()
     }
 
     /// Gives the last line of the standard error that says anything.
-    pub(super) fn last_error(&self) -> String {
+    pub(in crate::engine) fn last_error(&self) -> String {
         let text = String::from_utf8_lossy(&self.stderr);
         text.lines()
             .rev()
@@ -79,7 +68,7 @@ impl Said {
     }
 
     /// Gives the first line of the standard error that says anything.
-    pub(super) fn first_error(&self) -> String {
+    pub(in crate::engine) fn first_error(&self) -> String {
         let text = String::from_utf8_lossy(&self.stderr);
         text.lines()
             .find(|line| !line.trim().is_empty())
@@ -89,12 +78,12 @@ impl Said {
     }
 
     /// Gives the JSON object of the standard output, if it is one.
-    pub(super) fn json(&self) -> Option<Value> {
+    pub(in crate::engine) fn json(&self) -> Option<Value> {
         serde_json::from_slice(&self.stdout).ok()
     }
 
     /// Gives exit status and name of a command of ours, such as `0 clean` or `5 generation_reused`.
-    pub(super) fn named(&self) -> String {
+    pub(in crate::engine) fn named(&self) -> String {
         let json = self.json().unwrap_or_default();
         let text = |name: &str| json.get(name).and_then(Value::as_str);
         let name = text("code")
@@ -104,7 +93,7 @@ impl Said {
     }
 
     /// Gives what it said if it exited with 0, else a reason.
-    pub(super) fn ok(self, what: &str) -> Told<Self> {
+    pub(in crate::engine) fn ok(self, what: &str) -> Told<Self> {
         if self.end == End::Exited(0) {
             return Ok(self);
         }
@@ -129,23 +118,23 @@ impl From<Ended> for Said {
 
 impl Stage {
     /// Gives a number that was not given before.
-    pub(super) fn unique(&self) -> u32 {
+    pub(in crate::engine) fn unique(&self) -> u32 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Finds a program by its name.
-    pub(super) fn tool(&self, name: &str) -> Told<PathBuf> {
+    pub(in crate::engine) fn tool(&self, name: &str) -> Told<PathBuf> {
         let missing = |_| format!("no {name} on PATH");
         resolve_program(OsStr::new(name), &self.path).map_err(missing)
     }
 
-    /// Gives this very program: by the process that runs the drill, so that scripts may name it too.
-    pub(super) fn semel_path() -> PathBuf {
+    /// Gives this very program: by the process that runs the trial, so that scripts may name it too.
+    pub(in crate::engine) fn semel_path() -> PathBuf {
         PathBuf::from(format!("/proc/{}/exe", std::process::id()))
     }
 
-    /// Makes a command in the closed environment of the drill.
-    pub(super) fn command(&self, program: impl Into<PathBuf>, cwd: &Path) -> Told<Command> {
+    /// Makes a command in the closed environment of the trial.
+    pub(in crate::engine) fn command(&self, program: impl Into<PathBuf>, cwd: &Path) -> Told<Command> {
         let path = std::env::join_paths(&self.path).map_err(|e| e.to_string())?;
         let mut command = Command::new(program, cwd)
             .var("PATH", path)
@@ -162,8 +151,8 @@ impl Stage {
         Ok(command)
     }
 
-    /// Makes a command of this very program, with the drill's own state root and its JSON face.
-    pub(super) fn semel<S: Into<OsString>>(
+    /// Makes a command of this very program, with the trial's own state root and its JSON face.
+    pub(in crate::engine) fn semel<S: Into<OsString>>(
         &self,
         cwd: &Path,
         args: impl IntoIterator<Item = S>,
@@ -181,7 +170,7 @@ impl Stage {
     }
 
     /// Runs a command to its end.
-    pub(super) fn run(&self, command: &Command) -> Told<Said> {
+    pub(in crate::engine) fn run(&self, command: &Command) -> Told<Said> {
         let ended = process::run(command, &self.cancel).map_err(hands)?;
         if self.cancel.is_cancelled() {
             return Err("interrupted".to_owned());
@@ -189,12 +178,12 @@ impl Stage {
         Ok(ended.into())
     }
 
-    /// Starts a command that runs on beside the drill.
-    pub(super) fn start(&self, command: Command) -> Told<Background> {
+    /// Starts a command that runs on beside the trial.
+    pub(in crate::engine) fn start(&self, command: Command) -> Told<Background> {
         let cancel = Cancel::new().map_err(hands)?;
         let handle = cancel.clone();
         let thread = std::thread::Builder::new()
-            .name("drill".to_owned())
+            .name("trial".to_owned())
             .spawn(move || process::run(&command, &handle))
             .map_err(|e| format!("no thread: {e}"))?;
         Ok(Background {
@@ -204,7 +193,11 @@ impl Stage {
     }
 
     /// Waits until something is there; says how long it took.
-    pub(super) fn until<T>(&self, what: &str, mut look: impl FnMut() -> Told<Option<T>>) -> Told<T> {
+    pub(in crate::engine) fn until<T>(
+        &self,
+        what: &str,
+        mut look: impl FnMut() -> Told<Option<T>>,
+    ) -> Told<T> {
         const WITHIN: Duration = Duration::from_secs(30);
         let began = Instant::now();
         loop {
@@ -222,32 +215,32 @@ impl Stage {
     }
 }
 
-/// Is a command that runs beside the drill; it is killed with this value.
-pub(super) struct Background {
+/// Is a command that runs beside the trial; it is killed with this value.
+pub(in crate::engine) struct Background {
     cancel: Cancel,
     thread: Option<JoinHandle<semel_host::Result<Ended>>>,
 }
 
 impl Background {
     /// Says whether it has ended.
-    pub(super) fn ended(&self) -> bool {
+    pub(in crate::engine) fn ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Kills it at once, as `kill -9` of its process group does; when this returns it is gone.
-    pub(super) fn kill(mut self) -> Told<Said> {
+    pub(in crate::engine) fn kill(mut self) -> Told<Said> {
         self.cancel.kill();
         self.join()
     }
 
     /// Asks it to end, and waits.
-    pub(super) fn end(mut self) -> Told<Said> {
+    pub(in crate::engine) fn end(mut self) -> Told<Said> {
         self.cancel.cancel();
         self.join()
     }
 
     /// Waits for its own end.
-    pub(super) fn wait(mut self) -> Told<Said> {
+    pub(in crate::engine) fn wait(mut self) -> Told<Said> {
         self.join()
     }
 

@@ -1,0 +1,219 @@
+//! Laws that hold for any bytes: what the fuzzer tries, and what a test of core replays from `corpus/`.
+//!
+//! Each function takes raw bytes and panics where a law is broken.
+
+use semel_core::canonical::{Limits, is_empty_request, parse_strict, to_canonical};
+use semel_core::patch::{Edit, How, LONGEST_FILE, Occurrences, Operation, apply, edit, parse};
+use semel_core::record::Record;
+use semel_core::{Code, RelPath, key_header};
+use serde_json::Value;
+
+/// Is one target: its name, and its laws.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Lists every target.
+pub const TARGETS: [Target; 6] = [
+    ("patch", patch),
+    ("edit", edit_file),
+    ("path", path),
+    ("canonical", canonical),
+    ("record", record),
+    ("key", key),
+];
+
+/// Tries a patch, and after a NUL byte the file on which its hunks are tried.
+pub fn patch(data: &[u8]) {
+    let (text, before) = cut(data);
+    let Ok(understood) = parse(text) else { return };
+    let form = to_canonical(&understood.canonical());
+    let limits = Limits {
+        bytes: usize::MAX,
+        depth: 8,
+    };
+    let read = parse_strict(&form, limits).expect("the form is strict JSON");
+    assert_eq!(read, understood.canonical(), "the form is read as it was written");
+    for operation in understood.operations() {
+        assert!(!operation.path().is_root(), "the root is no file");
+        if let Operation::Update { hunks, .. } = operation {
+            tried(hunks, before);
+            tried(hunks, &with_crlf(before));
+        }
+    }
+}
+
+fn tried(hunks: &[semel_core::patch::Hunk], before: &[u8]) {
+    match apply(hunks, before) {
+        Ok(applied) => {
+            assert_eq!(applied.places.len(), hunks.len());
+            let lines = before.split_inclusive(|b| *b == b'\n').count();
+            let in_file = applied.places.iter().all(|p| (1..=lines + 1).contains(&p.line));
+            assert!(in_file, "a hunk lies in the file");
+            let ordered = applied.places.windows(2).all(|two| two[0].line <= two[1].line);
+            assert!(ordered, "hunks lie in order");
+            assert!(applied.places.iter().all(|p| p.how == How::Exact) || applied.inexact().count() > 0);
+            assert_eq!(apply(hunks, before).as_ref(), Ok(&applied), "the same again");
+        }
+        Err(refusal) => {
+            assert!(
+                matches!(refusal.code, Code::PreconditionFailed | Code::TooLarge),
+                "{refusal:?}"
+            );
+        }
+    }
+}
+
+/// Tries an edit: the old text, the new one and the file, with a NUL byte between them.
+pub fn edit_file(data: &[u8]) {
+    let (old, rest) = cut(data);
+    let (new, before) = cut(rest);
+    for occurrences in [Occurrences::One, Occurrences::All] {
+        let one = Edit {
+            old: old.to_vec(),
+            new: new.to_vec(),
+            occurrences,
+        };
+        match edit(Some(before), std::slice::from_ref(&one)) {
+            Ok(edited) => {
+                let count = edited.replaced[0];
+                assert!(count == 1 || occurrences == Occurrences::All);
+                let length = before.len() + count * new.len() - count * old.len();
+                assert_eq!(edited.content.len(), length, "as long as it must be");
+                assert_ne!(edited.content, before, "it changed something");
+            }
+            Err(refusal) => assert!(
+                !before.is_empty() || !old.is_empty() || new.is_empty(),
+                "{refusal:?}"
+            ),
+        }
+        let both = [one.clone(), one];
+        if let Ok(edited) = edit(Some(before), &both) {
+            assert_eq!(edited.replaced.len(), 2);
+            assert!(edited.content.len() <= LONGEST_FILE);
+        }
+    }
+}
+
+/// Tries a path.
+pub fn path(data: &[u8]) {
+    let shown = semel_core::path::shown(data);
+    assert!(
+        !shown.chars().any(char::is_control),
+        "what is shown does nothing to a terminal"
+    );
+    let Ok(path) = RelPath::parse(data) else { return };
+    let plain = |part: &[u8]| !part.is_empty() && part != b"." && part != b".." && !part.contains(&0);
+    assert!(path.components().all(plain), "only names are left");
+    assert!(!path.as_bytes().starts_with(b"/"));
+    assert_eq!(
+        RelPath::try_from(path.to_wire()),
+        Ok(path.clone()),
+        "the wire loses nothing"
+    );
+    assert_eq!(
+        RelPath::parse(path.as_bytes()),
+        Ok(path.clone()),
+        "normal is normal"
+    );
+    if let Some((parent, name)) = path.split_last() {
+        assert_eq!(
+            parent.join(name),
+            Ok(path.clone()),
+            "parent and name are the path"
+        );
+    }
+}
+
+/// Tries a JSON text.
+pub fn canonical(data: &[u8]) {
+    let Ok(value) = parse_strict(data, Limits::DEFAULT) else {
+        return;
+    };
+    let form = to_canonical(&value);
+    assert_eq!(
+        parse_strict(&form, Limits::DEFAULT),
+        Ok(value.clone()),
+        "read as it was written"
+    );
+    let other: Value = serde_json::from_slice(&form).expect("another reader takes the form");
+    assert_eq!(
+        without_fractions(other),
+        without_fractions(value.clone()),
+        "another reader agrees"
+    );
+    assert!(
+        serde_json::from_slice::<Value>(data).is_ok(),
+        "another reader takes it, too"
+    );
+    let empty = match &value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    };
+    let blank = matches!(&value, Value::String(text) if text.bytes().all(|b| b == b' '));
+    match is_empty_request(data) {
+        true => assert!(empty || blank, "what asks for nothing says nothing"),
+        false => assert!(!empty, "what says nothing asks for nothing"),
+    }
+}
+
+/// Takes out the numbers that are not whole: that reader rounds some of them to a neighbour of the nearest double.
+fn without_fractions(value: Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => Value::Null,
+        Value::Array(items) => items.into_iter().map(without_fractions).collect(),
+        Value::Object(members) => {
+            let members = members.into_iter();
+            members
+                .map(|(name, value)| (name, without_fractions(value)))
+                .collect()
+        }
+        other => other,
+    }
+}
+
+/// Tries a record of the journal.
+pub fn record(data: &[u8]) {
+    let Ok(record) = serde_json::from_slice::<Record>(data) else {
+        return;
+    };
+    let text = serde_json::to_vec(&record).expect("a record is written");
+    let back: Record = serde_json::from_slice(&text).expect("what was written is read");
+    assert_eq!(back, record, "read as it was written");
+    assert_eq!(serde_json::to_vec(&back).expect("a record is written"), text);
+}
+
+/// Tries the header of a key.
+pub fn key(data: &[u8]) {
+    match key_header::parse(data) {
+        Ok(key) => {
+            assert!((1..=255).contains(&key.as_str().len()));
+            assert!(key.as_str().bytes().all(|b| b.is_ascii_graphic()));
+            let escaped = key.as_str().replace('\\', "\\\\").replace('"', "\\\"");
+            let quoted = format!("\"{escaped}\"");
+            assert_eq!(
+                key_header::parse(quoted.as_bytes()),
+                Ok(key),
+                "quoted, it is the same"
+            );
+        }
+        Err(refusal) => assert_eq!(refusal.code, Code::InvalidIdempotencyKey),
+    }
+}
+
+fn cut(data: &[u8]) -> (&[u8], &[u8]) {
+    match data.iter().position(|b| *b == 0) {
+        Some(at) => (&data[..at], &data[at + 1..]),
+        None => (data, b""),
+    }
+}
+
+fn with_crlf(text: &[u8]) -> Vec<u8> {
+    let mut crlf = Vec::new();
+    for byte in text {
+        crlf.extend((*byte == b'\n').then_some(b'\r'));
+        crlf.push(*byte);
+    }
+    crlf
+}
