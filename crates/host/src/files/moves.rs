@@ -45,6 +45,17 @@ pub(super) fn take_free_name(
     })
 }
 
+/// Gives a name of ours, in a directory of ours, another that is free; `EXIST` where it is taken.
+///
+/// # Errors
+/// As of `renameat2`; where the filesystem lacks `RENAME_NOREPLACE`, a file may be left with both names.
+pub(crate) fn rename_ours(
+    from: (BorrowedFd<'_>, &[u8]),
+    to: (BorrowedFd<'_>, &[u8]),
+) -> rustix::io::Result<()> {
+    take_free_name(from.0, from.1, to.0, to.1).map_err(Left::errno)
+}
+
 /// Renames to a free name, a file by other means where the filesystem lacks `RENAME_NOREPLACE`.
 fn rename_free(
     (from, name): (BorrowedFd<'_>, &[u8]),

@@ -10,7 +10,7 @@ mod strace;
 pub(crate) mod tools;
 pub(crate) mod tree;
 
-use crate::harness::{Conn, Home, bare, wait_until};
+use crate::harness::{Conn, Home, Share, bare, wait_until};
 use lab::{Lab, Stands};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -37,8 +37,8 @@ fn points() -> Vec<String> {
         .collect()
 }
 
-/// Kills one call at every point, and again at every point that recovery then comes to.
-fn kill_everywhere(lab: &mut Lab, case: &'static tools::Case, met: &mut BTreeSet<String>) {
+/// Kills one call at every point, and again at every point that recovery then comes to, or at a share of them.
+fn kill_everywhere(lab: &mut Lab, case: &'static tools::Case, share: &mut Share, met: &mut BTreeSet<String>) {
     for at in lab.points_of(case) {
         lab.trial(case, &at, None);
         let (stood, recovery) = (lab.stood(), lab.restart(&[]));
@@ -47,7 +47,7 @@ fn kill_everywhere(lab: &mut Lab, case: &'static tools::Case, met: &mut BTreeSet
         assert_eq!(aborting, stood == Stands::Between, "{} {at}", case.name);
         // The intent is recorded while what is staged is synced: nobody can say which was first.
         let open = !at.starts_with("staged_synced");
-        for again in recovery.iter().filter(|_| open) {
+        for again in recovery.iter().filter(|_| open && share.takes()) {
             lab.trial(case, &at, Some(again));
         }
         if aborting {
@@ -63,10 +63,10 @@ fn kill_everywhere(lab: &mut Lab, case: &'static tools::Case, met: &mut BTreeSet
 
 fn matrix(durability: &str) {
     let mut lab = Lab::new(durability);
-    let mut met = BTreeSet::new();
+    let (mut met, mut share) = (BTreeSet::new(), Share::of(4));
     for case in tools::all() {
         let before = lab.trials;
-        kill_everywhere(&mut lab, case, &mut met);
+        kill_everywhere(&mut lab, case, &mut share, &mut met);
         lab.settle();
         eprintln!(
             "{durability} {}: {} trials, 0 lost, 0 double",

@@ -453,6 +453,25 @@ pub(crate) fn full() -> bool {
     std::env::var_os("SEMEL_FULL").is_some_and(|value| value == "1")
 }
 
+/// Says which trials of a long test an ordinary run makes: every so many-th, from the first on.
+pub(crate) struct Share {
+    every: usize,
+    met: usize,
+}
+
+impl Share {
+    pub(crate) fn of(every: usize) -> Self {
+        let every = if full() { 1 } else { every };
+        Self { every, met: 0 }
+    }
+
+    /// Says whether the next trial is made.
+    pub(crate) fn takes(&mut self) -> bool {
+        self.met += 1;
+        (self.met - 1).is_multiple_of(self.every)
+    }
+}
+
 /// Prints why a test cannot run here, and counts as skipped.
 pub(crate) fn skipped(why: &str) {
     let name = std::thread::current().name().unwrap_or("test").to_owned();

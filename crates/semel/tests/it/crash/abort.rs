@@ -122,6 +122,15 @@ struct Trial {
     left: Picture,
 }
 
+/// Gives what stands there after the other program, and nobody else.
+fn left_by(outside: &Outside) -> Picture {
+    let scratch = tempfile::tempdir().unwrap();
+    super::tree::chmod(scratch.path(), 0o755);
+    before(scratch.path());
+    (outside.does)(scratch.path());
+    picture(scratch.path())
+}
+
 /// Makes the call, holds it for the other program to go first, and gives the answer; `None` where the daemon died.
 fn call(lab: &mut Lab, outside: &Outside, moment: &str, args: &[&str]) -> (Trial, Option<Reply>) {
     let held = lab.home.path().join("held");
@@ -134,13 +143,12 @@ fn call(lab: &mut Lab, outside: &Outside, moment: &str, args: &[&str]) -> (Trial
     let key = format!("k-{dir}");
     let daemon = lab.daemon.as_mut().unwrap();
     let (url, volume) = (daemon.url.clone(), &lab.volume);
-    let (left, reply) = std::thread::scope(|scope| {
+    let reply = std::thread::scope(|scope| {
         let call = scope.spawn(|| Conn::tcp(&url).try_call(volume, "apply_patch", &key, &arguments));
         assert!(wait_until(Duration::from_secs(30), || held.exists()));
         (outside.does)(&place);
-        let left = picture(&place);
         std::fs::remove_file(&held).unwrap();
-        (left, call.join().unwrap())
+        call.join().unwrap()
     });
     if reply.is_none() {
         let status = daemon.ended(Duration::from_secs(60)).expect("it dies");
@@ -151,7 +159,7 @@ fn call(lab: &mut Lab, outside: &Outside, moment: &str, args: &[&str]) -> (Trial
         place,
         key,
         arguments,
-        left,
+        left: left_by(outside),
     };
     (trial, reply)
 }
