@@ -3,7 +3,7 @@
 
 use super::lab::Lab;
 use super::tree::{Picture, picture, put};
-use crate::harness::{Conn, Reply, wait_until};
+use crate::harness::{Conn, Reply, Share, wait_until};
 use serde_json::{Value, json};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -209,8 +209,13 @@ pub(super) enum Kills {
     Two,
 }
 
-/// Lets another program be faster at one moment, and the daemon die at every point after that.
-fn taken_back_from(lab: &mut Lab, outside: &Outside, moment: &str, kills: Kills) -> usize {
+/// Lets another program be faster at one moment, and the daemon die at every point after that, or at a share of them.
+fn taken_back_from(
+    lab: &mut Lab,
+    outside: &Outside,
+    moment: &str,
+    (kills, share): (Kills, &mut Share),
+) -> usize {
     let mut trials = 0;
     let (trial, reply) = call(lab, outside, moment, &[]);
     let reply = reply.expect("an answer");
@@ -226,12 +231,15 @@ fn taken_back_from(lab: &mut Lab, outside: &Outside, moment: &str, kills: Kills)
     let nth = |name: &str| points.iter().position(|point| point == name).unwrap();
     let (held, aborting) = (nth(moment), nth("aborting:1"));
     for (n, at) in points.iter().enumerate().skip(held + 1) {
+        if !share.takes() {
+            continue;
+        }
         let (trial, _) = call(lab, outside, moment, &["--crash-at", at]);
         let recovery = lab.restart(&[]);
         after(lab, outside, &trial, (n, aborting), at);
         trials += 1;
         let again = kills == Kills::Two && !at.starts_with("receipted");
-        for second in recovery.iter().filter(|_| again) {
+        for second in recovery.iter().filter(|_| again && share.takes()) {
             let label = format!("{at}, then {second}");
             let (trial, _) = call(lab, outside, moment, &["--crash-at", at]);
             let status = lab.dies(&["--crash-at", second]);
@@ -246,10 +254,10 @@ fn taken_back_from(lab: &mut Lab, outside: &Outside, moment: &str, kills: Kills)
 
 pub(super) fn taken_back(lab: Lab, kills: Kills, label: &str) {
     let mut lab = lab;
-    let mut trials = 0;
+    let (mut trials, mut share) = (0, Share::of(7));
     for outside in OUTSIDE {
         for moment in ["begun:1", outside.late] {
-            trials += taken_back_from(&mut lab, outside, moment, kills);
+            trials += taken_back_from(&mut lab, outside, moment, (kills, &mut share));
         }
     }
     eprintln!("{label}, taken back: {trials} trials, 0 lost, 0 double");

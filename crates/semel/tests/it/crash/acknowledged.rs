@@ -136,10 +136,10 @@ fn killed_after_answers(durability: &str, rounds: usize) {
 
 #[test]
 fn no_receipt_is_lost_in_durability_process() {
-    killed_after_answers("process", if full() { 1_000 } else { 9 });
+    killed_after_answers("process", if full() { 500 } else { 9 });
 }
 
 #[test]
 fn no_receipt_is_lost_in_durability_power() {
-    killed_after_answers("power-best-effort", if full() { 1_000 } else { 4 });
+    killed_after_answers("power-best-effort", if full() { 500 } else { 4 });
 }

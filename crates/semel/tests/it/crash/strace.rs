@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 /// What the write path may call that changes something, or opens what is changed.
-pub(super) const CALLS: &[&str] = &[
+const CALLS: &[&str] = &[
     "openat2",
     "openat",
     "renameat2",
@@ -43,7 +43,7 @@ pub(super) const CALLS: &[&str] = &[
 const OPENS: &[&str] = &["openat", "openat2"];
 
 /// What the gateway writes, renames and syncs; the reactor's own `write` wakes threads.
-pub(super) const FAILING: &[&str] = &[
+const FAILING: &[&str] = &[
     "renameat2",
     "renameat",
     "linkat",
@@ -244,27 +244,23 @@ pub(super) fn fail_at_every_call(lab: Lab, cases: &[&str], calls: &[&str], label
     lab.end();
 }
 
-/// Gives every tool, or for an ordinary run those that differ most.
-fn swept() -> Vec<&'static str> {
-    if full() {
-        return super::tools::all().map(|case| case.name).collect();
-    }
-    vec!["write_file replace", "move_file overwriting", "apply_patch"]
-}
+/// The tools that differ most.
+const SWEPT: &[&str] = &["write_file replace", "move_file overwriting", "apply_patch"];
 
-/// Gives the durabilities, or for an ordinary run the one with more system calls.
-fn durabilities() -> &'static [&'static str] {
-    if full() {
-        &["power-best-effort", "process"]
-    } else {
-        &["power-best-effort"]
+/// Gives every tool in the durability with more system calls, and some in the other one; for an ordinary run, only some.
+fn swept() -> Vec<(&'static str, Vec<&'static str>)> {
+    let (power, some) = ("power-best-effort", SWEPT.to_vec());
+    if !full() {
+        return vec![(power, some)];
     }
+    let all = super::tools::all().map(|case| case.name).collect();
+    vec![(power, all), ("process", some)]
 }
 
 #[test]
 fn one_effect_when_killed_at_any_system_call() {
-    for durability in durabilities() {
-        kill_at_every_call(Lab::new(durability), &swept(), CALLS, durability);
+    for (durability, cases) in swept() {
+        kill_at_every_call(Lab::new(durability), &cases, CALLS, durability);
     }
 }
 
@@ -285,7 +281,7 @@ fn one_effect_when_recovery_is_killed_at_any_system_call() {
 
 #[test]
 fn no_false_success_when_any_system_call_fails() {
-    for durability in durabilities() {
-        fail_at_every_call(Lab::new(durability), &swept(), FAILING, durability);
+    for (durability, cases) in swept() {
+        fail_at_every_call(Lab::new(durability), &cases, FAILING, durability);
     }
 }

@@ -82,18 +82,18 @@ fn put_back(tree: &Path, outside: &Path, (honest, evil): (&str, &str)) {
 fn calls(dir: &str) -> Vec<(&'static str, Value)> {
     let at = |name: &str| format!("{dir}/{name}");
     let patch = format!(
-        "*** Begin Patch\n*** Add File: {dir}/p\n+p\n*** Update File: {dir}/f\n@@\n-mine\n+mine\n*** End Patch\n"
+        "*** Begin Patch\n*** Add File: {dir}/p\n+p\n*** Update File: {dir}/f\n@@\n-mine\n+ours\n*** End Patch\n"
     );
     vec![
         ("write_file", json!({"path": at("f"), "content": "mine\n"})),
         ("read_file", json!({"path": at("f")})),
         (
             "edit_file",
-            json!({"path": at("f"), "old_string": "mine", "new_string": "mine"}),
+            json!({"path": at("f"), "old_string": "mine", "new_string": "ours"}),
         ),
         (
             "edit_file",
-            json!({"path": at("f"), "old_string": SECRET, "new_string": "mine"}),
+            json!({"path": at("f"), "old_string": SECRET, "new_string": "ours"}),
         ),
         ("write_file", json!({"path": at("new"), "content": "mine\n"})),
         ("list_directory", json!({"path": dir})),
