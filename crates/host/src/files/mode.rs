@@ -47,7 +47,10 @@ pub fn prepare_set_mode(volume: &Volume, wanted: SetMode<'_>, terms: Terms<'_>) 
     let seen = look(volume, &place)?;
     if seen.kind == FileKind::Symlink {
         // It was followed a moment ago, or was none; a link has no permissions of its own.
-        return Err(changed("another process put a link in the place of the file", &place.resolved));
+        return Err(changed(
+            "another process put a link in the place of the file",
+            &place.resolved,
+        ));
     }
     if wanted.mode & !0o777 != 0 {
         return Err(Refusal::new(
