@@ -20,8 +20,8 @@ node     nodejs          optional
 npm      npm             optional
 openssl  openssl         optional
 mkfs.ext4 e2fsprogs      optional
-mkfs.xfs xfsprogs       optional
-mkfs.btrfs btrfs-progs  optional
+mkfs.xfs xfsprogs        optional
+mkfs.btrfs btrfs-progs   optional
 strace   strace          optional
 lowntfs-3g ntfs-3g       optional
 ssh-keygen openssh-client optional

@@ -127,7 +127,8 @@ pub fn resolve(intent: &Intent, aborting: Option<&Aborting>, seen: &[Observation
     let open = aborting.map_or(seen.len(), |aborting| aborting.begun);
     let mut fates = Vec::with_capacity(seen.len());
     for (n, (effect, seen)) in intent.effects.iter().zip(seen).enumerate() {
-        match fate(effect, seen, boot) {
+        let later = intent.effects.get(n + 1..).unwrap_or_default();
+        match fate(effect, seen, (boot, successor(effect, later))) {
             _ if n >= open => fates.push(Fate::Never(
                 "it was known not to have happened",
                 untouched(effect, seen),
@@ -171,10 +172,34 @@ pub fn resolve(intent: &Intent, aborting: Option<&Aborting>, seen: &[Observation
     }
 }
 
+/// Gives what a later effect of the same call puts under the name of this one: a move overwrites so.
+fn successor<'a>(effect: &Effect, later: &'a [Effect]) -> Option<&'a FileId> {
+    let at = effect.at();
+    later.iter().find_map(|later| match later {
+        Effect::Move { to, what, .. } if to == at => Some(&what.id),
+        Effect::Install { at: to, staged, .. } if to == at => Some(staged),
+        Effect::Restore { at: to, what, .. } if to == at => Some(&what.id),
+        Effect::Move { .. }
+        | Effect::Install { .. }
+        | Effect::Restore { .. }
+        | Effect::Remove { .. }
+        | Effect::RemoveEmpty { .. }
+        | Effect::SetMode { .. }
+        | Effect::Run { .. } => None,
+    })
+}
+
 /// Says what is tidied of an effect that is known not to have happened.
 fn untouched(effect: &Effect, seen: &Observation) -> Tidy {
     match effect {
-        Effect::Install { staged, .. } if seen.staged.as_ref() == Some(staged) => Tidy::DropStaged,
+        Effect::Install { staged, before, .. } if seen.staged.as_ref() == Some(staged) => {
+            // Where the filesystem renames by second names, the first of them is no beginning yet.
+            match (before, &seen.trashed) {
+                (Some(_), Some(_)) => Tidy::DropBoth,
+                _ => Tidy::DropStaged,
+            }
+        }
+        Effect::Move { what, .. } if seen.trashed.as_ref() == Some(&what.id) => Tidy::DropNames,
         Effect::Install { .. }
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
@@ -197,13 +222,13 @@ fn unknown(evidence: &str) -> Resolution {
 /// each holds at most what the execution put there. What a name names now, an outside process may have put there. What
 /// is in neither has to be seen under its name: the filesystem may have come back, in one boot, without it. Across boots,
 /// the name has to agree always.
-fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
+fn fate(effect: &Effect, seen: &Observation, since: (Boot, Option<&FileId>)) -> Fate {
     match effect {
         Effect::Install { staged, before, .. } => {
             let sides = (before.as_ref().map(|b| &b.id), Some(staged));
-            agreed(install(staged, before.as_ref(), seen), seen, sides, boot)
+            agreed(install(staged, before.as_ref(), seen), seen, sides, since)
         }
-        Effect::Remove { before, .. } => agreed(remove(before, seen), seen, (Some(&before.id), None), boot),
+        Effect::Remove { before, .. } => agreed(remove(before, seen), seen, (Some(&before.id), None), since),
         Effect::RemoveEmpty { id, .. } => match &seen.target {
             None => Fate::Happened("the empty directory is gone", Tidy::Nothing),
             Some(there) if there == id => Fate::Never("the empty directory is still there", Tidy::Nothing),
@@ -222,7 +247,7 @@ fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
                 Some(there) if *there == what.id => Fate::Never("it still lies in trash", Tidy::Nothing),
                 Some(_) => Fate::Unknown("trash holds another file than the one that was kept"),
             };
-            agreed(fate, seen, (None, Some(&what.id)), boot)
+            agreed(fate, seen, (None, Some(&what.id)), since)
         }
         Effect::SetMode {
             id, before, after, ..
@@ -235,7 +260,7 @@ fn fate(effect: &Effect, seen: &Observation, boot: Boot) -> Fate {
             }
             _ => Fate::Unknown("another process changed the permissions, or the file"),
         },
-        Effect::Run { .. } => match (seen.run, boot) {
+        Effect::Run { .. } => match (seen.run, since.0) {
             (Some(RunSeen::Ended), _) => Fate::Happened("the command left its status", Tidy::Nothing),
             // The claim is on the disk before a command begins: none is proof across a power cut, too.
             (Some(RunSeen::NeverBegan), _) => {
@@ -340,14 +365,16 @@ fn agreed(
     fate: Fate,
     seen: &Observation,
     (before, after): (Option<&FileId>, Option<&FileId>),
-    boot: Boot,
+    (boot, successor): (Boot, Option<&FileId>),
 ) -> Fate {
     let named = match (&fate, boot) {
         (_, Boot::Same) | (Fate::Unknown(_) | Fate::Runs, Boot::Other) => return fate,
         (Fate::Happened(..) | Fate::Halfway(_), Boot::Other) => after,
         (Fate::Never(..), Boot::Other) => before,
     };
-    if seen.target.as_ref() == named {
+    let succeeded =
+        matches!(fate, Fate::Happened(..)) && successor.is_some() && seen.target.as_ref() == successor;
+    if seen.target.as_ref() == named || succeeded {
         fate
     } else {
         Fate::Unknown("after another boot, the target disagrees with staging and trash")

@@ -2,18 +2,22 @@
 
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::files::read_capped;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use crate::files::{read_capped, rename_ours};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use semel_core::digest::to_hex;
 use semel_core::{Code, Refusal};
 use std::ffi::OsStr;
 use std::io::Write as _;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 const SECRET_CAP: u64 = 64 << 10;
+
+/// How the name begins under which a secret is written.
+const STAGED: &str = ".new-";
 
 /// Writes a new secret that only its owner can read; never over an existing file.
 ///
@@ -26,7 +30,7 @@ const SECRET_CAP: u64 = 64 << 10;
 pub fn create_secret(path: &Path, bytes: &[u8]) -> Result<()> {
     let fail = |e| Error::io("write", path, e);
     let (dir, name) = directory_of(path)?;
-    let staged = format!(".new-{}", to_hex(&clock::random::<8>()?));
+    let staged = format!("{STAGED}{}", to_hex(&clock::random::<8>()?));
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(&dir, staged.as_str(), flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
     let mut file = std::fs::File::from(file);
@@ -35,15 +39,14 @@ pub fn create_secret(path: &Path, bytes: &[u8]) -> Result<()> {
         .and_then(|()| file.sync_all())
         .map_err(|e| Error::io("write", path, e))
         .and_then(|()| {
-            rustix::fs::renameat_with(&dir, staged.as_str(), &dir, name, RenameFlags::NOREPLACE).map_err(
-                |errno| match errno {
-                    Errno::EXIST => Refusal::new(Code::PreconditionFailed, "there is a secret of this name")
-                        .reason("exists")
-                        .name(path.display().to_string())
-                        .into(),
-                    _ => fail(errno),
-                },
-            )
+            let named = (dir.as_fd(), staged.as_bytes());
+            rename_ours(named, (dir.as_fd(), name.as_bytes())).map_err(|errno| match errno {
+                Errno::EXIST => Refusal::new(Code::PreconditionFailed, "there is a secret of this name")
+                    .reason("exists")
+                    .name(path.display().to_string())
+                    .into(),
+                _ => fail(errno),
+            })
         });
     if let Err(error) = written {
         // The first error is what the caller must hear.
@@ -89,10 +92,30 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>> {
     if stat.uid() != rustix::process::geteuid().as_raw() {
         return exposed("the secret belongs to another user");
     }
+    // Whoever wrote it where renames take no flags may have been killed between its two names.
+    if stat.nlink() == 2 && drop_staged(dir.as_fd(), &stat).is_ok() {
+        return read_capped(file, SECRET_CAP, &shown);
+    }
     if stat.nlink() != 1 {
         return exposed("the secret has a second name");
     }
     read_capped(file, SECRET_CAP, &shown)
+}
+
+/// Drops the name under which a secret was written; `NOENT` where it has none such.
+fn drop_staged(dir: BorrowedFd<'_>, secret: &std::fs::Metadata) -> rustix::io::Result<()> {
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if !name.to_bytes().starts_with(STAGED.as_bytes()) {
+            continue;
+        }
+        let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if (stat.st_dev, stat.st_ino) == (secret.dev(), secret.ino()) {
+            return rustix::fs::unlinkat(dir, name, AtFlags::empty());
+        }
+    }
+    Err(Errno::NOENT)
 }
 
 fn directory_of(path: &Path) -> Result<(OwnedFd, &OsStr)> {
@@ -124,6 +147,20 @@ fn directory_of(path: &Path) -> Result<(OwnedFd, &OsStr)> {
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    #[test]
+    fn a_secret_whose_writer_was_killed_between_two_names_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        create_secret(&path, b"secret").unwrap();
+        std::fs::write(dir.path().join(".new-other"), "other").unwrap();
+        std::fs::hard_link(&path, dir.path().join("copy")).unwrap();
+        assert_eq!(read_secret(&path).unwrap_err().code(), Code::BadConfig);
+        std::fs::rename(dir.path().join("copy"), dir.path().join(".new-0123")).unwrap();
+        assert_eq!(read_secret(&path).unwrap(), b"secret");
+        assert_eq!(std::fs::metadata(&path).unwrap().nlink(), 1);
+        assert_eq!(std::fs::read(dir.path().join(".new-other")).unwrap(), b"other");
+    }
 
     #[test]
     fn a_secret_is_written_once_and_read_only_if_it_is_closed() {

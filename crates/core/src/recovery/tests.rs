@@ -301,6 +301,36 @@ fn across_boots_both_sides_agree() {
     assert!(believed > 0);
 }
 
+/// Across boots, what a move put under the name that it overwrote is no other process's.
+#[test]
+fn an_overwriting_move_agrees_with_itself() {
+    let (from, to) = (sample::path(1), sample::path(2));
+    let what = Before {
+        id: sample::file(OTHER),
+        ..before()
+    };
+    let intent = intent(vec![
+        Effect::Remove {
+            at: to.clone(),
+            before: before(),
+        },
+        Effect::Move { from, to, what },
+    ]);
+    for (there, happened) in [(OTHER, true), (STAGED, false)] {
+        let removed = Observation {
+            trashed: Some(sample::file(BEFORE)),
+            target: Some(sample::file(there)),
+            ..Observation::default()
+        };
+        let moved = Observation {
+            destination: Some(sample::file(OTHER)),
+            ..Observation::default()
+        };
+        let got = resolve(&intent, None, &[removed, moved], Boot::Other);
+        assert_eq!(matches!(got, Resolution::Happened { .. }), happened, "{got:?}");
+    }
+}
+
 fn run() -> Effect {
     Effect::Run { cwd: sample::path(1) }
 }

@@ -409,6 +409,7 @@ impl EmptyRemoval {
         if file_id_at(&self.parent, &self.name)?.as_ref() != Some(&self.target) {
             return Err(changed("another process replaced the directory", path));
         }
+        steps.reached(Step::TargetSeen);
         match rustix::fs::unlinkat(&self.parent, self.name.as_slice(), AtFlags::REMOVEDIR) {
             Ok(()) => {
                 steps.reached(Step::Removed);

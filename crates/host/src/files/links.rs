@@ -32,12 +32,13 @@ fn holds(at: At<'_>, id: &FileId) -> bool {
     matches!(file_id_at(at.0, at.1), Ok(Some(found)) if found == *id)
 }
 
-fn same_file(a: At<'_>, b: At<'_>) -> bool {
+/// Says whether two names are of one file.
+pub(super) fn same_file(a: At<'_>, b: At<'_>) -> bool {
     matches!((file_id_at(a.0, a.1), file_id_at(b.0, b.1)), (Ok(Some(a)), Ok(Some(b))) if a == b)
 }
 
 /// Drops a second name again; if that fails, it is open what is there.
-fn drop_name<T>(at: At<'_>, answer: Left) -> std::result::Result<T, Left> {
+fn undo_link<T>(at: At<'_>, answer: Left) -> std::result::Result<T, Left> {
     match unlink(at) {
         Ok(()) | Err(Errno::NOENT) => Err(answer),
         Err(errno) => Err(Left::Open(errno)),
@@ -78,16 +79,16 @@ pub(super) fn rename_in_tree(
         Err(errno) => return Err(Left::Nothing(errno)),
     }
     if !holds(trash, what) {
-        return drop_name(trash, Left::Nothing(Errno::STALE));
+        return undo_link(trash, Left::Nothing(Errno::STALE));
     }
     if let Err(errno) = link(trash, to) {
-        return drop_name(trash, Left::Nothing(errno));
+        return undo_link(trash, Left::Nothing(errno));
     }
     match rustix::fs::renameat(from.0, from.1, staging.0, staging.1) {
         Ok(()) if holds(staging, what) => unlink(staging).map_err(Left::Open)?,
         Ok(()) => {
             take_free_name(staging, from).map_err(|left| Left::Open(left.errno()))?;
-            return take_away(to, staging, what).and_then(|()| drop_name(trash, Left::Nothing(Errno::STALE)));
+            return take_away(to, staging, what).and_then(|()| undo_link(trash, Left::Nothing(Errno::STALE)));
         }
         // Another process removed the old name: it has the new one.
         Err(Errno::NOENT) => {}
@@ -132,16 +133,14 @@ pub(super) fn take_new_name(
     }
 }
 
-/// Drops the names in `staging/` and `trash/` of a file that has one in the tree; the last name is never dropped.
+/// Drops the name in `staging/` or `trash/` of a file that has one in the tree; the last name is never dropped.
 ///
 /// # Errors
 /// `io_failed`.
-pub(super) fn drop_names(volume: &Volume, slot: &str, what: &FileId, named: At<'_>) -> Result<()> {
-    for ours in [volume.staging(), volume.trash()] {
-        let at = (ours, slot.as_bytes());
-        if holds(at, what) && holds(named, what) {
-            unlink(at).map_err(|e| Error::io("discard", slot, e))?;
-        }
+pub(super) fn drop_name(ours: BorrowedFd<'_>, slot: &str, what: &FileId, named: At<'_>) -> Result<()> {
+    let at = (ours, slot.as_bytes());
+    if holds(at, what) && holds(named, what) {
+        unlink(at).map_err(|e| Error::io("discard", slot, e))?;
     }
     Ok(())
 }
@@ -160,18 +159,18 @@ pub(super) fn take_place(
     link(place, trash).map_err(Left::Nothing)?;
     let stale = Left::Nothing(Errno::STALE);
     if !holds(trash, target) {
-        return drop_name(trash, stale);
+        return undo_link(trash, stale);
     }
     let digest = match kept_digest(volume.trash(), slot, expected) {
         Ok(digest) => digest,
-        Err(_) => return drop_name(trash, Left::Nothing(Errno::IO)),
+        Err(_) => return undo_link(trash, Left::Nothing(Errno::IO)),
     };
     if matches!(expected, Expected::Sha256(wanted) if digest != Some(wanted)) {
-        return drop_name(trash, stale);
+        return undo_link(trash, stale);
     }
     match rustix::fs::renameat(volume.staging(), slot, parent, last) {
         Ok(()) => Ok(digest),
-        Err(errno) => drop_name(trash, Left::Nothing(errno)),
+        Err(errno) => undo_link(trash, Left::Nothing(errno)),
     }
 }
 

@@ -46,6 +46,13 @@ pub(super) struct ModeSetting {
 pub fn prepare_set_mode(volume: &Volume, wanted: SetMode<'_>, terms: Terms<'_>) -> Result<Prepared> {
     let place = target_place(volume, wanted.path, LastLink::Follow, terms.git).map_err(as_not_found)?;
     let seen = look(volume, &place)?;
+    if seen.kind == FileKind::Symlink {
+        // It was followed a moment ago, or was none; a link has no permissions of its own.
+        return Err(changed(
+            "another process put a link in the place of the file",
+            &place.resolved,
+        ));
+    }
     if wanted.mode & !0o777 != 0 {
         return Err(Refusal::new(
             Code::PathEscapesRoot,
@@ -127,6 +134,7 @@ impl ModeSetting {
         if file_id_at(&self.parent, &self.name)?.as_ref() != Some(&self.id) {
             return Err(changed("another process replaced the file", path));
         }
+        steps.reached(Step::TargetSeen);
         set(&self.file, self.mode, path)?;
         steps.reached(Step::ModeSet);
         Ok(())

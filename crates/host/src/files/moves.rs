@@ -45,6 +45,17 @@ pub(super) fn take_free_name(
     })
 }
 
+/// Gives a name of ours, in a directory of ours, another that is free; `EXIST` where it is taken.
+///
+/// # Errors
+/// As of `renameat2`; where the filesystem lacks `RENAME_NOREPLACE`, a file may be left with both names.
+pub(crate) fn rename_ours(
+    from: (BorrowedFd<'_>, &[u8]),
+    to: (BorrowedFd<'_>, &[u8]),
+) -> rustix::io::Result<()> {
+    take_free_name(from.0, from.1, to.0, to.1).map_err(Left::errno)
+}
+
 /// Renames to a free name, a file by other means where the filesystem lacks `RENAME_NOREPLACE`.
 fn rename_free(
     (from, name): (BorrowedFd<'_>, &[u8]),
@@ -53,7 +64,12 @@ fn rename_free(
 ) -> std::result::Result<(), Left> {
     match rustix::fs::renameat_with(from, name, to, free, RenameFlags::NOREPLACE) {
         Ok(()) => return Ok(()),
-        Err(errno) if lacks_flags(errno) => {}
+        // The kernel looks at the name before it asks the filesystem whether it knows the flag.
+        Err(errno) if lacks_flags(errno) || errno == Errno::EXIST => {
+            if errno == Errno::EXIST && !links::same_file((from, name), (to, free)) {
+                return Err(Left::Nothing(errno));
+            }
+        }
         Err(errno) => return Err(Left::Nothing(errno)),
     }
     match is_directory(from, name) {
@@ -232,6 +248,21 @@ pub(super) fn changed_outside(volume: &Volume, kept_in: &str, name: &str, path: 
         .reason("changed_outside")
         .names([path.to_string(), kept.display().to_string()])
         .into()
+}
+
+/// Looks once more, right before it is taken, whether a name holds what was looked at.
+///
+/// It decides nothing: what comes out is looked at, too. But what another process put there since is hardly ever taken
+/// out, to be put back, and nobody reads for that moment what is not to stay.
+///
+/// # Errors
+/// As of a change by another process, or `not_found`.
+pub(super) fn still_there(at: (impl AsFd, &[u8]), id: &FileId, path: &RelPath) -> Result<()> {
+    match file_id_at(at.0, at.1)? {
+        Some(found) if found == *id => Ok(()),
+        Some(_) => Err(changed("another process changed the file", path)),
+        None => Err(crate::root::failed(Errno::NOENT, path)),
+    }
 }
 
 /// Names the failure of a first move: nothing began if what was to move is still where it was.

@@ -249,7 +249,9 @@ fn drop_names(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
     for path in paths {
         if let Some(place) = place_of(volume, path)? {
             let named = (place.parent.as_fd(), place.name.as_slice());
-            links::drop_names(volume, ours.as_str(), &what.id, named)?;
+            for dir in [volume.staging(), volume.trash()] {
+                links::drop_name(dir, ours.as_str(), &what.id, named)?;
+            }
         }
     }
     Ok(())

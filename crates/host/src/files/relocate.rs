@@ -5,8 +5,8 @@
 
 use crate::error::{Error, Result};
 use crate::files::moves::{
-    Left, as_unproven, changed, changed_outside, give_back, out_of_reach, rename_in_tree, take_free_name,
-    unmoved,
+    Left, as_unproven, changed, changed_outside, give_back, out_of_reach, rename_in_tree, still_there,
+    take_free_name, unmoved,
 };
 use crate::files::prepared::{Act, Prepared, Syncs, Terms};
 use crate::files::read::FileKind;
@@ -154,7 +154,13 @@ impl Relocation {
     }
 
     pub(super) fn carry_out(&self, volume: &Volume, prepared: &Prepared, steps: &dyn Steps) -> Result<()> {
-        let (from, name, _) = self.source(volume);
+        let (from, name, what) = self.source(volume);
+        let seen = still_there((from, name), what, prepared.effect.at());
+        seen.map_err(|error| match error.code() {
+            Code::PreconditionFailed => replaced(prepared.effect.at()),
+            _ => error,
+        })?;
+        steps.reached(Step::TargetSeen);
         let moved = match &self.from {
             From::Tree(..) => rename_in_tree(
                 volume,
@@ -255,6 +261,12 @@ pub(super) fn move_taken_back(
     let here = file_id_at(from.0, from.1)?.as_ref() == Some(what);
     let there = file_id_at(to.0, to.1)?.as_ref() == Some(what);
     let second = file_id_at(volume.trash(), name.as_bytes())?.as_ref() == Some(what);
+    // A rename between two names of one file does nothing: the one in staging/ has to be free first.
+    if here {
+        links::drop_name(volume.staging(), name, what, from)?;
+    } else if there {
+        links::drop_name(volume.staging(), name, what, to)?;
+    }
     match (here, there) {
         (true, true) if second => links::take_new_name(volume, (to, staging), what, path)?,
         (false, true) if second && displaced => links::take_new_name(volume, (to, staging), what, path)?,
@@ -265,7 +277,7 @@ pub(super) fn move_taken_back(
             return Err(changed_outside(volume, "tree", &path.to_string(), path));
         }
     }
-    links::drop_names(volume, name, what, from)
+    links::drop_name(volume.trash(), name, what, from)
 }
 
 /// Takes a restoration back, to its slot in `trash/`.

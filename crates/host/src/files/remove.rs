@@ -1,7 +1,7 @@
 //! Removing a file, a link or a whole directory once: one rename into `trash/` that leaves evidence, and can be undone.
 
 use crate::error::{Error, Result};
-use crate::files::moves::{as_unproven, changed, give_back, into_ours, kept_digest};
+use crate::files::moves::{as_unproven, changed, give_back, into_ours, kept_digest, still_there};
 use crate::files::prepared::{Act, Prepared, Syncs, Terms};
 use crate::files::read::{FileKind, links, open_regular};
 use crate::files::write::{expected_content, target_place};
@@ -181,6 +181,8 @@ impl Removal {
         steps: &dyn Steps,
     ) -> Result<Option<Sha256>> {
         let (slot, path) = (prepared.slot.as_str(), prepared.effect.at());
+        still_there((&self.parent, &self.name), &self.target, path)?;
+        steps.reached(Step::TargetSeen);
         match into_ours(self.parent.as_fd(), &self.name, volume.trash(), slot) {
             Ok(()) => steps.reached(Step::Removed),
             Err(Errno::NOENT) => return Err(failed(Errno::NOENT, path)),

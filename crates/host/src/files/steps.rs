@@ -9,6 +9,8 @@ pub enum Step {
     Staged,
     /// The new content and `staging/` are durable.
     StagedSynced,
+    /// What is to be changed was found in its place once more; it is taken next.
+    TargetSeen,
     /// The new content is in its place; in a replacement, the pre-image is in `staging/`.
     Installed,
     /// The pre-image was found to be another one; the exchange is undone.
@@ -34,6 +36,7 @@ impl Step {
     pub const ALL: &'static [Step] = &[
         Step::Staged,
         Step::StagedSynced,
+        Step::TargetSeen,
         Step::Installed,
         Step::ExchangedBack,
         Step::PreImageVerified,
@@ -51,6 +54,7 @@ impl Step {
         match self {
             Self::Staged => "staged",
             Self::StagedSynced => "staged_synced",
+            Self::TargetSeen => "target_seen",
             Self::Installed => "installed",
             Self::ExchangedBack => "exchanged_back",
             Self::PreImageVerified => "pre_image_verified",

@@ -3,8 +3,8 @@
 use crate::error::{Error, Result};
 use crate::files::attributes;
 use crate::files::moves::{
-    Left, as_unproven, changed, exchange, keep_pre_image, kept_digest, lacks_flags, take_free_name,
-    undo_exchange, unmoved,
+    Left, as_unproven, changed, exchange, keep_pre_image, kept_digest, lacks_flags, still_there,
+    take_free_name, undo_exchange, unmoved,
 };
 use crate::files::prepared::{Act, Prepared, Syncs, Terms};
 use crate::files::read::open_regular;
@@ -163,6 +163,11 @@ impl StagedFile {
         steps: &dyn Steps,
     ) -> Result<Option<Sha256>> {
         let (name, place) = (slot.as_str(), (&self.parent, self.name.as_slice()));
+        still_there(place, target, path).map_err(|error| match error.code() {
+            Code::NotFound => changed("the file went away", path),
+            _ => error,
+        })?;
+        steps.reached(Step::TargetSeen);
         match exchange(volume, name, place.0, place.1) {
             Ok(()) => steps.reached(Step::Installed),
             Err(errno) if lacks_flags(errno) => {

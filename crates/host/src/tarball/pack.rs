@@ -6,7 +6,7 @@ use crate::files::read::{FileKind, entries, open_regular};
 use crate::root::{LastLink, Place, Root, failed};
 use crate::tarball::header::{Header, Type, encode};
 use crate::tarball::{BLOCK, refused};
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use semel_core::digest::{Hasher, to_hex};
 use semel_core::manifest::{Entry, FileMode, LeftOut, Manifest, WhyLeftOut, check_entries};
@@ -313,8 +313,8 @@ impl Store {
         let fail = |e: Errno| Error::io("publish", &self.shown, e);
         let name = format!("{digest}.tar");
         let renamed = rustix::fs::fsync(&self.file).and_then(|()| {
-            let flags = RenameFlags::NOREPLACE;
-            rustix::fs::renameat_with(&self.dir, self.name.as_str(), &self.target, name.as_str(), flags)
+            let from = (self.dir.as_fd(), self.name.as_bytes());
+            crate::files::rename_ours(from, (self.target.as_fd(), name.as_bytes()))
         });
         match renamed {
             Ok(()) => {}

@@ -15,10 +15,10 @@ pub use record::{read_record, write_record};
 
 use crate::error::{Error, Result};
 use crate::files::together::Together;
-use crate::files::{file_id, file_id_at};
+use crate::files::{file_id, file_id_at, rename_ours};
 use crate::root::Root;
 use crate::{clock, exec, files};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use semel_core::digest::{from_hex, to_hex};
 use semel_core::ids::{Generation, JobId, VolumeIdentity};
@@ -421,8 +421,8 @@ impl Volumes {
             Err(errno) => return Err(Error::io("open", generation.as_str(), errno)),
         }
         let aside = format!("{ASIDE}{generation}");
-        let (from, flags) = (generation.as_str(), RenameFlags::NOREPLACE);
-        match rustix::fs::renameat_with(&of_job, from, &of_job, aside.as_str(), flags) {
+        let from = (of_job.as_fd(), generation.as_str().as_bytes());
+        match rename_ours(from, (of_job.as_fd(), aside.as_bytes())) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Err(gone().into()),
             Err(errno) => return Err(Error::io("put aside", generation.as_str(), errno)),

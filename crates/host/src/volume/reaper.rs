@@ -6,7 +6,7 @@
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::root::mount_id;
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, SeekFrom};
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use semel_core::digest::to_hex;
 use semel_core::path::shown;
@@ -195,8 +195,8 @@ impl Reaper<'_> {
         loop {
             self.moved += 1;
             let up = format!("{}{}", self.prefix, self.moved);
-            let flags = RenameFlags::NOREPLACE;
-            match rustix::fs::renameat_with(dir, name, self.top, up.as_str(), flags) {
+            let from = (dir.as_fd(), name.to_bytes());
+            match crate::files::rename_ours(from, (self.top.as_fd(), up.as_bytes())) {
                 Err(Errno::EXIST) => {}
                 answer => return answer,
             }

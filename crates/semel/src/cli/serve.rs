@@ -6,7 +6,7 @@ use crate::config;
 use crate::engine::daemon::face::{self, Face};
 use crate::engine::daemon::supervise::{self, Given, Listener, Manager};
 use crate::engine::daemon::{keeper, serve as daemon};
-use crate::engine::gateway::crash::{Crash, CrashPoint, Hold, Hooks};
+use crate::engine::gateway::crash::{CrashPoint, Hold, Hooks, Moment};
 use crate::engine::gateway::hands::Hands;
 use crate::engine::gateway::quota;
 use crate::http::{self, Activity, App, Door, Name, Network, Patience, Side};
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, hide = true, value_name = "FILE")]
     wedge_writer: Option<PathBuf>,
     /// For tests: hold a call at a named point while a file is there
-    #[arg(long, hide = true, value_name = "POINT:PATH")]
+    #[arg(long, hide = true, value_name = "POINT=PATH")]
     hold_at: Option<String>,
     /// For tests: write the name of each point that is reached to a file
     #[arg(long, hide = true, value_name = "PATH")]
@@ -77,7 +77,7 @@ pub(crate) fn run_probe(args: ProbeArgs) -> Result<Answer, Refusal> {
 
 impl Args {
     fn hooks(&self) -> Result<Hooks, Refusal> {
-        let crash = self.crash_at.as_deref().map(Crash::parse).transpose()?;
+        let crash = self.crash_at.as_deref().map(Moment::parse).transpose()?;
         let pause = match self.pause_at.as_deref().map(|text| text.split_once(':')) {
             None => None,
             Some(Some((point, ms))) if ms.parse::<u64>().is_ok() => Some((

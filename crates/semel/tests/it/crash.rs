@@ -2,11 +2,15 @@
 //! generation goes on.
 
 mod abort;
+mod acknowledged;
+mod boots;
+mod filesystems;
 pub(crate) mod lab;
+mod strace;
 pub(crate) mod tools;
 pub(crate) mod tree;
 
-use crate::harness::{Conn, Home, bare, wait_until};
+use crate::harness::{Conn, Home, Share, bare, wait_until};
 use lab::{Lab, Stands};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -36,8 +40,8 @@ fn points() -> Vec<String> {
         .collect()
 }
 
-/// Kills one call at every point, and again at every point that recovery then comes to.
-fn kill_everywhere(lab: &mut Lab, case: &'static tools::Case, met: &mut BTreeSet<String>) {
+/// Kills one call at every point, and again at every point that recovery then comes to, or at a share of them.
+fn kill_everywhere(lab: &mut Lab, case: &'static tools::Case, share: &mut Share, met: &mut BTreeSet<String>) {
     for at in lab.points_of(case) {
         lab.trial(case, &at, None);
         let (stood, recovery) = (lab.stood(), lab.restart(&[]));
@@ -46,7 +50,7 @@ fn kill_everywhere(lab: &mut Lab, case: &'static tools::Case, met: &mut BTreeSet
         assert_eq!(aborting, stood == Stands::Between, "{} {at}", case.name);
         // The intent is recorded while what is staged is synced: nobody can say which was first.
         let open = !at.starts_with("staged_synced");
-        for again in recovery.iter().filter(|_| open) {
+        for again in recovery.iter().filter(|_| open && share.takes()) {
             lab.trial(case, &at, Some(again));
         }
         if aborting {
@@ -62,10 +66,10 @@ fn kill_everywhere(lab: &mut Lab, case: &'static tools::Case, met: &mut BTreeSet
 
 fn matrix(durability: &str) {
     let mut lab = Lab::new(durability);
-    let mut met = BTreeSet::new();
+    let (mut met, mut share) = (BTreeSet::new(), Share::of(4));
     for case in tools::all() {
         let before = lab.trials;
-        kill_everywhere(&mut lab, case, &mut met);
+        kill_everywhere(&mut lab, case, &mut share, &mut met);
         lab.settle();
         eprintln!(
             "{durability} {}: {} trials, 0 lost, 0 double",
@@ -103,7 +107,7 @@ fn an_outside_writer_wins_and_nothing_is_lost() {
     for crash in [None, Some("exchanged_back"), Some("receipted")] {
         let home = Home::new();
         let held = home.path().join("held");
-        let hold = format!("begun:{}", held.display());
+        let hold = format!("target_seen={}", held.display());
         let mut args = vec!["--hold-at", &hold];
         args.extend(crash.into_iter().flat_map(|point| ["--crash-at", point]));
         let daemon = home.serve(&args);

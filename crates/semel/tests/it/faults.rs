@@ -1,8 +1,8 @@
 //! What the machine does to the daemon: another boot, and a disk that fails to sync.
 
-use crate::harness::{Conn, Home};
+use crate::harness::{Conn, Daemon, Home, Tracer, skipped};
 use serde_json::json;
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::time::Duration;
 
 /// Another boot makes the generation dirty and retires its token; what was acknowledged can be looked up.
@@ -21,22 +21,8 @@ fn another_boot_ends_the_generation_dirty() {
             daemon.ended(Duration::from_secs(20)).expect("it dies");
         }
         drop(daemon);
-        let fake = home.path().join("boot_id");
-        std::fs::write(&fake, "11111111-2222-3333-4444-555555555555\n").unwrap();
-        let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
-        let mut command = Command::new("unshare");
-        command
-            .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-            .env("HOME", home.path());
-        command.args(["--mount", "sh", "-c", script, "sh"]).arg(&fake);
-        command
-            .arg(env!("CARGO_BIN_EXE_semel"))
-            .arg("--state")
-            .arg(home.state())
-            .args(["serve", "--json", "--listen", "127.0.0.1:0"]);
-        let Some(daemon) = crate::harness::Daemon::started(command.stderr(Stdio::null())) else {
-            eprintln!("SKIPPED: another boot cannot be simulated here (mount namespace)");
+        let Some(daemon) = Daemon::in_boot(&home, 2, &[]) else {
+            skipped("another boot cannot be simulated here (mount namespace)");
             return;
         };
         let late = daemon
@@ -58,19 +44,22 @@ fn another_boot_ends_the_generation_dirty() {
     }
 }
 
-/// Attaches strace to a daemon so that syncs of a file or directory fail; `None` where that cannot be done here.
-fn inject(pid: u32, path: &std::path::Path) -> Option<std::process::Child> {
-    let mut strace = Command::new("strace")
-        .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync"])
-        .args(["-e", "inject=fsync,fdatasync:error=EIO", "-P"])
-        .arg(path)
-        .args(["-p", &pid.to_string()])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    std::thread::sleep(Duration::from_millis(600));
-    strace.try_wait().unwrap().is_none().then_some(strace)
+/// Makes every sync of a file or directory fail; `None` where that cannot be done here.
+fn failing_syncs(daemon: &Daemon, path: &Path) -> Option<Tracer> {
+    let path = path.to_str().unwrap();
+    let syncs = [
+        "-e",
+        "trace=fsync,fdatasync",
+        "-e",
+        "inject=fsync,fdatasync:error=EIO",
+        "-P",
+        path,
+    ];
+    let tracer = Tracer::attach(daemon.pid, Path::new("/dev/null"), &syncs);
+    if tracer.is_none() {
+        skipped("strace cannot inject faults here");
+    }
+    tracer
 }
 
 /// A failed sync poisons: readiness drops, the daemon ends, and the next one looks at what is on the disk.
@@ -88,8 +77,7 @@ fn a_failed_sync_ends_the_daemon_and_the_call_is_still_once() {
             "journal.db-wal" => home.state().join(place),
             _ => volume.tree.parent().unwrap().join(place),
         };
-        let Some(mut strace) = inject(daemon.child.id(), &path) else {
-            eprintln!("SKIPPED: strace cannot inject faults here");
+        let Some(tracer) = failing_syncs(&daemon, &path) else {
             return;
         };
         let mut arguments = json!({"path": "a"});
@@ -112,8 +100,7 @@ fn a_failed_sync_ends_the_daemon_and_the_call_is_still_once() {
             .ended(Duration::from_secs(30))
             .expect("a poisoned daemon ends");
         assert_eq!(status.code(), Some(75), "{place}");
-        drop(strace.kill());
-        drop(strace.wait());
+        drop(tracer);
         let daemon = home.serve(&[]);
         let again = daemon.conn().call(&volume, tool, "k", &arguments);
         let got = (again.status, &again.body["replayed"]);
@@ -129,8 +116,7 @@ fn a_sync_that_fails_behind_everybodys_back_ends_the_daemon() {
     let home = Home::new();
     let mut daemon = home.serve(&[]);
     let volume = home.open("job", "process");
-    let Some(mut strace) = inject(daemon.child.id(), &home.state().join("journal.db-wal")) else {
-        eprintln!("SKIPPED: strace cannot inject faults here");
+    let Some(tracer) = failing_syncs(&daemon, &home.state().join("journal.db-wal")) else {
         return;
     };
     let arguments = json!({"path": "a", "content": "1"});
@@ -144,8 +130,7 @@ fn a_sync_that_fails_behind_everybodys_back_ends_the_daemon() {
         .ended(Duration::from_secs(30))
         .expect("nobody has to ask for it to end");
     assert_eq!(status.code(), Some(75));
-    drop(strace.kill());
-    drop(strace.wait());
+    drop(tracer);
     let again = home
         .serve(&[])
         .conn()

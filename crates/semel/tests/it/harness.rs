@@ -1,10 +1,14 @@
 //! The real binary on a state root of its own, and a plain HTTP client.
 
 mod disk;
+mod mounts;
 mod site;
+mod tracer;
 
 pub(crate) use disk::{Disk, Nobody, STATE, listed, mode};
+pub(crate) use mounts::{Mount, Mounted};
 pub(crate) use site::{RUN, SLEEPER, Site, last_draft, sleeping, statement, text};
+pub(crate) use tracer::Tracer;
 
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Read, Write};
@@ -13,6 +17,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+/// How a daemon is started that listens on TCP, too.
+pub(crate) const SERVE: &[&str] = &["serve", "--json", "--quiet", "--listen", "127.0.0.1:0"];
 
 /// A state root that goes with the test.
 pub(crate) struct Home {
@@ -47,6 +54,24 @@ impl Home {
         command.env("HOME", self.dir.path());
         let state = self.state();
         command.arg("--state").arg(state);
+        command
+    }
+
+    /// The binary as another program runs it, such as a tracer.
+    pub(crate) fn command_under(&self, program: &str, before: &[&str], args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .env(
+                "PATH",
+                "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin",
+            )
+            .env("HOME", self.dir.path())
+            .args(before)
+            .arg(env!("CARGO_BIN_EXE_semel"))
+            .arg("--state")
+            .arg(self.state())
+            .args(args);
         command
     }
 
@@ -170,6 +195,8 @@ impl Volume {
 /// A running daemon; killed when dropped.
 pub(crate) struct Daemon {
     pub(crate) child: Child,
+    /// The daemon itself, where the child is another program that runs it.
+    pub(crate) pid: u32,
     pub(crate) url: String,
     pub(crate) probe_url: String,
 }
@@ -177,9 +204,21 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts it, listening on TCP, too; `None` where it ended before it listened.
     pub(crate) fn start(home: &Home, args: &[&str]) -> Option<Self> {
-        let serve = ["serve", "--json", "--quiet", "--listen", "127.0.0.1:0"];
-        let mut command = home.command(&[&serve[..], args].concat());
+        let mut command = home.command(&[SERVE, args].concat());
         Self::started(command.stderr(Stdio::piped()))
+    }
+
+    /// Starts it as if the machine had been started anew, for the n-th time; `None` where that cannot be done here.
+    pub(crate) fn in_boot(home: &Home, n: u32, args: &[&str]) -> Option<Self> {
+        const SCRIPT: &str = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
+        let fake = home.path().join(format!("boot-{n}"));
+        std::fs::write(&fake, format!("{n:08}-2222-3333-4444-555555555555\n")).unwrap();
+        let before = ["--mount", "sh", "-c", SCRIPT, "sh", fake.to_str().unwrap()];
+        let args = [SERVE, args].concat();
+        Self::started(
+            home.command_under("unshare", &before, &args)
+                .stderr(Stdio::null()),
+        )
     }
 
     /// Starts a command that becomes a daemon; `None` where it ended before it listened. Without a TCP port its URL is
@@ -204,6 +243,7 @@ impl Daemon {
         let url = |name: &str| about[name].as_str().map(str::to_owned);
         match url("probe_url") {
             Some(probe_url) => Ok(Self {
+                pid: about["pid"].as_u64().unwrap().try_into().unwrap(),
                 child,
                 url: url("url").unwrap_or_default(),
                 probe_url,
@@ -216,9 +256,8 @@ impl Daemon {
         Conn::tcp(&self.url)
     }
 
-    pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    pub(crate) fn kill(self) {
+        drop(self);
     }
 
     /// Waits until it ends by itself.
@@ -245,6 +284,12 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        // Before it is waited for, its id is nobody else's.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            signal(self.pid, libc::SIGKILL);
+            // A program that runs it ends after it.
+            self.ended(Duration::from_secs(10));
+        }
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -400,6 +445,30 @@ impl<S: Read + Write> Conn<S> {
             &headers,
             arguments.to_string().as_bytes(),
         )
+    }
+}
+
+/// Says whether the long tests run their full count: `SEMEL_FULL=1`.
+pub(crate) fn full() -> bool {
+    std::env::var_os("SEMEL_FULL").is_some_and(|value| value == "1")
+}
+
+/// Says which trials of a long test an ordinary run makes: every so many-th, from the first on.
+pub(crate) struct Share {
+    every: usize,
+    met: usize,
+}
+
+impl Share {
+    pub(crate) fn of(every: usize) -> Self {
+        let every = if full() { 1 } else { every };
+        Self { every, met: 0 }
+    }
+
+    /// Says whether the next trial is made.
+    pub(crate) fn takes(&mut self) -> bool {
+        self.met += 1;
+        (self.met - 1).is_multiple_of(self.every)
     }
 }
 

@@ -29,6 +29,7 @@ mod harness;
 mod http;
 mod interop;
 mod kills;
+mod laws;
 mod log;
 mod log_audit;
 mod metrics;

@@ -1,5 +1,6 @@
 mod beneath;
 mod kept;
+mod layers;
 
 use super::*;
 use crate::root::tests::skipped;
@@ -384,6 +385,21 @@ fn an_outside_save_between_prepare_and_install_is_never_lost() {
     discard_staged(&world.volume, &execution, &staged).unwrap();
     assert_eq!(world.staged(), 0);
 
+    // It was after the last look.
+    let (_, prepared) = world.write("f", b"ours", Expected::Any).unwrap();
+    let told = Mutex::new(Vec::new());
+    let steps = |step: Step| {
+        told.lock().unwrap().push(step);
+        if step == Step::TargetSeen {
+            std::fs::write(world.tree("tmp"), "theirs").unwrap();
+            std::fs::rename(world.tree("tmp"), world.tree("f")).unwrap();
+        }
+    };
+    let error = carry(&world.volume, &prepared, &steps).unwrap_err();
+    assert_eq!(named(error).1, "changed_meanwhile");
+    assert_eq!(told.lock().unwrap().last(), Some(&Step::ExchangedBack));
+    assert_eq!(std::fs::read(world.tree("f")).unwrap(), b"theirs");
+
     // The same file was written in place: content was expected.
     let (_, prepared) = world
         .write("f", b"ours", Expected::Sha256(sha(b"theirs")))
@@ -427,15 +443,16 @@ fn a_save_during_the_exchange_keeps_both_sides_and_is_unknown() {
     let world = World::new();
     world.put("f", b"old", Expected::Absent).unwrap();
     let (execution, prepared) = world.write("f", b"ours", Expected::Any).unwrap();
-    std::fs::write(world.tree("tmp"), "first save").unwrap();
-    std::fs::rename(world.tree("tmp"), world.tree("f")).unwrap();
     let tree = world.volume.tree_path();
-    // Right after the exchange, before it is undone, an editor saves once more.
+    // An editor saves right before the exchange; and right after it, before it is undone, once more.
     let steps = move |step: Step| {
-        if step == Step::Installed {
-            std::fs::write(tree.join("tmp"), "second save").unwrap();
-            std::fs::rename(tree.join("tmp"), tree.join("f")).unwrap();
-        }
+        let content = match step {
+            Step::TargetSeen => "first save",
+            Step::Installed => "second save",
+            _ => return,
+        };
+        std::fs::write(tree.join("tmp"), content).unwrap();
+        std::fs::rename(tree.join("tmp"), tree.join("f")).unwrap();
     };
     let error = carry(&world.volume, &prepared, &steps).unwrap_err();
     assert_eq!(named(error), (Code::OutcomeUnknown, "changed_outside".to_owned()));
@@ -607,6 +624,7 @@ fn steps_are_told_in_order_and_have_names() {
     let wanted = [
         Staged,
         StagedSynced,
+        Step::TargetSeen,
         Placed,
         PreImageVerified,
         PreImageKept,

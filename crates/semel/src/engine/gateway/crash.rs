@@ -114,7 +114,7 @@ impl CrashPoint {
 #[derive(Debug, Default)]
 pub(crate) struct Hooks {
     /// Where the process kills itself.
-    pub(crate) crash: Option<Crash>,
+    pub(crate) crash: Option<Moment>,
     /// Where a call pauses, and for how long.
     pub(crate) pause: Option<(CrashPoint, Duration)>,
     /// How much later than now approvals are held against.
@@ -125,13 +125,14 @@ pub(crate) struct Hooks {
     pub(crate) tell: Option<PathBuf>,
 }
 
-/// Says where a call is held, the first time that the point is reached.
+/// Says where a call is held, once.
 ///
 /// # Shape
-/// `POINT:PATH`: the file is there while the call is held, and whoever takes it away lets the call go.
+/// `POINT=PATH`, or `POINT:N=PATH` for the n-th time that the point is reached: the file is there while the call is held,
+/// and whoever takes it away lets the call go.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    point: CrashPoint,
+    at: Moment,
     file: PathBuf,
     passed: AtomicBool,
 }
@@ -142,37 +143,37 @@ impl Hold {
     /// # Errors
     /// `usage`.
     pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
-        let (point, file) = text
-            .split_once(':')
-            .ok_or_else(|| Refusal::new(Code::Usage, "a call is held at POINT:PATH").name(text))?;
+        let (at, file) = text
+            .split_once('=')
+            .ok_or_else(|| Refusal::new(Code::Usage, "a call is held at POINT=PATH").name(text))?;
         Ok(Self {
-            point: CrashPoint::parse(point)?,
+            at: Moment::parse(at)?,
             file: PathBuf::from(file),
             passed: AtomicBool::new(false),
         })
     }
 
     fn reached(&self, point: CrashPoint) {
-        if self.point == point && !self.passed.swap(true, Ordering::Relaxed) {
+        if self.at.is_now(point) && !self.passed.swap(true, Ordering::Relaxed) {
             // Where it cannot be put down, the test that waits for it fails.
             drop(semel_host::daemon::hold(&self.file));
         }
     }
 }
 
-/// Says where the process kills itself.
+/// Names a point, and the how-manieth time that it is reached.
 ///
 /// # Shape
 /// `POINT`, or `POINT:N` for the n-th time that the point is reached.
 #[derive(Debug)]
-pub(crate) struct Crash {
+pub(crate) struct Moment {
     point: CrashPoint,
     /// How often it is still passed.
     left: AtomicU32,
 }
 
-impl Crash {
-    /// Reads where to crash.
+impl Moment {
+    /// Reads a moment.
     ///
     /// # Errors
     /// `usage`.
@@ -181,7 +182,7 @@ impl Crash {
             None => (text, Some(1)),
             Some((point, times)) => (point, times.parse().ok()),
         };
-        let wrong = || Refusal::new(Code::Usage, "a crash point is POINT or POINT:N").name(text);
+        let wrong = || Refusal::new(Code::Usage, "a moment is POINT or POINT:N").name(text);
         let times: u32 = times.filter(|times| *times > 0).ok_or_else(wrong)?;
         Ok(Self {
             point: CrashPoint::parse(point)?,

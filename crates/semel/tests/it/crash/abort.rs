@@ -3,7 +3,7 @@
 
 use super::lab::Lab;
 use super::tree::{Picture, picture, put};
-use crate::harness::{Conn, Reply, wait_until};
+use crate::harness::{Conn, Reply, Share, wait_until};
 use serde_json::{Value, json};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,9 @@ struct Outside {
     name: &'static str,
     patch: &'static str,
     does: fn(&Path),
+    /// The last moment before the effect that cannot be had; where it is not the first one, what the other program did by
+    /// then is seen in time.
+    late: &'static str,
     /// With what the call is refused.
     refused: (&'static str, &'static str),
     /// What becomes of the call where the daemon dies before it records that the call is taken back.
@@ -48,6 +51,7 @@ const OUTSIDE: &[Outside] = &[
         name: "saves the second file of two that are updated",
         patch: "*** Update File: DIR/u\n@@\n-one\n+1\n*** Update File: DIR/v\n@@\n-two\n+2\n",
         does: |dir| save(&dir.join("v")),
+        late: "target_seen:2",
         refused: CHANGED,
         early: Early::Freed,
     },
@@ -56,6 +60,7 @@ const OUTSIDE: &[Outside] = &[
         patch: "*** Add File: DIR/new/a\n+a\n*** Add File: DIR/new/deep/b\n+b\n\
                 *** Update File: DIR/v\n@@\n-two\n+2\n",
         does: |dir| put(&dir.join("v"), "from outside\n", 0o644),
+        late: "target_seen:1",
         refused: CHANGED,
         early: Early::Freed,
     },
@@ -63,6 +68,7 @@ const OUTSIDE: &[Outside] = &[
         name: "saves the file that is removed after another was",
         patch: "*** Delete File: DIR/u\n*** Delete File: DIR/v\n",
         does: |dir| save(&dir.join("v")),
+        late: "target_seen:2",
         refused: CHANGED,
         early: Early::Freed,
     },
@@ -70,6 +76,7 @@ const OUTSIDE: &[Outside] = &[
         name: "removes the file that is removed after another was moved",
         patch: "*** Update File: DIR/m\n*** Move to: DIR/m2\n*** Delete File: DIR/v\n",
         does: |dir| std::fs::remove_file(dir.join("v")).unwrap(),
+        late: "target_seen:2",
         refused: ("not_found", ""),
         early: Early::Freed,
     },
@@ -77,6 +84,7 @@ const OUTSIDE: &[Outside] = &[
         name: "takes the name of a new file",
         patch: "*** Update File: DIR/u\n@@\n-one\n+1\n*** Add File: DIR/w\n+w\n",
         does: |dir| put(&dir.join("w"), "from outside\n", 0o644),
+        late: "installed:1",
         refused: CHANGED,
         early: Early::Freed,
     },
@@ -84,6 +92,7 @@ const OUTSIDE: &[Outside] = &[
         name: "takes the name that a file is moved to",
         patch: "*** Update File: DIR/u\n@@\n-one\n+1\n*** Update File: DIR/m\n*** Move to: DIR/m2\n",
         does: |dir| put(&dir.join("m2"), "from outside\n", 0o644),
+        late: "target_seen:2",
         refused: ("precondition_failed", "exists"),
         early: Early::Freed,
     },
@@ -91,6 +100,7 @@ const OUTSIDE: &[Outside] = &[
         name: "saves the file that is moved",
         patch: "*** Update File: DIR/u\n@@\n-one\n+1\n*** Update File: DIR/m\n*** Move to: DIR/m2\n",
         does: |dir| save(&dir.join("m")),
+        late: "target_seen:2",
         refused: CHANGED,
         early: Early::Unknown,
     },
@@ -98,6 +108,7 @@ const OUTSIDE: &[Outside] = &[
         name: "removes the file that is moved",
         patch: "*** Delete File: DIR/u\n*** Update File: DIR/m\n*** Move to: DIR/m2\n",
         does: |dir| std::fs::remove_file(dir.join("m")).unwrap(),
+        late: "target_seen:2",
         refused: ("not_found", ""),
         early: Early::Unknown,
     },
@@ -111,10 +122,19 @@ struct Trial {
     left: Picture,
 }
 
-/// Makes the call, lets the other program go first, and gives the answer; `None` where the daemon died.
-fn call(lab: &mut Lab, outside: &Outside, args: &[&str]) -> (Trial, Option<Reply>) {
+/// Gives what stands there after the other program, and nobody else.
+fn left_by(outside: &Outside) -> Picture {
+    let scratch = tempfile::tempdir().unwrap();
+    super::tree::chmod(scratch.path(), 0o755);
+    before(scratch.path());
+    (outside.does)(scratch.path());
+    picture(scratch.path())
+}
+
+/// Makes the call, holds it for the other program to go first, and gives the answer; `None` where the daemon died.
+fn call(lab: &mut Lab, outside: &Outside, moment: &str, args: &[&str]) -> (Trial, Option<Reply>) {
     let held = lab.home.path().join("held");
-    let hold = format!("begun:{}", held.display());
+    let hold = format!("{moment}={}", held.display());
     lab.restart(&[&["--hold-at", &hold], args].concat());
     let dir = lab.fresh(before);
     let place = lab.volume.tree.join(&dir);
@@ -123,13 +143,12 @@ fn call(lab: &mut Lab, outside: &Outside, args: &[&str]) -> (Trial, Option<Reply
     let key = format!("k-{dir}");
     let daemon = lab.daemon.as_mut().unwrap();
     let (url, volume) = (daemon.url.clone(), &lab.volume);
-    let (left, reply) = std::thread::scope(|scope| {
+    let reply = std::thread::scope(|scope| {
         let call = scope.spawn(|| Conn::tcp(&url).try_call(volume, "apply_patch", &key, &arguments));
         assert!(wait_until(Duration::from_secs(30), || held.exists()));
         (outside.does)(&place);
-        let left = picture(&place);
         std::fs::remove_file(&held).unwrap();
-        (left, call.join().unwrap())
+        call.join().unwrap()
     });
     if reply.is_none() {
         let status = daemon.ended(Duration::from_secs(60)).expect("it dies");
@@ -140,7 +159,7 @@ fn call(lab: &mut Lab, outside: &Outside, args: &[&str]) -> (Trial, Option<Reply
         place,
         key,
         arguments,
-        left,
+        left: left_by(outside),
     };
     (trial, reply)
 }
@@ -183,49 +202,65 @@ fn staged(lab: &Lab) -> usize {
 
 /// Says how often the daemon dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kills {
+pub(super) enum Kills {
     /// Once.
     One,
     /// Once, and again while it recovers.
     Two,
 }
 
-fn taken_back(durability: &str, kills: Kills) {
-    let mut lab = Lab::new(durability);
+/// Lets another program be faster at one moment, and the daemon die at every point after that, or at a share of them.
+fn taken_back_from(
+    lab: &mut Lab,
+    outside: &Outside,
+    moment: &str,
+    (kills, share): (Kills, &mut Share),
+) -> usize {
     let mut trials = 0;
-    for outside in OUTSIDE {
-        let (trial, reply) = call(&mut lab, outside, &[]);
-        let reply = reply.expect("an answer");
-        assert_eq!(
-            (reply.code(), reply.reason(), &reply.body["replayed"]),
-            (outside.refused.0, outside.refused.1, &json!(false)),
-            "{}: {}",
-            outside.name,
-            reply.body
-        );
-        let points = lab.told();
-        refused(&lab, outside, &trial, outside.name);
-        let begun = points.iter().position(|point| point == "begun:1").unwrap();
-        let aborting = points.iter().position(|point| point == "aborting:1").unwrap();
-        for (n, at) in points.iter().enumerate().skip(begun + 1) {
-            // It is a question only where the other program left nothing by which to tell.
-            let (trial, _) = call(&mut lab, outside, &["--crash-at", at]);
-            let recovery = lab.restart(&[]);
-            after(&lab, outside, &trial, (n, aborting), at);
+    let (trial, reply) = call(lab, outside, moment, &[]);
+    let reply = reply.expect("an answer");
+    assert_eq!(
+        (reply.code(), reply.reason(), &reply.body["replayed"]),
+        (outside.refused.0, outside.refused.1, &json!(false)),
+        "{} at {moment}: {}",
+        outside.name,
+        reply.body
+    );
+    let points = lab.told();
+    refused(lab, outside, &trial, outside.name);
+    let nth = |name: &str| points.iter().position(|point| point == name).unwrap();
+    let (held, aborting) = (nth(moment), nth("aborting:1"));
+    for (n, at) in points.iter().enumerate().skip(held + 1) {
+        if !share.takes() {
+            continue;
+        }
+        let (trial, _) = call(lab, outside, moment, &["--crash-at", at]);
+        let recovery = lab.restart(&[]);
+        after(lab, outside, &trial, (n, aborting), at);
+        trials += 1;
+        let again = kills == Kills::Two && !at.starts_with("receipted");
+        for second in recovery.iter().filter(|_| again && share.takes()) {
+            let label = format!("{at}, then {second}");
+            let (trial, _) = call(lab, outside, moment, &["--crash-at", at]);
+            let status = lab.dies(&["--crash-at", second]);
+            assert_eq!(status.signal(), Some(9), "{}: {label}", outside.name);
+            lab.restart(&[]);
+            after(lab, outside, &trial, (n, aborting), &label);
             trials += 1;
-            let again = kills == Kills::Two && !at.starts_with("receipted");
-            for second in recovery.iter().filter(|_| again) {
-                let label = format!("{}: {at}, then {second}", outside.name);
-                let (trial, _) = call(&mut lab, outside, &["--crash-at", at]);
-                let status = lab.dies(&["--crash-at", second]);
-                assert_eq!(status.signal(), Some(9), "{label}");
-                lab.restart(&[]);
-                after(&lab, outside, &trial, (n, aborting), &label);
-                trials += 1;
-            }
         }
     }
-    eprintln!("{durability}, taken back: {trials} trials, 0 lost, 0 double");
+    trials
+}
+
+pub(super) fn taken_back(lab: Lab, kills: Kills, label: &str) {
+    let mut lab = lab;
+    let (mut trials, mut share) = (0, Share::of(7));
+    for outside in OUTSIDE {
+        for moment in ["begun:1", outside.late] {
+            trials += taken_back_from(&mut lab, outside, moment, (kills, &mut share));
+        }
+    }
+    eprintln!("{label}, taken back: {trials} trials, 0 lost, 0 double");
 }
 
 fn after(lab: &Lab, outside: &Outside, trial: &Trial, (n, aborting): (usize, usize), label: &str) {
@@ -259,10 +294,10 @@ fn after(lab: &Lab, outside: &Outside, trial: &Trial, (n, aborting): (usize, usi
 
 #[test]
 fn what_was_done_is_taken_back_in_durability_process() {
-    taken_back("process", Kills::Two);
+    taken_back(Lab::new("process"), Kills::Two, "process");
 }
 
 #[test]
 fn what_was_done_is_taken_back_in_durability_power() {
-    taken_back("power-best-effort", Kills::One);
+    taken_back(Lab::new("power-best-effort"), Kills::One, "power-best-effort");
 }

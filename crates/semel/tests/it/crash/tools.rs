@@ -189,3 +189,8 @@ const MOVES: &[Case] = &[
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
     WRITES.iter().chain(MOVES)
 }
+
+/// Finds a case by its name.
+pub(crate) fn named(name: &str) -> &'static Case {
+    all().find(|case| case.name == name).unwrap()
+}

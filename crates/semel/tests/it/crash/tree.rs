@@ -60,6 +60,17 @@ pub(crate) fn picture(place: &Path) -> Picture {
     all
 }
 
+/// Gives a picture without the counts of names: a file that is halfway from one name to another is where it is.
+pub(crate) fn plain(all: &Picture) -> Picture {
+    let mut all = all.clone();
+    for entry in all.values_mut() {
+        if let Entry::File { names, .. } = entry {
+            *names = 1;
+        }
+    }
+    all
+}
+
 /// Gives the part of a picture below a path, as if taken there.
 pub(crate) fn below(all: &Picture, top: &str) -> Picture {
     all.iter()
