@@ -83,7 +83,7 @@ pub(crate) struct Fetch {
 /// Is the configuration of this process, merged and checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// The state root, absolute.
+    /// The state root, absolute and real: without links and `..`, as the kernel says it to whoever looks from inside.
     pub(crate) state: PathBuf,
     /// Where the app listener listens on TCP, from the start.
     pub(crate) listen: Option<String>,
@@ -218,7 +218,7 @@ impl Config {
     ///
     /// # Errors
     /// `bad_config` for a file that does not parse, with its line; for a state root that only the environment of a
-    /// job names; for a relative one.
+    /// job names; for a relative one, and one that leads nowhere.
     pub(crate) fn load(state: Option<&Path>, file: Option<&Path>) -> Result<Self, Refusal> {
         let in_job = variable("SEMEL_JOB").is_some();
         let place = file_place(file, in_job);
@@ -237,7 +237,7 @@ impl Config {
             return Err(bad("the state root must be an absolute path").name(state.display().to_string()));
         }
         Ok(Self {
-            state,
+            state: real(&state)?,
             listen: read.listen.clone(),
             probe: read.probe.clone().unwrap_or_else(|| "127.0.0.1:0".to_owned()),
             fetch_env: fetch_env(&read.fetch),
@@ -331,6 +331,31 @@ fn default_state() -> Result<PathBuf, Refusal> {
         .or_else(|| Some(home()?.join(".local/state")))
         .map(|base| base.join("semel"))
         .ok_or_else(|| bad("no state root: give --state, or set it in the configuration file"))
+}
+
+/// Gives the real path of a place that need not be there yet.
+fn real(place: &Path) -> Result<PathBuf, Refusal> {
+    let wrong =
+        |why: String| bad(format!("the state root leads nowhere: {why}")).name(place.display().to_string());
+    let mut there = place;
+    let mut absent = Vec::new();
+    loop {
+        match there.canonicalize() {
+            Ok(real) => return Ok(absent.iter().rev().fold(real, |path, name| path.join(name))),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(wrong(error.to_string()));
+            }
+            Err(error) => match (there.parent(), there.file_name()) {
+                // A link that leads nowhere is there, and its target is not ours to make.
+                _ if there.is_symlink() => return Err(wrong(error.to_string())),
+                (Some(parent), Some(name)) => {
+                    absent.push(name);
+                    there = parent;
+                }
+                _ => return Err(wrong(error.to_string())),
+            },
+        }
+    }
 }
 
 pub(crate) fn search_path() -> Vec<PathBuf> {

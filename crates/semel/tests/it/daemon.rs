@@ -198,6 +198,34 @@ fn a_long_state_root_works() {
     );
 }
 
+/// A link or a `..` on the way is no obstacle to commands, whose sandbox knows real paths alone.
+#[test]
+fn a_state_root_behind_a_link_is_taken_by_its_real_path() {
+    let home = Home::new();
+    std::fs::create_dir_all(home.path().join("real/sub")).unwrap();
+    std::os::unix::fs::symlink("real", home.path().join("link")).unwrap();
+    std::os::unix::fs::symlink("nowhere", home.path().join("lost")).unwrap();
+    let semel = |state: &str, args: &[&str]| {
+        let mut command = crate::harness::bare(args);
+        command.arg("--state").arg(home.path().join(state));
+        command.env("HOME", home.path()).output().unwrap()
+    };
+    for state in ["link/sub/../state", "real/state", "link/state"] {
+        let out = semel(state, &["--json", "volume", "open", "job"]);
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let opened: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        let tree = opened["tree"].as_str().unwrap();
+        let root = home.path().canonicalize().unwrap().join("real/state");
+        assert!(tree.starts_with(root.to_str().unwrap()), "{tree}");
+        let generation = opened["generation"].as_str().unwrap();
+        assert!(semel(state, &["volume", "end", generation]).status.success());
+    }
+    for state in ["lost", "lost/state", "real/absent/../state"] {
+        let out = semel(state, &["volume", "open", "job"]);
+        assert_eq!(out.status.code(), Some(78), "{state}");
+    }
+}
+
 #[test]
 fn a_daemon_that_cannot_start_says_why_at_once() {
     let home = Home::new();
