@@ -10,8 +10,12 @@ cd "$(dirname "$0")/../.."
 root=$PWD
 built=${CARGO_TARGET_DIR:-$root/target}/debug
 scripts/setup.sh
+printf 'building semel: some minutes in a fresh clone\n' >&2
 cargo build --quiet --locked -p semel
 export PATH="$root/.tools/bin:$PATH"
+# uv brings certificates of its own; the machine's may know more.
+system=/etc/ssl/certs/ca-certificates.crt
+if [ -z "${SSL_CERT_FILE-}" ] && [ -r "$system" ]; then export SSL_CERT_FILE=$system; fi
 work=$root/target/examples/real
 state=$work/state
 rm -rf "$work"
@@ -22,7 +26,7 @@ fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 
 project=dirty_equals version=0.11
 say "1. $project $version, from its published source distribution to a git repository"
-pip download --quiet --no-deps --no-binary :all: --dest "$work/sdist" "$project==$version"
+pip download --quiet --no-deps --no-binary "$project" --dest "$work/sdist" "$project==$version"
 mkdir "$work/repository"
 tar -xzf "$work/sdist/$project-$version.tar.gz" --strip-components 1 -C "$work/repository"
 rm -f "$work/repository/PKG-INFO"

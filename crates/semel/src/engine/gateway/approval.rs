@@ -61,7 +61,8 @@ impl Gateway {
             (Unconfined::Approved, _) | (_, Some(Confinement::Full)) => Ok(()),
             (Unconfined::Refused, Some(Confinement::Partial | Confinement::None) | None) => {
                 let why = "a person may approve calls of a confined agent alone: another could read the operator's \
-                           token and approve itself";
+                           token and approve itself; give the job confinement = \"require\", or say in the \
+                           configuration that this one cannot: approvals_without_confinement";
                 Err(Refusal::new(Code::SandboxUnavailable, why)
                     .reason("not_confined")
                     .name(volume.generation.as_str()))
