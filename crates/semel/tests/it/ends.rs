@@ -51,3 +51,46 @@ fn an_answer_that_cannot_be_written_is_no_success() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+#[test]
+fn asking_makes_no_state_root() {
+    let home = Home::new();
+    let nowhere = (Some(17), "not_found".to_owned(), String::new());
+    let generation = "g-01a229ef-60a5-797b-8bad-5a345da1a7d9";
+    for args in [&["volume", "list"][..], &["volume", "show", generation], &["log"]] {
+        assert_eq!(refused(&home, args), nowhere, "{args:?}");
+        assert!(!home.state().exists(), "{args:?}");
+    }
+    assert_eq!(home.json(&["status"])["journal"], Value::Null);
+    std::fs::write(home.state(), "").unwrap();
+    for args in [&["status"][..], &["volume", "list"], &["log"]] {
+        let (exit, code, _) = refused(&home, args);
+        assert_eq!((exit, code.as_str()), (Some(78), "bad_config"), "{args:?}");
+    }
+}
+
+#[test]
+fn a_url_that_leads_to_no_daemon_is_a_wrong_argument() {
+    let home = Home::new();
+    let token = home.path().join("token");
+    std::fs::write(&token, "x").unwrap();
+    let call = [
+        "call",
+        "read_file",
+        "-a",
+        "path=a",
+        "--token-file",
+        token.to_str().unwrap(),
+    ];
+    for url in [
+        "ftp://127.0.0.1:1",
+        "http://127.0.0.1",
+        "http://:1",
+        "http://127.0.0.1:1/v1",
+        "",
+    ] {
+        let (exit, code, _) = refused(&home, &[&call[..], &["--url", url]].concat());
+        assert_eq!((exit, code.as_str()), (Some(64), "usage"), "{url}");
+    }
+    let (exit, code, _) = refused(&home, &[&call[..], &["--url", "http://127.0.0.1:1/"]].concat());
+    assert_eq!((exit, code.as_str()), (Some(69), "daemon_unreachable"));
+}
