@@ -213,8 +213,7 @@ fn show(generation: &Generation, context: &Context) -> Result<Answer, Refusal> {
 fn destroy(generation: &Generation, context: &Context) -> Result<Answer, Refusal> {
     let (volume, kept) = volume::destroy(&wire::command(context.config()?)?, generation)?;
     if !kept.is_empty() {
-        let why = "some entries could not be removed; the rest is gone";
-        return Err(Refusal::new(Code::IoFailed, why).names(kept));
+        return Err(volume::partly("the named entries stay").names(kept));
     }
     Ok(Answer::new(
         line(&volume),

@@ -17,6 +17,73 @@ fn unknown(reason: &str) -> (Option<i32>, String, String) {
     (Some(16), "outcome_unknown".to_owned(), reason.to_owned())
 }
 
+/// The end is in the journal: nobody is told that it did not begin.
+#[test]
+fn a_volume_whose_mark_cannot_go_has_ended_all_the_same() {
+    let home = Home::new();
+    let daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    let mark = volume.tree.join("../../meta/dirty");
+    std::fs::remove_file(&mark).unwrap();
+    std::fs::create_dir(&mark).unwrap();
+    let end = ["volume", "end", &volume.generation];
+    assert_eq!(refused(&home, &end), unknown("mark_kept"));
+    let shown = home.json(&["volume", "show", &volume.generation]);
+    assert_eq!(shown["volume"]["state"], "clean");
+    let late = daemon
+        .conn()
+        .call(&volume, "write_file", "k", &json!({"path": "a", "content": ""}));
+    assert_eq!(
+        (late.code(), late.reason()),
+        ("replay_conflict", "stale_generation")
+    );
+    let sealed = home.run(&["seal", &volume.generation]);
+    assert_eq!(
+        sealed.status.code(),
+        Some(3),
+        "nothing on it is trusted: {}",
+        said(&sealed)
+    );
+    std::fs::remove_dir(&mark).unwrap();
+    assert_eq!(home.json(&end)["volume"]["state"], "clean");
+    // What more is to be written to a volume that is dirty anyway changes nothing.
+    let other = home.open("other", "process");
+    let record = other.tree.join("../../meta/quarantined");
+    std::fs::create_dir(record).unwrap();
+    let ended = home.json(&["volume", "end", "--dirty", &other.generation]);
+    assert_eq!(ended["volume"]["state"], "quarantined");
+}
+
+#[test]
+fn a_volume_that_is_removed_in_part_is_told_as_that() {
+    let home = Home::new();
+    let _daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    let fixed = volume.tree.join("fixed");
+    std::fs::write(&fixed, "").unwrap();
+    // Where it is reached by, once its volume is put aside.
+    let elsewhere = home.path().join("elsewhere");
+    std::fs::hard_link(&fixed, &elsewhere).unwrap();
+    home.json(&["volume", "end", &volume.generation]);
+    let attributes = |how: &str, place: &std::path::Path| {
+        let done = Command::new("chattr").arg(how).arg(place).output();
+        done.is_ok_and(|out| out.status.success())
+    };
+    if !attributes("+i", &fixed) {
+        skipped("no immutable files here: a volume that stays in part is not tried");
+        return;
+    }
+    let destroy = ["volume", "destroy", &volume.generation];
+    let answer = refused(&home, &destroy);
+    assert!(attributes("-i", &elsewhere));
+    assert_eq!(answer, unknown("partly_removed"));
+    assert_eq!(elsewhere.metadata().unwrap().nlink(), 2, "it stays");
+    assert!(!volume.tree.exists(), "the rest is gone");
+    assert_eq!(home.json(&destroy)["volume"]["state"], "destroyed");
+    assert_eq!(elsewhere.metadata().unwrap().nlink(), 1);
+}
+
+/// A token that nobody has is no success.
 #[test]
 fn an_answer_that_cannot_be_written_is_no_success() {
     let home = Home::new();
