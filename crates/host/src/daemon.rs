@@ -122,17 +122,30 @@ impl StateRoot {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.dir, &temporary, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| Error::io("make", &temporary, e))?;
-        let mut file = std::fs::File::from(fd);
-        file.write_all(bytes).map_err(|e| Error::io("write", name, e))?;
-        if keep == Keep::Synced {
-            file.sync_all().map_err(|e| Error::io("sync", name, e))?;
+        if let Err(failed) = self.put(name, &temporary, fd.into(), bytes, keep) {
+            // Whatever of it was written takes room on a disk that may be full.
+            let _first_is_told = rustix::fs::unlinkat(&self.dir, &temporary, AtFlags::empty());
+            return Err(failed);
         }
-        rustix::fs::renameat(&self.dir, &temporary, &self.dir, name)
-            .map_err(|e| Error::io("rename", name, e))?;
         if keep == Keep::Synced {
             rustix::fs::fsync(&self.dir).map_err(|e| Error::io("sync", &self.path, e))?;
         }
         Ok(())
+    }
+
+    fn put(
+        &self,
+        name: &str,
+        temporary: &str,
+        mut file: std::fs::File,
+        bytes: &[u8],
+        keep: Keep,
+    ) -> Result<()> {
+        file.write_all(bytes).map_err(|e| Error::io("write", name, e))?;
+        if keep == Keep::Synced {
+            file.sync_all().map_err(|e| Error::io("sync", name, e))?;
+        }
+        rustix::fs::renameat(&self.dir, temporary, &self.dir, name).map_err(|e| Error::io("rename", name, e))
     }
 
     /// Lists the names of its entries, in order; a name that is not UTF-8 is none of ours, and left out.

@@ -19,6 +19,30 @@ pub(crate) enum Place {
     Tcp(String),
 }
 
+impl Place {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// `usage` where it is not `http://HOST:PORT`.
+    pub(crate) fn of_url(url: String) -> Result<Self, Refusal> {
+        host_of(&url)
+            .map(drop)
+            .ok_or_else(|| Refusal::new(Code::Usage, "the URL is not http://HOST:PORT").name(url.as_str()))?;
+        Ok(Self::Tcp(url))
+    }
+}
+
+/// Gives what a URL names, where it names no more than a host and a port.
+fn host_of(url: &str) -> Option<&str> {
+    url.strip_prefix("http://")
+        .map(|rest| rest.trim_end_matches('/'))
+        .filter(|host| !host.contains(['/', '?', '#', '@']))
+        .filter(|host| {
+            host.rsplit_once(':')
+                .is_some_and(|(name, port)| !name.is_empty() && port.parse::<u16>().is_ok())
+        })
+}
+
 /// Is one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask<'a> {
@@ -86,10 +110,7 @@ async fn exchange(place: &Place, ask: &Ask<'_>) -> Result<Result<Value, Refusal>
             send(stream, "localhost", ask).await
         }
         Place::Tcp(url) => {
-            let host = url
-                .strip_prefix("http://")
-                .map(|rest| rest.trim_end_matches('/'))
-                .filter(|host| !host.contains('/'))
+            let host = host_of(url)
                 .ok_or_else(|| Unanswered::NotConnected(format!("{url} is not http://HOST:PORT")))?;
             let stream = tokio::net::TcpStream::connect(host)
                 .await

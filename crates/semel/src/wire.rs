@@ -362,8 +362,15 @@ pub(crate) fn connected(config: Config, absent: Absent) -> Result<Engine, Refusa
 }
 
 /// Says whether there is a journal that a command could look at.
-pub(crate) fn has_journal(config: &Config) -> bool {
-    SqliteJournal::exists(&config.state)
+///
+/// # Errors
+/// `bad_config` where the state root is no directory; `io_failed` where it cannot be opened.
+pub(crate) fn has_journal(config: &Config) -> Result<bool, Refusal> {
+    match StateRoot::open(&config.state) {
+        Ok(_) => Ok(SqliteJournal::exists(&config.state)),
+        Err(error) if error.code() == Code::NotFound => Ok(false),
+        Err(error) => Err(host(error)),
+    }
 }
 
 /// Makes the engine of a command that only looks: it reads the journal's file, whether or not a daemon runs.

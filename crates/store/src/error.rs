@@ -58,6 +58,17 @@ impl Error {
         }
     }
 
+    /// Says whether it failed for want of room on the disk.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(
+            self,
+            Self::Database {
+                damage: Damage::Full,
+                ..
+            }
+        )
+    }
+
     /// Turns the error into what a caller is told.
     #[must_use]
     pub fn into_refusal(self) -> Refusal {

@@ -100,6 +100,15 @@ impl Reserve {
     }
 }
 
+/// Gives the space back where a journal that does not open yet may want for it; says whether there was any.
+pub(crate) fn gave_back(dir: &Path) -> bool {
+    let Ok(mut reserve) = Reserve::hold(dir) else {
+        return false;
+    };
+    reserve.free_bytes().is_ok_and(|free| free < RESERVE_BYTES)
+        && reserve.free().is_ok_and(|freed| freed == Freed::Space)
+}
+
 /// Says whether freeing gave anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {

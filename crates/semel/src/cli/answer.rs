@@ -1,6 +1,6 @@
 //! What a command says: data to stdout, everything else to stderr, refusals in three lines.
 
-use semel_core::Refusal;
+use semel_core::{Code, Refusal};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::process::ExitCode;
@@ -62,17 +62,17 @@ pub(crate) fn print(result: Result<Answer, Refusal>, format: Format) -> ExitCode
                 Format::Json if answer.json.is_null() => String::new(),
                 Format::Json => answer.json.to_string(),
             };
-            if !text.is_empty() {
-                out(&text);
-            }
-            if let Some(refusal) = &answer.refusal {
+            let lost = if text.is_empty() { None } else { line(&text).err() };
+            for refusal in answer.refusal.iter().chain(&lost) {
                 err(&three_lines(refusal));
             }
-            ExitCode::from(answer.exit)
+            let lost = lost.map_or(0, |lost| lost.code.exit());
+            ExitCode::from(if answer.exit == 0 { lost } else { answer.exit })
         }
         Err(refusal) => {
             if format == Format::Json {
-                out(&refusal_json(&refusal).to_string());
+                // The three lines say the same.
+                drop(line(&refusal_json(&refusal).to_string()));
             }
             err(&three_lines(&refusal));
             ExitCode::from(refusal.code.exit())
@@ -120,16 +120,32 @@ pub(crate) enum Reader {
     Gone,
 }
 
-/// Writes a line of data at once, and says whether anybody reads it.
-pub(crate) fn line(text: &str) -> Reader {
+/// Writes a line of data at once, and says whether anybody reads it. A closed pipe is no failure: whoever closed it wants
+/// no more.
+///
+/// # Errors
+/// `outcome_unknown`, reason `answer_lost`, where it could not be written, such as to a full disk.
+pub(crate) fn line(text: &str) -> Result<Reader, Refusal> {
     let mut stdout = std::io::stdout().lock();
-    match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
-        Ok(()) => Reader::Reads,
-        Err(_) => Reader::Gone,
+    read(writeln!(stdout, "{text}").and_then(|()| stdout.flush()))
+}
+
+/// Says what became of what was written to standard output.
+///
+/// # Errors
+/// As [`line`].
+pub(super) fn read(written: std::io::Result<()>) -> Result<Reader, Refusal> {
+    match written {
+        Ok(()) => Ok(Reader::Reads),
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(e) => {
+            let why = format!("the command did its work, but what it had to say could not be written ({e})");
+            Err(Refusal::new(Code::OutcomeUnknown, why).reason("answer_lost"))
+        }
     }
 }
 
-/// Writes a line of data. A closed pipe ends nothing: the work is done by then.
+/// Writes a line of what goes on; that nobody can read it ends nothing.
 pub(crate) fn out(text: &str) {
     drop(writeln!(std::io::stdout().lock(), "{text}"));
 }

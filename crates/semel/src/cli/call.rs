@@ -116,6 +116,7 @@ pub(super) fn send(
     body: Vec<u8>,
 ) -> Result<Value, Refusal> {
     let (env_url, env_token) = config::job_access();
+    let place = access.url.clone().or(env_url).map(Place::of_url).transpose()?;
     let token = match (&access.token_file, access.token_stdin, env_token) {
         (Some(file), _, _) => text(read_input(file, 4096)?)?,
         (None, true, _) => text(stdin()?)?,
@@ -133,8 +134,8 @@ pub(super) fn send(
         body,
         within: None,
     };
-    match access.url.clone().or(env_url) {
-        Some(url) => client::ask(&Place::Tcp(url), &ask).map_err(client::Unanswered::into_refusal)?,
+    match place {
+        Some(place) => client::ask(&place, &ask).map_err(client::Unanswered::into_refusal)?,
         None => Link::new(Arc::new(context.config()?), Absent::Start).job(&ask),
     }
 }

@@ -120,9 +120,9 @@ fn read(args: Args, context: &Context) -> Result<Answer, Refusal> {
     };
     let lines = look::log(context.config()?, filter)?;
     match (&args.execution, shape) {
-        (Some(execution), Shape::Text | Shape::Json) => story(execution, &lines, shape),
+        (Some(execution), Shape::Text | Shape::Json) => story(execution, &lines, shape)?,
         (None, _) | (Some(_), Shape::Raw) => {
-            print(&lines, shape);
+            print(&lines, shape)?;
         }
     }
     Ok(Answer::printed())
@@ -136,21 +136,21 @@ enum Shape {
     Raw,
 }
 
-fn print(lines: &[LogLine], shape: Shape) -> Reader {
+fn print(lines: &[LogLine], shape: Shape) -> Result<Reader, Refusal> {
     for one in lines {
         let text = match shape {
             Shape::Text => Line::of(one).text(),
             Shape::Json => json!(Line::of(one)).to_string(),
             Shape::Raw => json!(one.entry).to_string(),
         };
-        if line(&text) == Reader::Gone {
-            return Reader::Gone;
+        if line(&text)? == Reader::Gone {
+            return Ok(Reader::Gone);
         }
     }
-    Reader::Reads
+    Ok(Reader::Reads)
 }
 
-fn story(execution: &ExecutionId, lines: &[LogLine], shape: Shape) {
+fn story(execution: &ExecutionId, lines: &[LogLine], shape: Shape) -> Result<(), Refusal> {
     let mut lines: Vec<Line> = lines.iter().map(Line::of).collect();
     let story = Story::of(execution, &mut lines);
     let mut texts: Vec<String> = match shape {
@@ -161,14 +161,14 @@ fn story(execution: &ExecutionId, lines: &[LogLine], shape: Shape) {
         Shape::Text => story.text(),
         Shape::Json | Shape::Raw => json!(story).to_string(),
     });
-    line(&texts.join("\n"));
+    line(&texts.join("\n")).map(drop)
 }
 
 /// Prints what comes, until somebody interrupts or nobody reads: both are a good end.
 fn follow(follower: &mut Follower, limit: Option<u32>, shape: Shape) -> Result<Answer, Refusal> {
     let mut lines = follower.before(limit)?;
     loop {
-        if print(&lines, shape) == Reader::Gone {
+        if print(&lines, shape)? == Reader::Gone {
             return Ok(Answer::printed());
         }
         let caught_up = lines.is_empty();

@@ -157,8 +157,10 @@ pub(crate) fn main() -> ExitCode {
 /// `missing_identity`.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        drop(error.print());
-        return ExitCode::SUCCESS;
+        return match answer::read(error.print()) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(lost) => answer::print(Err(lost), Format::Human),
+        };
     }
     if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         drop(error.print());

@@ -4,6 +4,7 @@ use super::Context;
 use super::answer::Answer;
 use crate::engine::daemon::admin::{How, opened_json};
 use crate::engine::job::{draft, interrupt};
+use crate::engine::look;
 use crate::engine::proposal::Base;
 use crate::engine::volume::{self, Source, Wanted};
 use crate::wire::{self, Absent, Link};
@@ -190,7 +191,7 @@ impl From<bool> for Which {
 }
 
 fn list(job: Option<JobId>, which: Which, context: &Context) -> Result<Answer, Refusal> {
-    let volumes = volume::list(&wire::command(context.config()?)?, job)?;
+    let volumes = look::volumes(context.config()?, job)?;
     let shown: Vec<&Volume> = volumes
         .iter()
         .filter(|volume| which == Which::All || volume.state != semel_core::volume::VolumeState::Destroyed)
@@ -203,7 +204,7 @@ fn list(job: Option<JobId>, which: Which, context: &Context) -> Result<Answer, R
 }
 
 fn show(generation: &Generation, context: &Context) -> Result<Answer, Refusal> {
-    let found = volume::find(&wire::command(context.config()?)?, generation)?;
+    let found = look::volume(context.config()?, generation)?;
     let value = json!({"schema": "semel.volume/v1", "volume": found});
     let text = serde_json::to_string_pretty(&found).unwrap_or_default();
     Ok(Answer::new(text, value))
@@ -212,8 +213,7 @@ fn show(generation: &Generation, context: &Context) -> Result<Answer, Refusal> {
 fn destroy(generation: &Generation, context: &Context) -> Result<Answer, Refusal> {
     let (volume, kept) = volume::destroy(&wire::command(context.config()?)?, generation)?;
     if !kept.is_empty() {
-        let why = "some entries could not be removed; the rest is gone";
-        return Err(Refusal::new(Code::IoFailed, why).names(kept));
+        return Err(volume::partly("the named entries stay").names(kept));
     }
     Ok(Answer::new(
         line(&volume),

@@ -36,8 +36,10 @@ pub(crate) struct Line {
     path: Option<RelPath>,
     execution_id: Option<ExecutionId>,
     idempotency_key: Option<IdempotencyKey>,
-    /// `v1:` and the digest, by the version of the rules that it was made by.
+    /// `v1:`, the form of the digest, and the digest.
     fingerprint: Option<String>,
+    /// Of a call with an intent: by which version of the rules for arguments the fingerprint was made.
+    fingerprint_version: Option<u16>,
     /// Of a call: whether it was answered from a receipt.
     replayed: Option<bool>,
     /// Of what was refused: with which code; null is a success.
@@ -185,6 +187,7 @@ impl Line {
         self.execution_id = Some(intent.execution_id.clone());
         self.idempotency_key = Some(intent.key.clone());
         self.fingerprint = Some(print_of(&intent.fingerprint));
+        self.fingerprint_version = Some(intent.fingerprint_version.0);
         self.replayed = Some(false);
         self.began_at = Some(intent.at.to_string());
         self.source(&intent.source);
@@ -354,6 +357,8 @@ impl Line {
         let value = serde_json::to_value(self).unwrap_or_default();
         for name in SHOWN {
             let shown = match value.get(name) {
+                // Such as the path of a call on many paths.
+                Some(serde_json::Value::String(text)) if text.is_empty() => continue,
                 Some(serde_json::Value::String(text)) => text.chars().flat_map(char::escape_debug).collect(),
                 Some(serde_json::Value::Null) | None => continue,
                 Some(other) => other.to_string(),

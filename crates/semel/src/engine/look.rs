@@ -2,13 +2,13 @@
 
 use super::daemon::face;
 use super::gateway::read::receipt_body;
-use super::{Engine, host, store};
+use super::{Engine, host, store, volume};
 use crate::config::Config;
 use crate::limits;
 use crate::wire::{self, Absent, Link};
 use semel_core::approval::Approval;
 use semel_core::call::{CallState, Intent};
-use semel_core::ids::{ExecutionId, IdempotencyKey, UnixMs};
+use semel_core::ids::{ExecutionId, Generation, IdempotencyKey, JobId, UnixMs};
 use semel_core::record::Record;
 use semel_core::volume::{Volume, VolumeState};
 use semel_core::{Code, Refusal};
@@ -113,9 +113,33 @@ fn unknown_calls(engine: &Engine) -> Result<Vec<(Intent, String)>, Refusal> {
     Ok(found)
 }
 
+/// Lists volumes, oldest first.
+///
+/// # Errors
+/// As [`log`].
+pub(crate) fn volumes(config: Config, job: Option<JobId>) -> Result<Vec<Volume>, Refusal> {
+    volume::list(&asking(config)?, job)
+}
+
+/// Finds a volume.
+///
+/// # Errors
+/// `not_found`; as [`log`].
+pub(crate) fn volume(config: Config, generation: &Generation) -> Result<Volume, Refusal> {
+    volume::find(&asking(config)?, generation)
+}
+
+/// Asks the daemon, whose recovery has looked at what it tells; a state root that is not there is not made by asking.
+fn asking(config: Config) -> Result<Engine, Refusal> {
+    if !wire::has_journal(&config)? {
+        return Err(nothing_yet(&config));
+    }
+    wire::command(config)
+}
+
 /// Opens the journal to read it; `None` where there is none yet.
 fn existing(config: Config) -> Result<Option<Engine>, Refusal> {
-    if wire::has_journal(&config) {
+    if wire::has_journal(&config)? {
         wire::reader(config).map(Some)
     } else {
         Ok(None)
@@ -123,8 +147,12 @@ fn existing(config: Config) -> Result<Option<Engine>, Refusal> {
 }
 
 pub(super) fn reading(config: Config) -> Result<Engine, Refusal> {
-    let state = config.state.display().to_string();
-    existing(config)?.ok_or_else(|| Refusal::new(Code::NotFound, "there is no journal yet").name(state))
+    let missing = nothing_yet(&config);
+    existing(config)?.ok_or(missing)
+}
+
+fn nothing_yet(config: &Config) -> Refusal {
+    Refusal::new(Code::NotFound, "there is no journal yet").name(config.state.display().to_string())
 }
 
 /// Reads the log.

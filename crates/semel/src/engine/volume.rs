@@ -194,7 +194,7 @@ pub(crate) fn list(engine: &Engine, job: Option<JobId>) -> Result<Vec<Volume>, R
 ///
 /// # Errors
 /// `not_found`; `replay_conflict`, reason `stale_generation`, where it ended otherwise; `outcome_unknown` for a clean
-/// end while a call runs or is unknown.
+/// end while a call runs or is unknown, and, reason `mark_kept`, where it ended clean and its disk still says dirty.
 ///
 /// # Durability
 /// The end is recorded before the mark on the disk goes: what lies between is dirty.
@@ -204,8 +204,30 @@ pub(crate) fn end(engine: &Engine, generation: &Generation, end: End) -> Result<
         .journal
         .end_volume(generation.clone(), known.fencing_token, end.clone(), clock::now())
         .map_err(store)?;
-    mark(engine, &ended, &end)?;
+    marked(engine, &ended, &end)?;
     Ok(ended)
+}
+
+/// The reason of a volume that ended clean, and whose disk does not say so.
+pub(in crate::engine) const MARK_KEPT: &str = "mark_kept";
+
+/// Makes the disk say what the journal says already. A dirty volume bears its mark since it was made: what more cannot
+/// be written there changes nothing.
+///
+/// # Errors
+/// `outcome_unknown`, reason `mark_kept`: the end stands, and the mark is taken away by asking for it once more.
+pub(in crate::engine) fn marked(engine: &Engine, ended: &Volume, end: &End) -> Result<(), Refusal> {
+    match (mark(engine, ended, end), end) {
+        (Ok(()), _) | (Err(_), End::Dirty { .. }) => Ok(()),
+        (Err(failed), End::Clean) => {
+            let why = format!(
+                "the volume ended clean, but its disk still says dirty ({failed}); end it once more when that is mended"
+            );
+            Err(Refusal::new(Code::OutcomeUnknown, why)
+                .reason(MARK_KEPT)
+                .name(ended.generation.as_str()))
+        }
+    }
 }
 
 /// Makes the disk say what the journal says of an ended volume; a volume without a directory needs no mark.
@@ -227,7 +249,13 @@ pub(in crate::engine) fn mark(engine: &Engine, ended: &Volume, end: &End) -> Res
 /// As [`end`]; `volume_busy` while a process owns it.
 pub(crate) fn end_by_hand(engine: &Engine, generation: &Generation, how: End) -> Result<Volume, Refusal> {
     nobody_owns(engine, &find(engine, generation)?)?;
-    end(engine, generation, how)
+    end(engine, generation, how).map_err(|refusal| match refusal.reason.as_deref() {
+        Some("process_tree_unproved") => Refusal {
+            why: format!("{}; it stays open until semel volume end --dirty", refusal.why),
+            ..refusal
+        },
+        _ => refusal,
+    })
 }
 
 /// Refuses while a process owns a volume.
@@ -248,7 +276,8 @@ pub(crate) fn nobody_owns(engine: &Engine, known: &Volume) -> Result<(), Refusal
 /// Frees the files of an ended volume; the record of it stays.
 ///
 /// # Errors
-/// `volume_busy` while it is open; `not_found`; `io_failed`. What could not be removed is named in the answer.
+/// `volume_busy` while it is open; `not_found`; `io_failed`; `outcome_unknown`, reason `partly_removed`, where removing
+/// broke off. What could not be removed is named in the answer.
 pub(crate) fn destroy(engine: &Engine, generation: &Generation) -> Result<(Volume, Vec<String>), Refusal> {
     let known = find(engine, generation)?;
     if matches!(known.state, VolumeState::Open | VolumeState::Opening) {
@@ -267,7 +296,7 @@ pub(crate) fn destroy(engine: &Engine, generation: &Generation) -> Result<(Volum
             job: known.job.clone(),
             generation: generation.clone(),
         })
-        .map_err(host)?;
+        .map_err(|error| partly(host(error).to_string()).name(generation.as_str()))?;
     let kept: Vec<String> = reaped.kept.iter().map(|kept| kept.path.to_string()).collect();
     if !kept.is_empty() {
         return Ok((known, kept));
@@ -277,6 +306,14 @@ pub(crate) fn destroy(engine: &Engine, generation: &Generation) -> Result<(Volum
         .volume_destroyed(generation.clone(), clock::now())
         .map_err(store)?;
     Ok((destroyed, kept))
+}
+
+/// Refuses what removed a part of a volume, and may be asked for again.
+pub(crate) fn partly(why: impl std::fmt::Display) -> Refusal {
+    let why = format!(
+        "a part of the volume is removed, and not all ({why}); destroy it once more when that is mended"
+    );
+    Refusal::new(Code::OutcomeUnknown, why).reason("partly_removed")
 }
 
 #[cfg(test)]

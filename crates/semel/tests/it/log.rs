@@ -52,6 +52,10 @@ fn every_call_is_one_flat_line() {
         ]
     );
     let executed = &lines[3];
+    assert_eq!(
+        executed["fingerprint_version"], 2,
+        "the rules, not the digest's form"
+    );
     an_execution_says_all(executed, &volume);
     for line in &lines {
         assert!(

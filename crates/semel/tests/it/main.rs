@@ -23,6 +23,7 @@ mod crowds;
 mod daemon;
 mod doors;
 mod drill;
+mod ends;
 mod faults;
 mod gate;
 mod harness;

@@ -119,6 +119,13 @@ fn what_a_call_did_is_put_back_and_that_can_be_undone_in_turn() {
         assert_eq!(tree(&lab.volume), before, "{tool} {arguments}");
     }
     assert_eq!(lab.volume.staged(), 0);
+    let log = lab.home.run(&["log", "--limit", "1000"]);
+    let log = String::from_utf8(log.stdout).unwrap();
+    assert!(
+        log.contains(" tool=undo job=job "),
+        "a call on many paths has none: {log}"
+    );
+    assert!(!log.contains("path= "), "{log}");
     assert_eq!(lab.home.json(&["check"])["report"]["faults"], json!([]));
 }
 

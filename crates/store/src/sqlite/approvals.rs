@@ -5,7 +5,7 @@
 use super::desk::{Desk, lost};
 use super::fold::Asked;
 use super::row::{self, Stored, Subject};
-use super::tables::{agree, list, number};
+use super::tables::{Column, agree, list, number};
 use super::verbs::{fenced, stale};
 use super::verify::Faults;
 use super::{fault, int};
@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 use semel_core::approval::{self, Approval, Decision, Question, Ruled, Ruling, Subject as Of};
 use semel_core::call::Scope;
 use semel_core::digest::Fingerprint;
-use semel_core::ids::{ApprovalId, UnixMs};
+use semel_core::ids::{ApprovalId, IdempotencyKey, UnixMs};
 use semel_core::record::{IllegalRecord, Record};
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal};
@@ -244,8 +244,6 @@ fn int_or_all(now: UnixMs) -> i64 {
     i64::try_from(now.0).unwrap_or(i64::MAX)
 }
 
-type Columns = (String, String, Option<String>, String, String, String, u64);
-
 /// Reads every row with what its records say, for the verification.
 pub(super) fn rows(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<ApprovalId, Asked>> {
     let sql =
@@ -253,15 +251,15 @@ pub(super) fn rows(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Ap
                FROM approvals";
     let rows = list(conn, sql, |row| {
         let decided: Option<i64> = row.get(1)?;
-        let columns: Columns = (
+        let columns: [Option<String>; 7] = [
             row.get(2)?,
             row.get(3)?,
             row.get(4)?,
             row.get(5)?,
             row.get(6)?,
             row.get(7)?,
-            number(row, 8)?,
-        );
+            Some(number(row, 8)?.to_string()),
+        ];
         Ok((row.get::<_, i64>(0)?, (decided, columns)))
     })?;
     let mut approvals = BTreeMap::new();
@@ -282,16 +280,19 @@ pub(super) fn rows(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Ap
             }
         };
         let question = &approval.question;
-        let must: Columns = (
-            question.approval_id.as_str().to_owned(),
-            row::scope(&question.scope),
-            question.key.as_ref().map(|key| key.as_str().to_owned()),
-            said(&question.fingerprint),
-            question.generation.as_str().to_owned(),
-            word(&approval).to_owned(),
-            question.expires_at.0,
-        );
-        agree("approval", question.approval_id.as_str(), &must, &columns, faults);
+        let (scope, print) = (row::scope(&question.scope), said(&question.fingerprint));
+        let expires = question.expires_at.0.to_string();
+        let must = [
+            ("id", Some(question.approval_id.as_str())),
+            ("scope", Some(scope.as_str())),
+            ("key", question.key.as_ref().map(IdempotencyKey::as_str)),
+            ("fingerprint", Some(print.as_str())),
+            ("generation", Some(question.generation.as_str())),
+            ("state", Some(word(&approval))),
+            ("expiry", Some(expires.as_str())),
+        ];
+        let columns: [Column<'_>; 7] = std::array::from_fn(|n| (must[n].0, columns[n].as_deref(), must[n].1));
+        agree("approval", question.approval_id.as_str(), &columns, faults);
         let id = question.approval_id.clone();
         let row = Asked {
             approval,

@@ -20,7 +20,7 @@ mod writer;
 use crate::error::{Damage, Error, Result};
 use crate::journal::{Began, ChainReport, Consumed, Depth, Journal, JournalStatus, LogFilter, LogLine, Then};
 use crate::owner::OwnerLock;
-use crate::reserve::Reserve;
+use crate::reserve::{self, Reserve};
 use desk::Desk;
 use queue::{Class, Hint, Shared, Writer};
 use read::Pool;
@@ -107,7 +107,11 @@ impl SqliteJournal {
     /// # Durability
     /// When this returns, the schema and the new life of the writer are on the disk.
     pub fn open(lock: OwnerLock, options: &Options) -> Result<Self> {
-        let conn = schema::open_writer(&lock)?;
+        let conn = match schema::open_writer(&lock) {
+            // The log and its index need room: SQLite names a full disk in more than one way.
+            Err(Error::Database { .. }) if reserve::gave_back(lock.dir()) => schema::open_writer(&lock)?,
+            opened => opened?,
+        };
         let head = verify::tail(&conn)?;
         let reserve = Reserve::hold(lock.dir())
             .map_err(|e| Refusal::new(Code::IoFailed, format!("the reserve cannot be held ({e})")))?;

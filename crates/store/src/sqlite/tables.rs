@@ -9,13 +9,13 @@ use super::verify::Faults;
 use crate::error::Result;
 use rusqlite::Connection;
 use semel_core::Sha256;
-use semel_core::ids::{Generation, RunId};
+use semel_core::digest::to_hex;
+use semel_core::ids::{ApprovalId, Generation, RunId};
 use semel_core::pipeline::Run;
 use semel_core::record::{Consumption, Judgement};
 use semel_core::volume::{NewToken, Volume};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 
 impl Fold {
     /// Holds the folded state against every table.
@@ -41,13 +41,9 @@ impl Fold {
         })?;
         let stored = stored.into_iter().filter_map(|(sha256, (generation, json))| {
             let token: NewToken = told(&json, faults)?;
-            agree(
-                "token",
-                &generation,
-                &token.generation.as_str(),
-                &generation.as_str(),
-                faults,
-            );
+            let must = Some(token.generation.as_str());
+            let columns = [("generation", Some(generation.as_str()), must)];
+            agree("token", &generation, &columns, faults);
             Some((Sha256::from_bytes(sha256), token))
         });
         let stored = stored.collect();
@@ -60,13 +56,9 @@ impl Fold {
         })?;
         let stored = stored.into_iter().filter_map(|(generation, json)| {
             let consumption: Consumption = told(&json, faults)?;
-            agree(
-                "consumption",
-                &generation,
-                &consumption.generation.as_str(),
-                &generation.as_str(),
-                faults,
-            );
+            let must = Some(consumption.generation.as_str());
+            let columns = [("generation", Some(generation.as_str()), must)];
+            agree("consumption", &generation, &columns, faults);
             Some((consumption.generation.clone(), consumption))
         });
         let stored = stored.collect();
@@ -102,26 +94,96 @@ fn told<T: DeserializeOwned>(json: &str, faults: &mut Faults) -> Option<T> {
         .ok()
 }
 
+/// Is one column of a row: its name, what it says, and what it must say.
+pub(super) type Column<'a> = (&'static str, Option<&'a str>, Option<&'a str>);
+
 /// Holds the columns of a row against what it tells.
-pub(super) fn agree<T: PartialEq + Debug>(what: &str, of: &str, must: &T, is: &T, faults: &mut Faults) {
-    if must != is {
-        faults.state(format!(
-            "the row of {what} {of} says {is:?}, and must say {must:?}"
-        ));
+pub(super) fn agree(what: &str, of: &str, columns: &[Column<'_>], faults: &mut Faults) {
+    let shown = |value: Option<&str>| value.map_or("nothing".to_owned(), plain);
+    let wrong: Vec<String> = columns
+        .iter()
+        .filter(|(_, is, must)| is != must)
+        .map(|(name, is, must)| format!("its {name} is {} and must be {}", shown(*is), shown(*must)))
+        .collect();
+    if !wrong.is_empty() {
+        faults.state(format!("the row of {what} {}: {}", plain(of), wrong.join(", ")));
+    }
+}
+
+/// Puts beside each column what it must say.
+fn beside<'a, const N: usize>(is: &'a [String; N], must: &[(&'static str, &'a str); N]) -> [Column<'a>; N] {
+    std::array::from_fn(|n| (must[n].0, Some(is[n].as_str()), Some(must[n].1)))
+}
+
+/// Shows a text that anybody may have written into a row: nothing of it moves the cursor.
+fn plain(text: &str) -> String {
+    text.chars().flat_map(char::escape_debug).collect()
+}
+
+/// Says in plain words which row is meant.
+trait Named {
+    fn named(&self) -> String;
+}
+
+impl Named for u64 {
+    fn named(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Named for String {
+    fn named(&self) -> String {
+        plain(self)
+    }
+}
+
+impl Named for [u8; 32] {
+    fn named(&self) -> String {
+        to_hex(self)
+    }
+}
+
+impl Named for Sha256 {
+    fn named(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Named for Generation {
+    fn named(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Named for RunId {
+    fn named(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Named for ApprovalId {
+    fn named(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Named for Place {
+    fn named(&self) -> String {
+        format!("{} of {}", plain(&self.1), plain(&self.0))
     }
 }
 
 fn volumes(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Generation, Volume>> {
     let sql = "SELECT generation, job, attempt, fencing_token, role, state, json FROM volumes";
     let rows = list(conn, sql, |row| {
-        let columns: (String, String, u64, u64, String, String) = (
+        let columns: [String; 6] = [
             row.get(0)?,
             row.get(1)?,
-            number(row, 2)?,
-            number(row, 3)?,
+            number(row, 2)?.to_string(),
+            number(row, 3)?.to_string(),
             row.get(4)?,
             row.get(5)?,
-        );
+        ];
         Ok((columns, row.get::<_, String>(6)?))
     })?;
     let mut volumes = BTreeMap::new();
@@ -129,15 +191,16 @@ fn volumes(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Generation
         let Some(volume) = told::<Volume>(&json, faults) else {
             continue;
         };
-        let must = (
-            volume.generation.as_str().to_owned(),
-            volume.job.as_str().to_owned(),
-            u64::from(volume.attempt.0),
-            volume.fencing_token.0,
-            row::role_of(volume.role).to_owned(),
-            row::state_of(&volume).to_owned(),
-        );
-        agree("volume", &columns.0, &must, &columns, faults);
+        let (attempt, fence) = (volume.attempt.0.to_string(), volume.fencing_token.0.to_string());
+        let must = [
+            ("generation", volume.generation.as_str()),
+            ("job", volume.job.as_str()),
+            ("attempt", &attempt),
+            ("fencing_token", &fence),
+            ("role", row::role_of(volume.role)),
+            ("state", row::state_of(&volume)),
+        ];
+        agree("volume", &columns[0], &beside(&columns, &must), faults);
         volumes.insert(volume.generation.clone(), volume);
     }
     Ok(volumes)
@@ -145,7 +208,8 @@ fn volumes(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Generation
 
 fn runs(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<RunId, (u64, Run)>> {
     let rows = list(conn, "SELECT run, seq, job, over, json FROM runs", |row| {
-        let columns: (String, String, i64) = (row.get(0)?, row.get(2)?, row.get(3)?);
+        let over = row.get::<_, i64>(3)?.to_string();
+        let columns: [String; 3] = [row.get(0)?, row.get(2)?, over];
         Ok((columns, (number(row, 1)?, row.get::<_, String>(4)?)))
     })?;
     let mut runs = BTreeMap::new();
@@ -153,12 +217,12 @@ fn runs(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<RunId, (u64, 
         let Some(run) = told::<Run>(&json, faults) else {
             continue;
         };
-        let must = (
-            run.new.run.as_str().to_owned(),
-            run.new.job.as_str().to_owned(),
-            i64::from(run.end.is_some()),
-        );
-        agree("run", &columns.0, &must, &columns, faults);
+        let must = [
+            ("run", run.new.run.as_str()),
+            ("job", run.new.job.as_str()),
+            ("over", if run.end.is_some() { "1" } else { "0" }),
+        ];
+        agree("run", &columns[0], &beside(&columns, &must), faults);
         runs.insert(run.new.run.clone(), (seq, run));
     }
     Ok(runs)
@@ -167,7 +231,8 @@ fn runs(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<RunId, (u64, 
 fn judgements(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Generation, (u64, Judgement)>> {
     let sql = "SELECT generation, seq, job, proposal, json FROM judgements";
     let rows = list(conn, sql, |row| {
-        let columns: (String, String, [u8; 32]) = (row.get(0)?, row.get(2)?, row.get(3)?);
+        let proposal = to_hex(&row.get::<_, [u8; 32]>(3)?);
+        let columns: [String; 3] = [row.get(0)?, row.get(2)?, proposal];
         Ok((columns, (number(row, 1)?, row.get::<_, String>(4)?)))
     })?;
     let mut judgements = BTreeMap::new();
@@ -175,12 +240,13 @@ fn judgements(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Generat
         let Some(judgement) = told::<Judgement>(&json, faults) else {
             continue;
         };
-        let must = (
-            judgement.generation.as_str().to_owned(),
-            judgement.job.as_str().to_owned(),
-            *judgement.proposal.as_bytes(),
-        );
-        agree("verdict", &columns.0, &must, &columns, faults);
+        let proposal = judgement.proposal.to_string();
+        let must = [
+            ("generation", judgement.generation.as_str()),
+            ("job", judgement.job.as_str()),
+            ("proposal", &proposal),
+        ];
+        agree("verdict", &columns[0], &beside(&columns, &must), faults);
         judgements.insert(judgement.generation.clone(), (seq, judgement));
     }
     Ok(judgements)
@@ -219,15 +285,24 @@ fn calls(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Place, Call>
         };
         let intent = state.intent();
         let place = (row::scope(&intent.scope), intent.key.as_str().to_owned());
-        let must = [
-            Some(place.0.clone()),
-            Some(place.1.clone()),
-            Some(row::state_of_call(&state).to_owned()),
-            Some(intent.execution_id.as_str().to_owned()),
-            Some(intent.generation.as_str().to_owned()),
-            row::job_scoped(intent).map(str::to_owned),
+        let [scope, key, stands, execution, generation, job_scoped] = &columns;
+        let columns = [
+            ("scope", scope.as_deref(), Some(place.0.as_str())),
+            ("key", key.as_deref(), Some(place.1.as_str())),
+            ("state", stands.as_deref(), Some(row::state_of_call(&state))),
+            (
+                "execution",
+                execution.as_deref(),
+                Some(intent.execution_id.as_str()),
+            ),
+            (
+                "generation",
+                generation.as_deref(),
+                Some(intent.generation.as_str()),
+            ),
+            ("job_scoped", job_scoped.as_deref(), row::job_scoped(intent)),
         ];
-        agree("call", intent.execution_id.as_str(), &must, &columns, faults);
+        agree("call", intent.execution_id.as_str(), &columns, faults);
         let row = Call {
             state,
             intent_seq: intent_seq.unsigned_abs(),
@@ -240,7 +315,7 @@ fn calls(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<Place, Call>
     Ok(calls)
 }
 
-fn differ<K: Ord + Debug, V: PartialEq>(
+fn differ<K: Ord + Named, V: PartialEq>(
     what: &str,
     folded: &BTreeMap<K, V>,
     stored: &BTreeMap<K, V>,
@@ -248,12 +323,14 @@ fn differ<K: Ord + Debug, V: PartialEq>(
 ) {
     for (key, value) in folded {
         if stored.get(key) != Some(value) {
+            let key = key.named();
             faults.state(format!(
-                "the stored {what} {key:?} does not follow from the entries"
+                "the stored {what} {key} does not follow from the entries"
             ));
         }
     }
     for key in stored.keys().filter(|key| !folded.contains_key(*key)) {
-        faults.state(format!("the stored {what} {key:?} has no entry"));
+        let key = key.named();
+        faults.state(format!("the stored {what} {key} has no entry"));
     }
 }

@@ -11,6 +11,7 @@ use super::{fault, schema};
 use crate::error::{Error, Result};
 use crate::journal::{ChainReport, Depth};
 use rusqlite::Connection;
+use rustix::fs::{Access, AtFlags, CWD};
 use semel_core::audit::{Fault, FaultKind};
 use semel_core::checkpoint::Checkpoint;
 use semel_core::record::chain;
@@ -264,11 +265,13 @@ pub(super) fn backup(conn: &Connection, source: &Path, path: &Path) -> Result<()
                 .into(),
         );
     }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let dir = dir.unwrap_or(Path::new("."));
+    can_hold(dir)?;
     let target = format!("{}?modeof={}", schema::uri(path), schema::escaped(source));
     conn.execute("VACUUM INTO ?1", [target])
         .map_err(fault("copy the journal"))?;
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-    std::fs::File::open(dir.unwrap_or(Path::new(".")))
+    std::fs::File::open(dir)
         .and_then(|dir| dir.sync_all())
         .map_err(|e| {
             Refusal::new(
@@ -277,4 +280,30 @@ pub(super) fn backup(conn: &Connection, source: &Path, path: &Path) -> Result<()
             )
             .into()
         })
+}
+
+/// Refuses a directory that takes no new file: SQLite would only say that it cannot open one.
+fn can_hold(dir: &Path) -> Result<()> {
+    let (code, why) = match std::fs::metadata(dir) {
+        Ok(facts) if facts.is_dir() => {
+            let ways = Access::WRITE_OK | Access::EXEC_OK;
+            match rustix::fs::accessat(CWD, dir, ways, AtFlags::EACCESS) {
+                Ok(()) => return Ok(()),
+                Err(e) => (
+                    Code::IoFailed,
+                    format!("the backup's directory takes no file ({e})"),
+                ),
+            }
+        }
+        Ok(_) => (Code::BadInput, "the backup's directory is none".to_owned()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => (
+            Code::NotFound,
+            "the directory of the backup does not exist".to_owned(),
+        ),
+        Err(e) => (
+            Code::IoFailed,
+            format!("the backup's directory cannot be looked at ({e})"),
+        ),
+    };
+    Err(Refusal::new(code, why).name(dir.display().to_string()).into())
 }

@@ -184,13 +184,18 @@ impl Thread {
             Ok(()) => return Ok(()),
             Err(failed) => failed,
         };
-        if failed.damage == Damage::Full && self.reserve.free().is_ok_and(|freed| freed == Freed::Space) {
+        if failed.damage == Damage::Full && self.gave_back() {
             match self.attempt(batch, Room::Reserved) {
                 Ok(()) => return Ok(()),
                 Err(again) => failed = again,
             }
         }
         Err(self.poison(failed.why))
+    }
+
+    /// Gives the reserve back to the disk; says whether there was any to give.
+    fn gave_back(&mut self) -> bool {
+        self.reserve.free().is_ok_and(|freed| freed == Freed::Space)
     }
 
     fn poison(&self, why: String) -> String {
@@ -219,7 +224,11 @@ impl Thread {
         }
         let rows = self.desk.head.seq - start.seq;
         if rows > 0 {
-            self.committed(rows)?;
+            // What is committed is never carried out anew: the barrier has tried with the reserve by itself.
+            self.committed(rows).map_err(|e| Failed {
+                damage: Damage::Files,
+                why: e.to_string(),
+            })?;
         } else {
             // A beat leaves no row, but a page in the log.
             self.rows_since_checkpoint += 1;
@@ -335,10 +344,14 @@ impl Thread {
         self.unsynced = None;
     }
 
-    /// Brings every commit so far to the disk: one that is synced carries all before it in the same log.
+    /// Brings every commit so far to the disk: one that is synced carries all before it in the same log. It needs a page
+    /// of the log for that, for which a full disk gets the reserve back.
     fn barrier(&mut self) -> Result<()> {
         self.level(Level::Full)?;
-        self.desk.beat()?;
+        match self.desk.beat() {
+            Err(e) if e.is_full() && self.gave_back() => self.desk.beat()?,
+            done => done?,
+        }
         self.synced();
         Ok(())
     }
@@ -358,9 +371,7 @@ impl Thread {
         if self.shared.poisoned().is_none() {
             // Where a reader holds it up, the log stays and is read at the next start.
             let done = checkpoint(&self.desk.conn, "PRAGMA wal_checkpoint(TRUNCATE)");
-            if let Err(e) = done {
-                self.poison(e.to_string());
-            }
+            self.checkpointed(done);
         }
     }
 
@@ -381,7 +392,15 @@ impl Thread {
                 Ok(pages)
             }
         });
-        if let Err(e) = done {
+        self.checkpointed(done);
+    }
+
+    /// Ends the process where a checkpoint failed, save for want of room: then the log holds everything as before, the
+    /// next checkpoint is tried in its turn, and the reserve is left to receipts.
+    fn checkpointed(&self, done: Result<u64>) {
+        if let Err(e) = done
+            && !e.is_full()
+        {
             self.poison(e.to_string());
         }
     }

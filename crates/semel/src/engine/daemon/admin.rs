@@ -296,7 +296,7 @@ impl Gateway {
                 .as_ref()
                 .filter(|volume| volume.state == VolumeState::Clean)
             {
-                volume::mark(engine, lifted, &End::Clean)?;
+                volume::marked(engine, lifted, &End::Clean)?;
             }
             Ok(json!({
                 "schema": "semel.resolve/v1",

@@ -246,8 +246,8 @@ impl Gateway {
             }
             Observation::Lost | Observation::Running => {
                 let why = "whoever ran the command is gone, and left no status";
-                let refusal = Refusal::new(Code::OutcomeUnknown, why);
-                self.unknown(intent, &refusal.name(intent.execution_id.as_str()));
+                // Whoever is told of it is told the execution beside it.
+                self.unknown(intent, &Refusal::new(Code::OutcomeUnknown, why));
             }
         }
         Looked::Settled

@@ -364,6 +364,8 @@ impl Working<'_> {
             return Ok(());
         };
         let reason = match refusal.code {
+            // It ended clean: the next look at the run takes the mark away.
+            _ if refusal.reason.as_deref() == Some(volume::MARK_KEPT) => None,
             Code::OutcomeUnknown => Some(OUTCOME_UNKNOWN.to_owned()),
             Code::DirtyVolume => refusal.reason.clone(),
             _ => None,
@@ -379,7 +381,7 @@ impl Working<'_> {
         let draft = volume::find(self.engine, generation)?;
         if draft.state == VolumeState::Clean {
             // The kill may have come before the mark on the disk went.
-            volume::mark(self.engine, &draft, &End::Clean)?;
+            volume::marked(self.engine, &draft, &End::Clean)?;
             return self.stage(
                 run,
                 Stage::AgentEnded {

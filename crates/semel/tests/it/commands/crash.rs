@@ -219,6 +219,8 @@ fn a_killed_shim_leaves_a_question_for_a_person() {
         }
         assert_eq!(lab.effects(), 1, "it is not run again");
         let id = execution.as_str().unwrap();
+        let told = lab.call("k", &arguments).body["detail"].to_string();
+        assert_eq!(told.matches(id).count(), 1, "{told}");
         lab.home.json(&["resolve", id, settled, "--note", "looked"]);
         lab.go();
         let after = lab.call("k", &arguments);
@@ -240,6 +242,11 @@ fn a_killed_shim_leaves_a_question_for_a_person() {
         assert_eq!(end.status.code(), Some(3));
         let refusal: Value = serde_json::from_slice(&end.stdout).unwrap();
         assert_eq!(refusal["reason"], "process_tree_unproved", "{refusal}");
+        let why = refusal["why"].as_str().unwrap();
+        assert!(
+            why.ends_with("it stays open until semel volume end --dirty"),
+            "{why}"
+        );
         lab.home
             .json(&["volume", "end", &lab.volume.generation, "--dirty"]);
     }

@@ -66,6 +66,8 @@ fn part() {
         "until-poisoned" => until_poisoned(&dir),
         "count" => count(&dir),
         "full" => full(&dir),
+        "full-behind" => full_behind(&dir),
+        "full-start" => full_start(&dir),
         "no-descriptors" => no_descriptors(&dir),
         other => panic!("no such part: {other}"),
     }
@@ -210,8 +212,7 @@ fn full(dir: &Path) {
         journal.begin(intent.clone()).unwrap();
         begun.push(intent);
     }
-    let mut ballast = std::fs::File::create(dir.join("ballast")).unwrap();
-    while ballast.write_all(&[7; 4096]).is_ok() {}
+    let ballast = fill(dir);
     let refused = journal.begin(sample::intent(&volume, "new", "a").unwrap());
     let refusal = refused.unwrap_err().into_refusal();
     say(&format!("refused {} {:?}", refusal.code, refusal.reason));
@@ -229,4 +230,68 @@ fn full(dir: &Path) {
     let reserve = std::fs::metadata(dir.join("reserve")).unwrap().len();
     assert_eq!(journal.check().unwrap().faults, vec![]);
     say(&format!("begun again, reserve {reserve}"));
+}
+
+/// Takes all the room that there is.
+fn fill(dir: &Path) -> std::fs::File {
+    let mut ballast = std::fs::File::create(dir.join("ballast")).unwrap();
+    while ballast.write_all(&[7; 1 << 16]).is_ok() {}
+    while ballast.write_all(&[7; 4096]).is_ok() {}
+    ballast
+}
+
+/// On a small disk: fills it between a commit and the sync behind it, which finds no room.
+fn full_behind(dir: &Path) {
+    let journal = open(dir).unwrap();
+    let new = sample::new_volume("job-a", Role::Draft, Durability::Process).unwrap();
+    let volume = sample::open(&journal, new).unwrap();
+    let reserve = || std::fs::metadata(dir.join("reserve")).unwrap().len();
+    let mut begun = Vec::new();
+    // A machine that is busy may sync before the disk is full: then it is tried anew.
+    for n in 0..20 {
+        let intent = sample::intent(&volume, &format!("k{n}"), "a").unwrap();
+        journal.begin(intent.clone()).unwrap();
+        begun.push(intent);
+        let ballast = fill(dir);
+        let until = std::time::Instant::now() + 4 * crate::sqlite::writer::SYNC_WITHIN;
+        while reserve() > 0 && journal.poisoned().is_none() && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
+        if reserve() == 0 || journal.poisoned().is_some() {
+            break;
+        }
+        ballast.set_len(0).unwrap();
+    }
+    say(&format!(
+        "reserve {} poisoned {:?}",
+        reserve(),
+        journal.poisoned()
+    ));
+    for intent in &begun {
+        journal
+            .finish(intent.execution_id.clone(), sample::receipt(intent))
+            .unwrap();
+    }
+    assert_eq!(journal.check().unwrap().faults, vec![]);
+    say(&format!("finished, open {}", journal.open_calls().unwrap().len()));
+}
+
+/// On a small disk that is full: opens the journal again, where the log and its index need room.
+fn full_start(dir: &Path) {
+    let journal = open(dir).unwrap();
+    let new = sample::new_volume("job-a", Role::Draft, Durability::Process).unwrap();
+    let volume = sample::open(&journal, new).unwrap();
+    let intent = sample::intent(&volume, "k", "a").unwrap();
+    journal.begin(intent.clone()).unwrap();
+    drop(journal);
+    // What a sound end left of them is empty.
+    for beside in ["journal.db-wal", "journal.db-shm"] {
+        drop(std::fs::remove_file(dir.join(beside)));
+    }
+    drop(fill(dir));
+    let journal = open(dir).unwrap();
+    journal
+        .finish(intent.execution_id.clone(), sample::receipt(&intent))
+        .unwrap();
+    say(&format!("opened, open {}", journal.open_calls().unwrap().len()));
 }

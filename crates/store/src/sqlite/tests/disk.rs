@@ -111,16 +111,44 @@ fn a_failed_write_poisons_the_process() {
     assert_eq!(crate::Journal::open_calls(&journal).unwrap().len(), acked);
 }
 
-#[test]
-fn a_full_disk_refuses_what_is_new_and_keeps_receipts() {
+/// Plays a part with a small disk of its own; `None` where that cannot be had here.
+fn on_a_small_disk(part: &str) -> Option<String> {
     if !works(&["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]) {
         skipped("no mount namespace here: a full disk is not tried");
-        return;
+        return None;
     }
     let dir = tempfile::tempdir().unwrap();
     let mount = "mount -t tmpfs -o size=40m none \"$SEMEL_STORE_CHILD_DIR\" && exec \"$@\"";
-    let said = said(&["unshare", "-rm", "sh", "-c", mount, "sh"], "full", dir.path());
+    Some(said(
+        &["unshare", "-rm", "sh", "-c", mount, "sh"],
+        part,
+        dir.path(),
+    ))
+}
+
+#[test]
+fn a_full_disk_refuses_what_is_new_and_keeps_receipts() {
+    let Some(said) = on_a_small_disk("full") else {
+        return;
+    };
     assert_eq!(line(&said, "refused "), "io_failed Some(\"disk_full\")");
     assert_eq!(line(&said, "finished "), "40 reserve 0");
     assert_eq!(line(&said, "begun again, reserve "), "1048576");
+}
+
+#[test]
+fn a_sync_that_finds_the_disk_full_gives_the_reserve_back_and_goes_on() {
+    let Some(said) = on_a_small_disk("full-behind") else {
+        return;
+    };
+    assert_eq!(line(&said, "reserve "), "0 poisoned None");
+    assert_eq!(line(&said, "finished, open "), "0");
+}
+
+#[test]
+fn a_journal_opens_on_a_full_disk() {
+    let Some(said) = on_a_small_disk("full-start") else {
+        return;
+    };
+    assert_eq!(line(&said, "opened, open "), "0");
 }

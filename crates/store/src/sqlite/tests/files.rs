@@ -90,6 +90,14 @@ fn a_backup_is_the_whole_journal() {
     journal.backup(copy.clone()).unwrap();
     let again = journal.backup(copy).unwrap_err();
     assert_eq!(again.code(), Code::PreconditionFailed);
+    // What is missing is the backup's directory, never the journal.
+    for (place, code) in [("none/copy", Code::NotFound), ("journal.db/copy", Code::BadInput)] {
+        let place = other.path().join(place);
+        let refused = journal.backup(place.to_str().unwrap().to_owned()).unwrap_err();
+        assert_eq!(refused.code(), code, "{refused}");
+        let named = refused.into_refusal().names;
+        assert_eq!(named, [place.parent().unwrap().display().to_string()]);
+    }
     let log = journal.log(LogFilter::default()).unwrap();
     drop((journal, dir));
     let copied = open(other.path()).unwrap();

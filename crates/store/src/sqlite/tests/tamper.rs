@@ -316,6 +316,13 @@ fn every_edit_is_found_by_its_name() {
         let found = faults(dir.path(), &[]);
         let named = |fault: &Fault| fault.kind == *kind && (seq.is_none() || fault.seq == *seq);
         assert!(found.iter().any(named), "not found: {sql}: {found:#?}");
+        for Fault { why, .. } in found.iter().filter(|fault| fault.kind == FaultKind::State) {
+            let code = ["Some(", "None", "[", "(\""];
+            assert!(
+                !code.iter().any(|code| why.contains(code)),
+                "not for people: {why}"
+            );
+        }
     }
     let unguarded = made();
     let conn = Connection::open(unguarded.path().join("journal.db")).unwrap();
@@ -326,6 +333,29 @@ fn every_edit_is_found_by_its_name() {
         .map(|fault| fault.kind)
         .collect();
     assert_eq!(kinds, [FaultKind::Schema, FaultKind::Schema]);
+}
+
+#[test]
+fn a_fault_of_the_tables_is_told_in_words() {
+    let dir = filled();
+    edit(
+        dir.path(),
+        "UPDATE calls SET state = 'refused' WHERE key = 'finished'; DELETE FROM approvals WHERE key = 'waits'",
+    );
+    let why: Vec<String> = faults(dir.path(), &[])
+        .into_iter()
+        .map(|fault| fault.why)
+        .collect();
+    assert!(
+        why.iter()
+            .any(|why| why.ends_with("its state is refused and must be done")),
+        "{why:?}"
+    );
+    assert!(
+        why.iter().any(|why| why.starts_with("the stored approval ")
+            && why.ends_with("does not follow from the entries")),
+        "{why:?}"
+    );
 }
 
 /// A daemon does not begin to write behind a broken end.
