@@ -5,6 +5,8 @@
 
 use crate::error::{Error, Result};
 use crate::files::read::open_regular;
+#[cfg(test)]
+use crate::files::tests::was_read;
 use crate::root::{LastLink, Place, Root};
 use rustix::fs::Stat;
 use semel_core::{Code, Refusal, RelPath, Sha256, digest::Hasher};
@@ -118,6 +120,7 @@ pub(super) fn read_place(root: &Root, place: Place, range: Range, bounds: Bounds
             bounds,
         };
         let read = reading.read();
+        was_read();
         let after = rustix::fs::fstat(&file).map_err(|e| Error::io("examine", shown(), e))?;
         let steady = marks(&before) == marks(&after);
         match read? {
@@ -140,6 +143,11 @@ pub(super) fn read_place(root: &Root, place: Place, range: Range, bounds: Bounds
         }
     }
 }
+
+/// Is reached between the reading of a file and the look whether it stayed as it was; in the tests another function
+/// stands here, which writes into it.
+#[cfg(not(test))]
+const fn was_read() {}
 
 /// What changes when a file is written into.
 fn marks(stat: &Stat) -> (i64, i64, i64, i64, i64) {
