@@ -346,6 +346,21 @@ impl Survey {
         if self.at == self.size && self.line_start < self.at {
             self.line();
         }
+        self.cut_short();
+    }
+
+    /// Ends what is wanted where the line that goes on is past the bound already, wherever it ends.
+    fn cut_short(&mut self) {
+        let Range::Lines { first, .. } = self.range else {
+            return;
+        };
+        let wanted = self.end.is_none() && self.ended + 1 >= first;
+        let from = self.start.unwrap_or(self.line_start);
+        if wanted && self.at - from > self.bounds.given {
+            self.start = Some(from);
+            self.end = Some(self.line_start);
+            self.cut = Cut::AtBound;
+        }
     }
 
     /// Takes the line that ends here.

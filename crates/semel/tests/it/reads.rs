@@ -332,6 +332,48 @@ fn large_files_are_read_in_parts_and_digested_when_asked() {
     );
     let refused = desk.refused("read_file", &json!({"path": "huge", "tail": 1}));
     assert_eq!(refused, ("too_large".to_owned(), "scan_too_long".to_owned()));
+    // The only line is past what an answer holds: that is told without looking for its end.
+    let refused = desk.refused("read_file", &json!({"path": "huge", "head": 1}));
+    assert_eq!(refused, ("too_large".to_owned(), "line_too_long".to_owned()));
+}
+
+#[test]
+fn what_is_expected_of_a_file_that_is_too_large_is_refused_at_once() {
+    let mut desk = Desk::new();
+    let place = desk.volume.tree.join("s");
+    fs::File::create(&place).unwrap().set_len(1 << 40).unwrap();
+    let zero = "0".repeat(64);
+    for (tool, mut arguments) in [
+        ("write_file", json!({"path": "s", "content": "x"})),
+        ("delete_file", json!({"path": "s"})),
+        ("move_file", json!({"source": "s", "destination": "t"})),
+        ("set_mode", json!({"path": "s", "mode": "600"})),
+        (
+            "apply_patch",
+            json!({"patch": "*** Begin Patch\n*** Delete File: s\n*** End Patch\n"}),
+        ),
+        (
+            "apply_patch",
+            json!({"patch": "*** Begin Patch\n*** Update File: s\n*** Move to: t\n*** End Patch\n"}),
+        ),
+    ] {
+        arguments["expected_sha256"] = if tool == "apply_patch" {
+            json!({"s": zero})
+        } else {
+            json!(zero)
+        };
+        let key = format!("{tool}-{}", arguments.to_string().len());
+        let reply = desk.conn.call(&desk.volume, tool, &key, &arguments);
+        let said = (reply.status, reply.code(), reply.reason());
+        assert_eq!(
+            said,
+            (413, "too_large", "digest_too_large"),
+            "{tool}: {}",
+            reply.body
+        );
+    }
+    assert_eq!(fs::metadata(&place).unwrap().len(), 1 << 40);
+    assert_eq!((desk.volume.staged(), desk.volume.trashed()), (0, 0));
 }
 
 #[test]

@@ -1,4 +1,5 @@
 mod beneath;
+mod digests;
 mod kept;
 
 use super::*;
@@ -107,6 +108,7 @@ fn terms(slot: &Slot, durability: Durability) -> Terms<'_> {
         slot,
         durability,
         git: GitInternals::Refuse,
+        gone: &|| false,
     }
 }
 

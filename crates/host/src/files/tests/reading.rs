@@ -168,6 +168,32 @@ fn what_is_too_long_to_be_looked_through_is_refused_or_reached_by_bytes() {
     );
 }
 
+/// A line without an end is told where an answer ends, not where the file does.
+#[test]
+fn a_line_past_the_bound_is_looked_at_no_further() {
+    let world = World::new();
+    world.put("f", b"a\nb\n", Expected::Absent).unwrap();
+    // Whoever looks through a hole of 1 TiB comes to what is looked through, and says that.
+    writable(&world, "f").set_len(1 << 40).unwrap();
+    let cost = Cost {
+        scan: 64 << 20,
+        ..COST
+    };
+    let read = |first, most| {
+        let range = Range::Lines { first, most };
+        read_part(world.volume.tree(), &path("f"), range, cost)
+    };
+    let part = read(1, 9).unwrap();
+    assert_eq!(
+        (part.bytes.as_slice(), part.given),
+        (&b"a\nb\n"[..], Some((1, 2)))
+    );
+    assert_eq!((part.next, part.cut, part.lines), (Some(3), Cut::AtBound, None));
+    assert_eq!(read(2, 1).unwrap().bytes, b"b\n");
+    assert_eq!(named(read(3, 1).unwrap_err()).1, "line_too_long");
+    assert_eq!(named(read(4, 1).unwrap_err()).1, "scan_too_long");
+}
+
 proptest! {
     /// Whatever the lines are, the parts make the whole, by either way of reading.
     #[test]
