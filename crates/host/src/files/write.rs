@@ -7,7 +7,8 @@ use crate::files::moves::{
     undo_exchange, unmoved,
 };
 use crate::files::prepared::{Act, Prepared, Syncs, Terms};
-use crate::files::read::open_regular;
+use crate::files::read::{FileKind, open_regular};
+use crate::files::remove::look;
 use crate::files::{DIGEST_MOST, Expected, Step, Steps, digest_within, file_id, file_id_at, links};
 use crate::root::{GitInternals, LastLink, Place, check_target};
 use crate::volume::Volume;
@@ -49,8 +50,8 @@ pub(super) struct StagedFile {
 /// Stages a write: new content and attributes in `staging/<slot>`, nothing changed in `tree/`.
 ///
 /// # Errors
-/// `precondition_failed` where `expected` does not hold, the parent is missing, or a directory is in the place;
-/// `too_large` where it cannot be told whether `expected` holds;
+/// `precondition_failed` where `expected` does not hold, the parent is missing, a directory is in the place, or what it
+/// is to be like is a link (reason `is_symlink`); `too_large` where it cannot be told whether `expected` holds;
 /// `path_escapes_root` for protected targets, devices, FIFOs and sockets; `unknown_state` where the slot was used
 /// before; `io_failed`.
 pub fn prepare_write(
@@ -74,10 +75,15 @@ pub fn prepare_write(
     let target = pre_image(volume, &place, expected, terms.gone)?;
     let mut syncs = Syncs::open(volume, &[&place], terms.durability)?;
     let model = match (&target, like) {
-        (None, Some(like)) => Some(open_regular(
-            volume.tree(),
-            &volume.tree().place(like, LastLink::Keep)?,
-        )?),
+        (None, Some(like)) => {
+            let like = volume.tree().place(like, LastLink::Keep)?;
+            let seen = look(volume, &like)?;
+            if seen.kind == FileKind::Symlink {
+                let why = "it is a link: what it leads to is not moved by its name";
+                return Err(seen.refuse("is_symlink", why));
+            }
+            Some(open_regular(volume.tree(), &like)?)
+        }
         (Some(_), _) | (None, None) => None,
     };
     let like = match (&target, &model) {

@@ -377,6 +377,31 @@ fn what_is_expected_of_a_file_that_is_too_large_is_refused_at_once() {
 }
 
 #[test]
+fn a_patch_does_not_change_and_move_a_link_at_once() {
+    let mut desk = Desk::new();
+    desk.file("f", "one\n");
+    symlink("f", desk.volume.tree.join("l")).unwrap();
+    let patch = |hunk: &str| json!({"patch": format!("*** Begin Patch\n*** Update File: l\n*** Move to: l2\n{hunk}*** End Patch\n")});
+    let arguments = patch("@@\n-one\n+two\n");
+    let refused = desk.conn.call(&desk.volume, "apply_patch", "both", &arguments);
+    let said = (refused.status, refused.code(), refused.reason());
+    assert_eq!(
+        said,
+        (412, "precondition_failed", "is_symlink"),
+        "{}",
+        refused.body
+    );
+    assert_eq!(fs::read(desk.volume.tree.join("f")).unwrap(), b"one\n");
+    let moved = desk.conn.call(&desk.volume, "apply_patch", "move", &patch(""));
+    assert_eq!(moved.status, 200, "{}", moved.body);
+    assert_eq!(
+        fs::read_link(desk.volume.tree.join("l2")).unwrap(),
+        std::path::Path::new("f")
+    );
+    assert_eq!(fs::read(desk.volume.tree.join("f")).unwrap(), b"one\n");
+}
+
+#[test]
 fn what_is_known_of_an_entry() {
     let mut desk = Desk::new();
     desk.file("d/f", "one\n");

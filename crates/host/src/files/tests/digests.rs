@@ -122,3 +122,22 @@ fn a_digest_ends_at_its_bound() {
         }
     }
 }
+
+#[test]
+fn what_is_to_be_like_a_link_is_refused_by_its_name() {
+    let world = World::new();
+    world.put("f", b"content", Expected::Absent).unwrap();
+    symlink("f", world.tree("l")).unwrap();
+    let (slot, new, link) = (slot(), path("new"), path("l"));
+    let write = Write {
+        like: Some(&link),
+        ..writing(&new, b"x", Expected::Absent)
+    };
+    let terms = terms(&slot, Durability::Process);
+    let refused = prepare_write(&world.volume, write, terms, &NoSteps).unwrap_err();
+    assert_eq!(
+        named(refused),
+        (Code::PreconditionFailed, "is_symlink".to_owned())
+    );
+    assert_eq!(world.staged(), 0);
+}
