@@ -30,7 +30,7 @@ limits! {
     BODY: usize = 8 << 20, "8 MiB", "a request body: `too_large`";
     READ: u64 = 8 << 20, "8 MiB", "of a file in one answer: the whole is `too_large`; a part ends there, with `truncated`";
     DIGEST: u64 = semel_host::files::DIGEST_CAP, "64 MiB", "a larger file is not digested unless `digest` asks for it: `sha256` is null";
-    DIGEST_ASKED: u64 = 4 << 30, "4 GiB", "a larger file is not digested at all";
+    DIGEST_ASKED: u64 = semel_host::files::DIGEST_MOST, "4 GiB", "a larger file is not digested at all; what is expected of it, by `expected_sha256`, is `too_large`";
     SCANNED: u64 = 4 << 30, "4 GiB", "lines that lie behind that much of a file: `too_large`; `byte_offset` reaches them";
     TAIL: u64 = 1_000_000, "1,000,000 lines", "asked for from the end of a file: `bad_input`";
     LISTED: usize = 10_000, "10,000 entries", "listed or found in one answer: it is `truncated`, and `after` goes on";

@@ -60,6 +60,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Largest content that is digested without being asked for, in bytes.
 pub const DIGEST_CAP: u64 = 64 << 20;
 
+/// Largest content that is digested at all, in bytes.
+pub const DIGEST_MOST: u64 = 4 << 30;
+
 /// States what a caller expects at the target before it changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
@@ -72,6 +75,14 @@ pub enum Expected {
 }
 
 impl Expected {
+    /// Says up to which size what is there is digested: what is asked for has a bound, too.
+    const fn digests(self) -> u64 {
+        match self {
+            Self::Sha256(_) => DIGEST_MOST,
+            Self::Any | Self::Absent => DIGEST_CAP,
+        }
+    }
+
     /// Gives the content that has to be there, where one has.
     #[must_use]
     pub const fn stated(self) -> Option<Sha256> {
@@ -84,12 +95,23 @@ impl Expected {
 
 /// Digests an open file from its beginning, in pieces.
 pub(crate) fn digest_of(file: &std::fs::File) -> std::io::Result<Sha256> {
+    let whole = digest_within(file, u64::MAX, &|| false)?;
+    whole.ok_or_else(|| std::io::Error::other("the file has no end"))
+}
+
+/// Digests an open file from its beginning, in pieces; `None` where it is longer than that, or nobody wants the digest
+/// any more. A file that grows ends it, too, and one whose length is made up.
+pub(crate) fn digest_within(
+    file: &std::fs::File,
+    most: u64,
+    unwanted: &dyn Fn() -> bool,
+) -> std::io::Result<Option<Sha256>> {
     use std::os::unix::fs::FileExt as _;
     // Most files are small: they are read into a small buffer, and only what is longer needs a large one.
     let mut small = [0_u8; 4 << 10];
     let (mut hasher, mut at) = (Hasher::new(), 0);
     let mut large = Vec::new();
-    loop {
+    while at <= most && !unwanted() {
         let buffer = if at < small.len() as u64 {
             &mut small[..]
         } else {
@@ -97,13 +119,14 @@ pub(crate) fn digest_of(file: &std::fs::File) -> std::io::Result<Sha256> {
             &mut large[..]
         };
         match file.read_at(buffer, at)? {
-            0 => return Ok(hasher.finish()),
+            0 => return Ok(Some(hasher.finish())),
             n => {
                 hasher.update(&buffer[..n]);
                 at += n as u64;
             }
         }
     }
+    Ok(None)
 }
 
 /// Reads an open file up to a bound.

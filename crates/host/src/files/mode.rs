@@ -67,7 +67,7 @@ pub fn prepare_set_mode(volume: &Volume, wanted: SetMode<'_>, terms: Terms<'_>) 
         return Err(seen.refuse("hard_link", why));
     }
     if wanted.expected != Expected::Any {
-        seen.before(volume, &place, wanted.expected)?;
+        seen.before(volume, &place, wanted.expected, terms.gone)?;
     }
     let mut syncs = Syncs::of(volume, terms.durability);
     if terms.durability != Durability::Process {

@@ -5,7 +5,7 @@
 //! lacks the flags of `renameat2`, `links` does the same, as far as it can.
 
 use crate::error::{Error, Result};
-use crate::files::{DIGEST_CAP, Expected, digest_of, file_id_at, links};
+use crate::files::{Expected, digest_within, file_id_at, links};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -204,7 +204,8 @@ pub(super) fn out_of_reach(errno: Errno) -> bool {
     )
 }
 
-/// Digests a file of `staging/` or `trash/`, if it is small enough or its content is expected.
+/// Digests a file of `staging/` or `trash/`, if it is small enough for that. Where content is expected, what is larger
+/// than all that is digested is other content: an expectation is held against no such file.
 pub(super) fn kept_digest(dir: BorrowedFd<'_>, name: &str, expected: Expected) -> Result<Option<Sha256>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
@@ -214,10 +215,11 @@ pub(super) fn kept_digest(dir: BorrowedFd<'_>, name: &str, expected: Expected) -
         Err(errno) => return Err(Error::io("open", name, errno)),
     };
     let stat = file.metadata().map_err(|e| Error::io("examine", name, e))?;
-    if !stat.is_file() || (stat.len() > DIGEST_CAP && !matches!(expected, Expected::Sha256(_))) {
+    let most = expected.digests();
+    if !stat.is_file() || stat.len() > most {
         return Ok(None);
     }
-    digest_of(&file).map(Some).map_err(|e| Error::io("read", name, e))
+    digest_within(&file, most, &|| false).map_err(|e| Error::io("read", name, e))
 }
 
 /// Turns an error after the effect into one that makes the process end and recover.

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 /// States what every effect needs to be told beside its paths.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Terms<'a> {
     /// Under which name content is staged and the pre-image kept.
     pub slot: &'a Slot,
@@ -28,6 +28,8 @@ pub struct Terms<'a> {
     pub durability: Durability,
     /// Whether a policy rule allows what belongs to git.
     pub git: GitInternals,
+    /// Whether the caller is gone: then nothing long is begun for it any more.
+    pub gone: &'a dyn Fn() -> bool,
 }
 
 /// Holds an effect that nothing shows yet.

@@ -5,6 +5,8 @@
 
 use crate::error::{Error, Result};
 use crate::files::read::open_regular;
+#[cfg(test)]
+use crate::files::tests::was_read;
 use crate::root::{LastLink, Place, Root};
 use rustix::fs::Stat;
 use semel_core::{Code, Refusal, RelPath, Sha256, digest::Hasher};
@@ -118,6 +120,7 @@ pub(super) fn read_place(root: &Root, place: Place, range: Range, bounds: Bounds
             bounds,
         };
         let read = reading.read();
+        was_read();
         let after = rustix::fs::fstat(&file).map_err(|e| Error::io("examine", shown(), e))?;
         let steady = marks(&before) == marks(&after);
         match read? {
@@ -140,6 +143,11 @@ pub(super) fn read_place(root: &Root, place: Place, range: Range, bounds: Bounds
         }
     }
 }
+
+/// Is reached between the reading of a file and the look whether it stayed as it was; in the tests another function
+/// stands here, which writes into it.
+#[cfg(not(test))]
+const fn was_read() {}
 
 /// What changes when a file is written into.
 fn marks(stat: &Stat) -> (i64, i64, i64, i64, i64) {
@@ -337,6 +345,21 @@ impl Survey {
         }
         if self.at == self.size && self.line_start < self.at {
             self.line();
+        }
+        self.cut_short();
+    }
+
+    /// Ends what is wanted where the line that goes on is past the bound already, wherever it ends.
+    fn cut_short(&mut self) {
+        let Range::Lines { first, .. } = self.range else {
+            return;
+        };
+        let wanted = self.end.is_none() && self.ended + 1 >= first;
+        let from = self.start.unwrap_or(self.line_start);
+        if wanted && self.at - from > self.bounds.given {
+            self.start = Some(from);
+            self.end = Some(self.line_start);
+            self.cut = Cut::AtBound;
         }
     }
 

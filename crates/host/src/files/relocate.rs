@@ -70,7 +70,7 @@ pub fn prepare_move(volume: &Volume, wanted: Move<'_>, terms: Terms<'_>) -> Resu
     if seen.kind == FileKind::Directory && place.resolved.is_below(&source.resolved) {
         return Err(seen.refuse("into_itself", "a directory cannot be moved into itself"));
     }
-    let what = seen.before(volume, &source, wanted.expected)?;
+    let what = seen.before(volume, &source, wanted.expected, terms.gone)?;
     Ok(Prepared {
         slot: terms.slot.clone(),
         syncs: Syncs::open(volume, &[&source, &place], terms.durability)?,

@@ -63,7 +63,7 @@ pub fn prepare_remove(volume: &Volume, wanted: Remove<'_>, terms: Terms<'_>) -> 
         (FileKind::Directory, Removable::Directory)
         | (FileKind::File | FileKind::Symlink | FileKind::Special, _) => {}
     }
-    let before = seen.before(volume, &place, wanted.expected)?;
+    let before = seen.before(volume, &place, wanted.expected, terms.gone)?;
     Ok(Prepared {
         slot: terms.slot.clone(),
         syncs: Syncs::open(volume, &[&place], terms.durability)?,
@@ -129,8 +129,14 @@ impl Seen {
     /// Gives what is recorded of it, once it is what is expected.
     ///
     /// # Errors
-    /// `precondition_failed`; `io_failed`.
-    pub(super) fn before(&self, volume: &Volume, place: &Place, expected: Expected) -> Result<Before> {
+    /// `precondition_failed`; `too_large`; `draining` where the caller is gone; `io_failed`.
+    pub(super) fn before(
+        &self,
+        volume: &Volume,
+        place: &Place,
+        expected: Expected,
+        gone: &dyn Fn() -> bool,
+    ) -> Result<Before> {
         let sha256 = match (self.kind, expected) {
             (_, Expected::Absent) => {
                 return Err(self.refuse("exists", "there is something, but nothing was expected"));
@@ -142,7 +148,9 @@ impl Seen {
                 return Err(self.refuse("is_symlink", "it is a link, but a content was expected"));
             }
             (FileKind::Directory | FileKind::Symlink | FileKind::Special, Expected::Any) => None,
-            (FileKind::File, Expected::Any | Expected::Sha256(_)) => self.digest(volume, place, expected)?,
+            (FileKind::File, Expected::Any | Expected::Sha256(_)) => {
+                self.digest(volume, place, expected, gone)?
+            }
         };
         let others = links(&self.stat).saturating_sub(1);
         let counts = self.kind == FileKind::File && others > 0;
@@ -154,12 +162,18 @@ impl Seen {
         })
     }
 
-    fn digest(&self, volume: &Volume, place: &Place, expected: Expected) -> Result<Option<Sha256>> {
+    fn digest(
+        &self,
+        volume: &Volume,
+        place: &Place,
+        expected: Expected,
+        gone: &dyn Fn() -> bool,
+    ) -> Result<Option<Sha256>> {
         match open_regular(volume.tree(), place) {
             Ok((file, _)) if file_id(&file)? != self.id => {
                 Err(changed("another process replaced the file", &self.path))
             }
-            Ok((file, stat)) => expected_content(&file, &stat, expected, &self.path),
+            Ok((file, stat)) => expected_content(&file, &stat, expected, &self.path, gone),
             // A file that may not be read may be removed all the same, unless its content matters.
             Err(Error::Io { source, .. }) if unreadable(&source) && expected == Expected::Any => Ok(None),
             Err(error) => Err(error),

@@ -7,8 +7,9 @@ use crate::files::moves::{
     take_free_name, undo_exchange, unmoved,
 };
 use crate::files::prepared::{Act, Prepared, Syncs, Terms};
-use crate::files::read::open_regular;
-use crate::files::{DIGEST_CAP, Expected, Step, Steps, digest_of, file_id, file_id_at, links};
+use crate::files::read::{FileKind, open_regular};
+use crate::files::remove::look;
+use crate::files::{DIGEST_MOST, Expected, Step, Steps, digest_within, file_id, file_id_at, links};
 use crate::root::{GitInternals, LastLink, Place, check_target};
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
@@ -49,7 +50,8 @@ pub(super) struct StagedFile {
 /// Stages a write: new content and attributes in `staging/<slot>`, nothing changed in `tree/`.
 ///
 /// # Errors
-/// `precondition_failed` where `expected` does not hold, the parent is missing, or a directory is in the place;
+/// `precondition_failed` where `expected` does not hold, the parent is missing, a directory is in the place, or what it
+/// is to be like is a link (reason `is_symlink`); `too_large` where it cannot be told whether `expected` holds;
 /// `path_escapes_root` for protected targets, devices, FIFOs and sockets; `unknown_state` where the slot was used
 /// before; `io_failed`.
 pub fn prepare_write(
@@ -70,13 +72,18 @@ pub fn prepare_write(
         Some(place) => place,
         None => target_place(volume, path, LastLink::Follow, terms.git)?,
     };
-    let target = pre_image(volume, &place, expected)?;
+    let target = pre_image(volume, &place, expected, terms.gone)?;
     let mut syncs = Syncs::open(volume, &[&place], terms.durability)?;
     let model = match (&target, like) {
-        (None, Some(like)) => Some(open_regular(
-            volume.tree(),
-            &volume.tree().place(like, LastLink::Keep)?,
-        )?),
+        (None, Some(like)) => {
+            let like = volume.tree().place(like, LastLink::Keep)?;
+            let seen = look(volume, &like)?;
+            if seen.kind == FileKind::Symlink {
+                let why = "it is a link: what it leads to is not moved by its name";
+                return Err(seen.refuse("is_symlink", why));
+            }
+            Some(open_regular(volume.tree(), &like)?)
+        }
         (Some(_), _) | (None, None) => None,
     };
     let like = match (&target, &model) {
@@ -267,7 +274,12 @@ struct PreImage {
     file: std::fs::File,
 }
 
-fn pre_image(volume: &Volume, place: &Place, expected: Expected) -> Result<Option<PreImage>> {
+fn pre_image(
+    volume: &Volume,
+    place: &Place,
+    expected: Expected,
+    gone: &dyn Fn() -> bool,
+) -> Result<Option<PreImage>> {
     let path = &place.resolved;
     let failed = |reason: &str, why: String| {
         Err(Refusal::new(Code::PreconditionFailed, why)
@@ -290,7 +302,7 @@ fn pre_image(volume: &Volume, place: &Place, expected: Expected) -> Result<Optio
     if expected == Expected::Absent {
         return failed("exists", "there is a file, but none was expected".into());
     }
-    let sha256 = expected_content(&file, &stat, expected, path)?;
+    let sha256 = expected_content(&file, &stat, expected, path, gone)?;
     let id = file_id(&file)?;
     let others = super::read::links(&stat).saturating_sub(1);
     Ok(Some(PreImage {
@@ -305,21 +317,40 @@ fn pre_image(volume: &Volume, place: &Place, expected: Expected) -> Result<Optio
     }))
 }
 
-/// Digests a file if it is small enough or its content is expected, and holds it against what is expected.
+/// Digests a file if it is small enough for that, and holds it against what is expected.
 ///
 /// # Errors
-/// `precondition_failed` with reason `sha256_mismatch`; `io_failed`.
+/// `precondition_failed` with reason `sha256_mismatch`; `too_large`, reason `digest_too_large`, where content is
+/// expected of more than is digested at all; `draining` where the caller is gone; `io_failed`.
 pub(super) fn expected_content(
     file: &std::fs::File,
     stat: &Stat,
     expected: Expected,
     path: &RelPath,
+    gone: &dyn Fn() -> bool,
 ) -> Result<Option<Sha256>> {
     let size = u64::try_from(stat.st_size).unwrap_or_default();
-    if size > DIGEST_CAP && !matches!(expected, Expected::Sha256(_)) {
-        return Ok(None);
-    }
-    let found = digest_of(file).map_err(|e| Error::io("read", path.to_string(), e))?;
+    let most = expected.digests();
+    let found = if size > most {
+        None
+    } else {
+        digest_within(file, most, gone).map_err(|e| Error::io("read", path.to_string(), e))?
+    };
+    let Some(found) = found else {
+        if gone() {
+            return Err(Refusal::new(Code::Draining, "the caller went away").into());
+        }
+        return match expected {
+            Expected::Sha256(_) => {
+                let why = format!("a content was expected of a file of more than {DIGEST_MOST} bytes");
+                Err(Refusal::new(Code::TooLarge, why)
+                    .reason("digest_too_large")
+                    .name(path.to_string())
+                    .into())
+            }
+            Expected::Any | Expected::Absent => Ok(None),
+        };
+    };
     match expected {
         Expected::Sha256(wanted) if wanted != found => {
             let why = format!("the content's sha256 is {found}, expected was {wanted}");

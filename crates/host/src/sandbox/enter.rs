@@ -8,7 +8,7 @@ use super::land::{Around, restrict};
 use super::plan::Plan;
 use super::spec::{Act, Order, Report, Session, Text, Walls};
 use super::sys::{self, Fork};
-use super::{privilege, view};
+use super::{mounts, privilege, view};
 use rustix::fs::Mode;
 use rustix::process::{
     DumpableBehavior, Gid, PidfdFlags, Signal, Uid, WaitOptions, getegid, geteuid, getpid, pidfd_open,
@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The status with which a process of ours ends that did what it was to do.
 const DONE: i32 = 0;
@@ -31,6 +31,8 @@ const FAILED: i32 = 127;
 struct Standing {
     around: Around,
     missing: Vec<String>,
+    /// Mounts in what the program may write: with one, nothing is run, whatever else can be had.
+    strange: Vec<PathBuf>,
 }
 
 /// Carries out an order; gives this process's exit status.
@@ -63,6 +65,7 @@ fn standing() -> Standing {
     Standing {
         around,
         missing: Vec::new(),
+        strange: Vec::new(),
     }
 }
 
@@ -139,7 +142,7 @@ fn map_own_user(uid: Uid, gid: Gid) -> io::Result<()> {
 /// Is the first process of its namespace.
 fn first(order: &Order, control: &OwnedFd, mut now: Standing, above: &OwnedFd) -> io::Result<i32> {
     let children = sys::deaf_but_for_children()?;
-    put_up_view(order, &mut now, view::Proc::Own);
+    put_up_view(order, &mut now, view::Proc::Own)?;
     privilege::drop_all()?;
     // Its memory and descriptors are not for the program, which has the same owner.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -158,7 +161,7 @@ fn first(order: &Order, control: &OwnedFd, mut now: Standing, above: &OwnedFd) -
 fn supervise(order: &Order, control: &OwnedFd, mut now: Standing) -> io::Result<i32> {
     set_child_subreaper(Some(getpid()))?;
     let children = sys::deaf_but_for_children()?;
-    put_up_view(order, &mut now, view::Proc::Host);
+    put_up_view(order, &mut now, view::Proc::Host)?;
     if order.walls.is_some() {
         privilege::drop_all()?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -193,23 +196,45 @@ fn leads(order: &Order) -> Leads {
 }
 
 /// Puts up the view where there is a mount namespace for it.
-fn put_up_view(order: &Order, now: &mut Standing, proc: view::Proc) {
-    let Some(walls) = order.walls.as_ref().filter(|_| now.around.view) else {
-        return;
+///
+/// # Errors
+/// Nobody knows what is mounted in what the program may write.
+fn put_up_view(order: &Order, now: &mut Standing, proc: view::Proc) -> io::Result<()> {
+    let Some(walls) = order.walls.as_ref() else {
+        return Ok(());
     };
-    match Plan::of(walls).and_then(|plan| view::enter(&plan, proc)) {
+    let alone = now.around.view.then(view::cut_off);
+    // In a namespace that is cut off the answer holds; where there is none, what is mounted later is not seen.
+    now.strange = mounts::strange(walls)?;
+    let Some(alone) = alone else {
+        return Ok(());
+    };
+    let entered = alone
+        .and_then(|()| Plan::of(walls))
+        .and_then(|plan| view::enter(&plan, proc));
+    match entered {
         Ok(missing) => now.missing.extend(missing),
         Err(error) => {
             now.around.view = false;
             now.missing.push(format!("view: {error}"));
         }
     }
+    Ok(())
 }
 
 /// Becomes the program, or says why not.
 fn program(order: &Order, control: &OwnedFd, now: Standing) -> i32 {
     if order.session == Session::Own {
         setsid().ok();
+    }
+    if !now.strange.is_empty() {
+        let shown = now.strange.iter().map(|mount| {
+            let mount = semel_core::path::shown(mount.as_os_str().as_encoded_bytes());
+            format!("a mount in what may be written: {mount}")
+        });
+        let missing = shown.collect();
+        tell(control, &Report::Unavailable { missing });
+        return FAILED;
     }
     let level = match &order.walls {
         None => Level::none("no sandbox was asked for"),
@@ -235,7 +260,9 @@ fn program(order: &Order, control: &OwnedFd, now: Standing) -> i32 {
 }
 
 fn wall_off(walls: &Walls, now: Standing) -> io::Result<Level> {
-    let Standing { around, mut missing } = now;
+    let Standing {
+        around, mut missing, ..
+    } = now;
     privilege::no_core()?;
     sys::leave_keyring();
     let landlocked = match restrict(walls, around) {

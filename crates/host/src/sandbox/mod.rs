@@ -5,6 +5,7 @@
 mod enter;
 mod keeper;
 mod land;
+mod mounts;
 mod plan;
 mod privilege;
 pub(crate) mod spec;

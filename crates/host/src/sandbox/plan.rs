@@ -130,7 +130,8 @@ impl Plan {
                 What::Read | What::Write => above == Some(what),
                 What::Scratch => false,
             };
-            // A mount of its own at an idle place would be carried along by its parent, which is mounted whole.
+            // A mount of its own at an idle place would be carried along by its parent, which is mounted whole; where
+            // that may be written, such a mount is refused: `mounts`.
             if !idle {
                 self.places.insert(place, what);
             }

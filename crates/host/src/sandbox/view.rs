@@ -38,12 +38,16 @@ pub(super) enum Proc {
     Host,
 }
 
+/// Cuts this mount namespace off from every other: what is mounted there later is not mounted here.
+pub(super) fn cut_off() -> io::Result<()> {
+    mount_change(BASE, MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(|e| named("make mounts private", Path::new(BASE), e))
+}
+
 /// Puts up the view and makes it the root; gives what of it could not be had.
 ///
-/// On an error the old root stands as it was.
+/// The namespace has to be cut off. On an error the old root stands as it was.
 pub(super) fn enter(plan: &Plan, proc: Proc) -> io::Result<Vec<String>> {
-    mount_change(BASE, MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(|e| named("make mounts private", Path::new(BASE), e))?;
     let mut sources = Vec::new();
     for (place, what) in &plan.places {
         sources.push((place.as_path(), *what, source(place, *what)?));

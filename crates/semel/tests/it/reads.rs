@@ -332,6 +332,73 @@ fn large_files_are_read_in_parts_and_digested_when_asked() {
     );
     let refused = desk.refused("read_file", &json!({"path": "huge", "tail": 1}));
     assert_eq!(refused, ("too_large".to_owned(), "scan_too_long".to_owned()));
+    // The only line is past what an answer holds: that is told without looking for its end.
+    let refused = desk.refused("read_file", &json!({"path": "huge", "head": 1}));
+    assert_eq!(refused, ("too_large".to_owned(), "line_too_long".to_owned()));
+}
+
+#[test]
+fn what_is_expected_of_a_file_that_is_too_large_is_refused_at_once() {
+    let mut desk = Desk::new();
+    let place = desk.volume.tree.join("s");
+    fs::File::create(&place).unwrap().set_len(1 << 40).unwrap();
+    let zero = "0".repeat(64);
+    for (tool, mut arguments) in [
+        ("write_file", json!({"path": "s", "content": "x"})),
+        ("delete_file", json!({"path": "s"})),
+        ("move_file", json!({"source": "s", "destination": "t"})),
+        ("set_mode", json!({"path": "s", "mode": "600"})),
+        (
+            "apply_patch",
+            json!({"patch": "*** Begin Patch\n*** Delete File: s\n*** End Patch\n"}),
+        ),
+        (
+            "apply_patch",
+            json!({"patch": "*** Begin Patch\n*** Update File: s\n*** Move to: t\n*** End Patch\n"}),
+        ),
+    ] {
+        arguments["expected_sha256"] = if tool == "apply_patch" {
+            json!({"s": zero})
+        } else {
+            json!(zero)
+        };
+        let key = format!("{tool}-{}", arguments.to_string().len());
+        let reply = desk.conn.call(&desk.volume, tool, &key, &arguments);
+        let said = (reply.status, reply.code(), reply.reason());
+        assert_eq!(
+            said,
+            (413, "too_large", "digest_too_large"),
+            "{tool}: {}",
+            reply.body
+        );
+    }
+    assert_eq!(fs::metadata(&place).unwrap().len(), 1 << 40);
+    assert_eq!((desk.volume.staged(), desk.volume.trashed()), (0, 0));
+}
+
+#[test]
+fn a_patch_does_not_change_and_move_a_link_at_once() {
+    let mut desk = Desk::new();
+    desk.file("f", "one\n");
+    symlink("f", desk.volume.tree.join("l")).unwrap();
+    let patch = |hunk: &str| json!({"patch": format!("*** Begin Patch\n*** Update File: l\n*** Move to: l2\n{hunk}*** End Patch\n")});
+    let arguments = patch("@@\n-one\n+two\n");
+    let refused = desk.conn.call(&desk.volume, "apply_patch", "both", &arguments);
+    let said = (refused.status, refused.code(), refused.reason());
+    assert_eq!(
+        said,
+        (412, "precondition_failed", "is_symlink"),
+        "{}",
+        refused.body
+    );
+    assert_eq!(fs::read(desk.volume.tree.join("f")).unwrap(), b"one\n");
+    let moved = desk.conn.call(&desk.volume, "apply_patch", "move", &patch(""));
+    assert_eq!(moved.status, 200, "{}", moved.body);
+    assert_eq!(
+        fs::read_link(desk.volume.tree.join("l2")).unwrap(),
+        std::path::Path::new("f")
+    );
+    assert_eq!(fs::read(desk.volume.tree.join("f")).unwrap(), b"one\n");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::place::Place;
 use super::shim::Moment;
 use super::*;
 use crate::process::Cancel;
-use crate::sandbox::tests::{alive, say, skip, stands, text, until};
+use crate::sandbox::tests::{alive, in_due_time, say, skip, stands, text, until};
 use crate::sandbox::{Network, Require};
 use crate::volume::{Volume, Volumes};
 use crate::{clock, daemon};
@@ -206,6 +206,11 @@ impl Site {
 
     fn output(&self, id: &ExecutionId, stream: Stream) -> Vec<u8> {
         read_output(&self.volume(), id, stream, 0, 1 << 24).unwrap()
+    }
+
+    /// Waits until what a command wrote has come through its shim.
+    fn said(&self, id: &ExecutionId, what: &[u8]) -> bool {
+        until(|| self.output(id, Stream::Stdout) == what)
     }
 
     fn shim(&self, id: &ExecutionId) -> Option<i32> {

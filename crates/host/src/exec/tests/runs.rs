@@ -207,11 +207,13 @@ fn streams_that_are_closed_or_never_read_hold_up_nothing() {
     let (id, status) = site.run(&site.sh("yes | head -n 2; cat; echo x >> effects"));
     assert_eq!(status.outcome, Outcome::Ended(Ended::Exited { code: 0 }));
     assert_eq!(site.output(&id, Stream::Stdout), b"y\ny\n");
-    let mut spec = site.sh("mkfifo fifo; echo x >> effects; cat fifo");
-    spec.timeout = Duration::from_millis(500);
-    let (_, status) = site.run(&spec);
-    assert_eq!(status.outcome, Outcome::Ended(Ended::TimedOut));
-    assert_eq!(site.effects(), 3);
+    in_due_time(|pace| {
+        let mut spec = site.sh("rm -f fifo; mkfifo fifo; echo x >> effects; cat fifo");
+        spec.timeout = Duration::from_millis(500) * pace;
+        let (_, status) = site.run(&spec);
+        assert_eq!(status.outcome, Outcome::Ended(Ended::TimedOut));
+        (site.effects() == 3).then_some(())
+    });
 }
 
 #[test]

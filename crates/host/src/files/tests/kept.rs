@@ -24,6 +24,7 @@ impl World {
             slot: &slot,
             durability: Durability::Process,
             git: GitInternals::Refuse,
+            gone: &|| false,
         };
         let path = RelPath::parse(at.as_bytes()).unwrap();
         let wanted = Remove {

@@ -1,4 +1,5 @@
 mod beneath;
+mod digests;
 mod kept;
 mod layers;
 
@@ -108,6 +109,7 @@ fn terms(slot: &Slot, durability: Durability) -> Terms<'_> {
         slot,
         durability,
         git: GitInternals::Refuse,
+        gone: &|| false,
     }
 }
 
@@ -753,6 +755,36 @@ fn ext4_keeps_power_with_a_journal_and_not_without() {
     }
 }
 
+/// Says whether a race is over: all of it was seen, or, in a test that is broken, it never will be.
+fn raced(began: std::time::Instant, seen: bool) -> bool {
+    seen || began.elapsed().as_secs() >= 120
+}
+
+thread_local! {
+    static MEANWHILE: std::cell::RefCell<Option<Box<dyn Fn()>>> = const { std::cell::RefCell::new(None) };
+}
+
+/// What another process does while this thread reads a file, until it is dropped.
+struct Meanwhile;
+
+impl Meanwhile {
+    fn does(what: impl Fn() + 'static) -> Self {
+        MEANWHILE.with_borrow_mut(|all| *all = Some(Box::new(what)));
+        Self
+    }
+}
+
+impl Drop for Meanwhile {
+    fn drop(&mut self) {
+        MEANWHILE.with_borrow_mut(|all| *all = None);
+    }
+}
+
+/// Is reached where a file was read, before it is looked at whether it stayed as it was.
+pub(super) fn was_read() {
+    MEANWHILE.with_borrow(|all| all.iter().for_each(|what| what()));
+}
+
 /// Another process swaps a directory for a link that leaves, all the time.
 #[test]
 fn a_swap_attack_never_gets_out() {
@@ -769,18 +801,19 @@ fn a_swap_attack_never_gets_out() {
             .with_resolver(resolver);
         let stop = AtomicBool::new(false);
         let (mut reads, mut writes, mut refused) = (0_u32, 0_u32, 0_u32);
+        let began = std::time::Instant::now();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let tree = std::fs::File::open(world.volume.tree_path()).unwrap();
                 let swap = rustix::fs::RenameFlags::EXCHANGE;
                 // Bounded, so that a failed assertion below ends the test.
-                let began = std::time::Instant::now();
-                while !stop.load(Ordering::Relaxed) && began.elapsed().as_secs() < 5 {
+                while !stop.load(Ordering::Relaxed) && !raced(began, false) {
                     rustix::fs::renameat_with(&tree, "d", &tree, "evil", swap).unwrap();
                 }
             });
-            let began = std::time::Instant::now();
-            while began.elapsed().as_millis() < 500 {
+            let mut rounds = 0_u32;
+            while !raced(began, rounds >= 500 && reads > 0 && writes > 0 && refused > 0) {
+                rounds += 1;
                 match read_file(&root, &path("d/f"), 100) {
                     Ok(content) => {
                         assert_ne!(content.bytes, b"outside", "read outside");

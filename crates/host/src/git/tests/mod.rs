@@ -159,9 +159,9 @@ pub(super) fn executable(path: &Path, script: &str) {
     assert!(writer.wait().unwrap().success());
 }
 
-/// Waits for something that another process does, at most ten seconds.
+/// Waits for something that another process does, so long that only what never happens is given up.
 pub(super) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..1000 {
+    for _ in 0..30_000 {
         if done() {
             return;
         }

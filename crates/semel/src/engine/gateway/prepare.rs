@@ -111,16 +111,22 @@ impl Bench<'_> {
         prepare: impl FnOnce(&semel_host::volume::Volume, Terms<'_>, &Gateway) -> Result<Prepared, Error>,
     ) -> Result<(), Error> {
         let slot = Slot::of(self.execution, self.ready.effects.len());
-        let prepared = prepare(&self.mutation.disk, self.terms(&slot), self.gateway)?;
+        let asked = self.mutation.asked;
+        let prepared = prepare(
+            &self.mutation.disk,
+            self.terms(&slot, &|| asked.gone()),
+            self.gateway,
+        )?;
         self.ready.effects.push(prepared);
         Ok(())
     }
 
-    fn terms<'s>(&self, slot: &'s Slot) -> Terms<'s> {
+    fn terms<'s>(&self, slot: &'s Slot, gone: &'s dyn Fn() -> bool) -> Terms<'s> {
         Terms {
             slot,
             durability: self.mutation.asked.lease.durability,
             git: self.mutation.git,
+            gone,
         }
     }
 
@@ -205,8 +211,12 @@ impl Bench<'_> {
         };
         // Looked at first: what is wrong with the source is told before what is wrong with the destination.
         let slot = Slot::of(self.execution, self.ready.effects.len());
-        let is_new = place.is_some();
-        let looked = files::prepare_move(&self.mutation.disk, wanted(place), self.terms(&slot))?;
+        let (is_new, asked) = (place.is_some(), self.mutation.asked);
+        let looked = files::prepare_move(
+            &self.mutation.disk,
+            wanted(place),
+            self.terms(&slot, &|| asked.gone()),
+        )?;
         let there = if is_new {
             None
         } else {
