@@ -178,8 +178,9 @@ impl Gateway {
         })
     }
 
-    /// Finds what is known of a key: in its scope, else in the other one, as far as this generation used it there. To
-    /// the journal these are two keys; but who forgets the scope in a retry means no other effect.
+    /// Finds what is known of a key: in its scope, else in the other one. To the journal these are two keys; but who
+    /// forgets the scope in a retry means no other effect. A tool that takes a scope finds a key of the job whichever
+    /// generation used it; any other one what this generation used.
     pub(super) fn known(
         &self,
         asked: &Asked,
@@ -191,11 +192,15 @@ impl Gateway {
         if let Some(state) = journal.prior(scope.clone(), key.clone())? {
             return Ok(Some(state));
         }
-        let other = match scope.generation {
-            Some(_) => None,
-            None => Some(generation.clone()),
-        };
-        journal.prior_of(generation, scope_of(&asked.lease, other), key.clone())
+        let of_job = scope_of(&asked.lease, None);
+        match scope.generation {
+            None => {
+                let own = scope_of(&asked.lease, Some(generation.clone()));
+                journal.prior_of(generation, own, key.clone())
+            }
+            Some(_) if asked.runs_a_command() => journal.prior(of_job, key.clone()),
+            Some(_) => journal.prior_of(generation, of_job, key.clone()),
+        }
     }
 
     /// Gives the step that a decision leads to; `None` where the call is to execute.
