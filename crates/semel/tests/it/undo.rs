@@ -171,6 +171,47 @@ fn what_changed_since_is_not_undone() {
     );
 }
 
+/// The keys of a person's undoings are nobody else's: an agent that uses one keeps nothing from being undone.
+#[test]
+fn no_agent_keeps_its_call_from_being_undone() {
+    let mut lab = Lab::new();
+    let wrote = lab.call("write_file", json!({"path": "f", "content": "x"}));
+    let key = format!("undo-{wrote}");
+    let part = lab.daemon.conn().send(
+        "POST",
+        "/v1/tokens",
+        &[("authorization", &format!("Bearer {}", lab.volume.token))],
+        json!({"name": "operator"}).to_string().as_bytes(),
+    );
+    let part = Volume {
+        token: part.body["token"].as_str().unwrap().to_owned(),
+        ..lab.volume.clone()
+    };
+    for (volume, path) in [(&lab.volume, "a"), (&part, "b")] {
+        let squats = lab
+            .daemon
+            .conn()
+            .call(volume, "create_directory", &key, &json!({"path": path}));
+        assert_eq!(squats.status, 200, "{}", squats.body);
+    }
+    for replayed in [false, true] {
+        let undone = lab.undo(&wrote);
+        assert_eq!(
+            (undone.status, &undone.body["replayed"]),
+            (200, &json!(replayed)),
+            "{}",
+            undone.body
+        );
+        assert!(!lab.volume.tree.join("f").exists());
+    }
+    // Nor does anybody learn of the undoing by its key.
+    let asks = lab
+        .daemon
+        .conn()
+        .call(&lab.volume, "get_receipt", "", &json!({"key": key}));
+    assert_eq!(asks.body["tool"], "create_directory", "{}", asks.body);
+}
+
 #[test]
 fn only_the_operator_undoes_and_resolves() {
     let mut lab = Lab::new();

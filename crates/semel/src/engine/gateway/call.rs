@@ -54,15 +54,22 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Makes a call that a person asks for; it is not ended when the person goes away.
+    /// Makes a call that a person asks for, whose keys nobody else has; it is not ended when the person goes away.
+    ///
+    /// # Errors
+    /// `bad_input` where the name of the operator would be too long.
     pub(super) fn by_the_operator(
         tool: Tool,
         lease: Volume,
         key: IdempotencyKey,
         understood: Understood,
         source: Source,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, Refusal> {
+        let lease = Volume {
+            principal: lease.principal.operator()?,
+            ..lease
+        };
+        Ok(Self {
             tool,
             lease,
             key: Some(key),
@@ -72,7 +79,7 @@ impl Asked {
             since: Instant::now(),
             waited_us: AtomicU64::new(0),
             gone: Arc::new(AtomicBool::new(false)),
-        }
+        })
     }
 
     /// Says whether the caller went away; counts only before an intent.

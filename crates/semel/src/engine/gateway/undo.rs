@@ -35,14 +35,8 @@ impl Gateway {
         };
         let key = IdempotencyKey::parse(format!("undo-{}", intent.execution_id))?;
         let understood = Understood::of_undo(intent);
-        self.mutate(Arc::new(Asked::by_the_operator(
-            Tool::Undo,
-            lease,
-            key,
-            understood,
-            source,
-        )))
-        .await
+        let asked = Asked::by_the_operator(Tool::Undo, lease, key, understood, source)?;
+        self.mutate(Arc::new(asked)).await
     }
 
     fn undoable(
