@@ -604,6 +604,12 @@ fn what_a_guarded_path_holds_is_not_told_by_refusals() {
             "not_found",
         ),
         (
+            "filled",
+            "delete_directory",
+            json!({"path": "secrets"}),
+            "precondition_failed",
+        ),
+        (
             "patch",
             "apply_patch",
             json!({"patch": "*** Begin Patch\n*** Update File: secrets/none\n@@\n-a\n+b\n*** End Patch"}),
@@ -854,5 +860,36 @@ fn what_a_person_undoes_is_asked_about_like_any_call() {
         assert_eq!(undone.status, 200, "{}", undone.body);
         assert_eq!(read(&volume), "before");
     }
+    lab.sound();
+}
+
+/// A part of a job, with keys of its own, is asked about as the whole is; what it is allowed is allowed to nobody else.
+#[test]
+fn a_part_of_a_job_waits_for_a_person_too() {
+    let lab = Lab::new(ASK);
+    let daemon = lab.serve(&[]);
+    let volume = lab.open("job");
+    let auth = format!("Bearer {}", volume.token);
+    let issued = daemon.conn().send(
+        "POST",
+        "/v1/tokens",
+        &[("authorization", &auth)],
+        br#"{"name":"part"}"#,
+    );
+    let part = Volume {
+        token: text(&issued.body["token"]).to_owned(),
+        ..volume.clone()
+    };
+    let id = asked(&daemon.conn().call(&part, "write_file", "k", &overwrite()));
+    lab.approve(&id);
+    let whole = daemon.conn().call(&volume, "write_file", "k", &overwrite());
+    assert_ne!(asked(&whole), id);
+    let done = daemon.conn().call(&part, "write_file", "k", &overwrite());
+    assert_eq!(
+        (done.status, read(&volume).as_str()),
+        (200, "after"),
+        "{}",
+        done.body
+    );
     lab.sound();
 }
