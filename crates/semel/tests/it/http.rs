@@ -350,6 +350,30 @@ fn what_the_framework_refuses_is_a_problem_too() {
     if let Some(large) = large {
         assert_eq!((large.status, large.code()), (413, "too_large"));
     }
+    for path in [
+        "/v1/tools/%ff",
+        "/v1/receipts/%ff",
+        "/v1/executions/%ff/output/stdout",
+        "/v1/admin/volumes/%ff/end",
+        "/v1/admin/executions/%ff/undo",
+    ] {
+        let method = if path.contains("receipts") || path.contains("output") {
+            "GET"
+        } else {
+            "POST"
+        };
+        let reply = if path.contains("admin") {
+            home.admin(method, path, &json!({}))
+        } else {
+            conn.send(method, path, &form, b"{}")
+        };
+        assert_eq!(
+            (reply.status, reply.code(), reply.header("content-type")),
+            (400, "bad_input", Some("application/problem+json")),
+            "{path}: {}",
+            reply.body
+        );
+    }
     for bytes in [
         "GARBAGE\r\n\r\n",
         "GET / HTTP/1.1\r\nbad header\r\n\r\n",
