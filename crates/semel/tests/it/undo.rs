@@ -1,6 +1,6 @@
 //! Undoing, settling by hand, and looking at receipts.
 
-use crate::harness::{Daemon, Home, Reply, Volume};
+use crate::harness::{Daemon, Home, Reply, Volume, said};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -268,6 +268,8 @@ fn a_person_settles_an_unknown_outcome() {
             "{}",
             reply.body
         );
+        let detail = reply.body["detail"].as_str().unwrap();
+        assert_eq!(detail.matches(&name).count(), 1, "{detail}");
         let ended = home.run(&["volume", "end", &volume.generation]);
         assert_eq!(
             ended.status.code(),
@@ -278,6 +280,23 @@ fn a_person_settles_an_unknown_outcome() {
         assert_eq!(without.status.code(), Some(64), "a note is asked for");
         let answer = home.json(&["resolve", &name, settled, "--note", "looked at f", "--by", "ada"]);
         assert_eq!(answer["volume_state"], "open", "{answer}");
+        if !replayed {
+            // What it was freed as is told to whoever asks for it by its name, not that there never was one.
+            for asks in [["receipt", name.as_str()], ["undo", name.as_str()]] {
+                let out = home.run(&[&asks[..], &["--json"]].concat());
+                let said = said(&out);
+                assert_eq!(out.status.code(), Some(17), "{said}");
+                for part in [
+                    "freed",
+                    "a person says that it never happened",
+                    "ada: looked at f",
+                ] {
+                    assert!(said.contains(part), "{asks:?}: {said}");
+                }
+            }
+            let by_key = said(&home.run(&["receipt", "--key", "k"]));
+            assert!(by_key.contains("never happened"), "{by_key}");
+        }
         let reply = daemon.conn().call(&volume, "write_file", "k", &arguments);
         assert_eq!(
             (reply.status, &reply.body["replayed"]),
