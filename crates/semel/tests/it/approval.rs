@@ -664,14 +664,32 @@ fn a_command_is_shown_and_runs_once() {
     assert!(text.contains("would run echo x >> effects"), "{text}");
     assert!(text.contains("with the variables TOKEN"), "{text}");
     assert!(!text.contains("hush"), "{text}");
+    assert!(!text.contains("run a command in"), "{text}");
     assert!(!volume.tree.join("effects").exists());
-    lab.approve(&id);
+    let approve = || String::from_utf8(lab.cli(&["approve", &id, "--by", "ada"]).stdout).unwrap();
+    let told = approve();
+    assert!(
+        told.starts_with(&format!(
+            "{id} run_command .: approved by ada; sent again with its key until "
+        )),
+        "{told}"
+    );
     for replayed in ["false", "true"] {
         let reply = conn.call(&volume, "run_command", "k", &says);
         assert_eq!(reply.status, 200, "{reply:?}");
         assert_eq!(reply.body["replayed"].to_string(), replayed, "{reply:?}");
     }
     assert_eq!(std::fs::read(volume.tree.join("effects")).unwrap(), b"x\n");
+    // Approved once more, it does not run again, and that is said.
+    let told = approve();
+    let execution = conn.call(&volume, "run_command", "k", &says).body["execution_id"].clone();
+    let says = format!("it has run already, as {}", crate::harness::text(&execution));
+    assert!(told.contains(&says) && !told.contains("sent again"), "{told}");
+    std::fs::create_dir(volume.tree.join("sub")).unwrap();
+    let within = json!({"command": "true", "cwd": "sub"});
+    asked(&conn.call(&volume, "run_command", "sub", &within));
+    let listed = String::from_utf8(lab.cli(&["approvals"]).stdout).unwrap();
+    assert!(listed.contains("would run true\n      in sub"), "{listed}");
 }
 
 #[test]
