@@ -350,6 +350,29 @@ fn what_the_framework_refuses_is_a_problem_too() {
     if let Some(large) = large {
         assert_eq!((large.status, large.code()), (413, "too_large"));
     }
+    for bytes in [
+        "GARBAGE\r\n\r\n",
+        "GET / HTTP/1.1\r\nbad header\r\n\r\n",
+        "POST /v1/tools/read_file HTTP/1.1\r\ncontent-length: x\r\n\r\n",
+    ] {
+        let reply = daemon.conn().raw(bytes.as_bytes()).unwrap();
+        assert_eq!(
+            (reply.status, reply.code()),
+            (400, "bad_input"),
+            "{bytes:?}: {}",
+            reply.head
+        );
+    }
+}
+
+#[test]
+fn a_path_that_is_no_text_is_a_problem() {
+    let home = Home::new();
+    let daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    let auth = format!("Bearer {}", volume.token);
+    let form = [("authorization", auth.as_str()), ("idempotency-key", "k")];
+    let mut conn = daemon.conn();
     for path in [
         "/v1/tools/%ff",
         "/v1/receipts/%ff",
@@ -372,19 +395,6 @@ fn what_the_framework_refuses_is_a_problem_too() {
             (400, "bad_input", Some("application/problem+json")),
             "{path}: {}",
             reply.body
-        );
-    }
-    for bytes in [
-        "GARBAGE\r\n\r\n",
-        "GET / HTTP/1.1\r\nbad header\r\n\r\n",
-        "POST /v1/tools/read_file HTTP/1.1\r\ncontent-length: x\r\n\r\n",
-    ] {
-        let reply = daemon.conn().raw(bytes.as_bytes()).unwrap();
-        assert_eq!(
-            (reply.status, reply.code()),
-            (400, "bad_input"),
-            "{bytes:?}: {}",
-            reply.head
         );
     }
 }
