@@ -30,7 +30,7 @@ pub use select::{LeftOut, Selection, Why, select, tree_of};
 
 use crate::error::{Error, Result};
 use crate::plain::digest_file;
-use crate::process::{self, Cancel, Command, End, Output, Stdin};
+use crate::process::{self, Cancel, Command, End, Orphan, Output, Stdin};
 use semel_core::digest::Sha256;
 use semel_core::{Code, Refusal};
 use std::ffi::OsString;
@@ -266,6 +266,8 @@ impl Git {
             command = command.var(*name, value);
         }
         command.deadline = Some(DEADLINE);
+        // Git takes its locks away when it is asked to end; killed, it would leave them in everybody's way.
+        command.orphan = Orphan::Asked;
         command.output = Output::Capture {
             cap_bytes: OUTPUT_CAP_BYTES,
         };

@@ -3,7 +3,7 @@
 
 use super::pump::{Ends, Pump};
 use super::watch::{Tree, watch};
-use super::{Cancel, Command, End, Ended, Level, Output, TreeEnded};
+use super::{Cancel, Command, End, Ended, Level, Orphan, Output, TreeEnded};
 use crate::error::{Error, Result};
 use rustix::io::FdFlags;
 use rustix::process::{
@@ -27,7 +27,13 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
     if command.output != Output::Inherit {
         process.process_group(0);
     }
-    let mut child = start(process, ends, command.keep.clone(), &command.program)?;
+    let mut child = start(
+        process,
+        ends,
+        command.keep.clone(),
+        &command.program,
+        command.orphan,
+    )?;
     let grouped = command.output != Output::Inherit;
     let mut group = match Group::of(&child, grouped) {
         Ok(group) => group,
@@ -58,30 +64,35 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
     })
 }
 
-/// Spawns a process with the given streams and kept descriptors, which dies with the thread that spawned it.
+/// Spawns a process with the given streams and kept descriptors, which ends with the thread that spawned it.
 pub(super) fn start(
     mut process: std::process::Command,
     ends: Ends,
     kept: Vec<Arc<OwnedFd>>,
     program: &Path,
+    orphan: Orphan,
 ) -> Result<Child> {
     process.stdin(ends.stdin).stdout(ends.stdout).stderr(ends.stderr);
-    inherit(&mut process, kept);
+    inherit(&mut process, kept, orphan);
     process.spawn().map_err(|e| Error::io("start", program, e))
 }
 
-/// Lets a process inherit descriptors, and die with the thread that spawns it.
+/// Lets a process inherit descriptors, and end with the thread that spawns it.
 #[expect(
     unsafe_code,
     reason = "std asks for it wherever code runs between fork and exec"
 )]
-fn inherit(process: &mut std::process::Command, kept: Vec<Arc<OwnedFd>>) {
+fn inherit(process: &mut std::process::Command, kept: Vec<Arc<OwnedFd>>, orphan: Orphan) {
     let parent = getpid();
+    let signal = match orphan {
+        Orphan::Killed => Signal::KILL,
+        Orphan::Asked => Signal::TERM,
+    };
     let before = move || {
         for fd in &kept {
             rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
         }
-        set_parent_process_death_signal(Some(Signal::KILL))?;
+        set_parent_process_death_signal(Some(signal))?;
         if getppid() != Some(parent) {
             // It died before it could be followed.
             return Err(rustix::io::Errno::SRCH.into());

@@ -5,7 +5,7 @@
 use super::direct::start;
 use super::pump::Pump;
 use super::watch::{Tree, watch};
-use super::{Cancel, Command, Confinement, End, Ended, Level, Output, TreeEnded};
+use super::{Cancel, Command, Confinement, End, Ended, Level, Orphan, Output, TreeEnded};
 use crate::error::{Error, Result};
 use crate::sandbox::spec::{Act, Order, Report, Session, Text, Walls, ask};
 use crate::sandbox::{ENTER, Network, REPORT, Require, Sandbox, TreeAccess, launcher};
@@ -111,7 +111,7 @@ fn carry_out(command: &Command, act: Act, cancel: &Cancel) -> Result<Ended> {
     let mut kept = command.keep.clone();
     kept.extend(command.hold.iter().cloned());
     kept.extend([letter, theirs]);
-    let child = start(process, ends, kept, launcher())?;
+    let child = start(process, ends, kept, launcher(), Orphan::Killed)?;
     let mut guard = Guard::of(child, ours)?;
     let why = watch(&mut guard, &mut pump, command, cancel);
     let orderly = guard.child.wait().is_ok_and(|status| status.success());

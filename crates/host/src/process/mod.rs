@@ -90,12 +90,23 @@ pub struct Command {
     pub grace: Duration,
     /// Where its output goes.
     pub output: Output,
+    /// What happens to it where this process dies and nothing is around it.
+    pub orphan: Orphan,
     /// What stands around it.
     pub confinement: Confinement,
     /// Descriptors that it inherits under the same numbers; every other one is closed.
     pub keep: Vec<Arc<OwnedFd>>,
     /// Descriptors that those around the program hold until its whole tree has ended; the program has them not.
     pub hold: Vec<Arc<OwnedFd>>,
+}
+
+/// Says what happens to a direct child whose parent dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orphan {
+    /// It is killed (SIGKILL).
+    Killed,
+    /// It is asked to end (SIGTERM): a program that is trusted to, and that would leave something behind otherwise.
+    Asked,
 }
 
 impl Command {
@@ -112,6 +123,7 @@ impl Command {
             deadline: None,
             grace: Duration::from_secs(10),
             output: Output::Capture { cap_bytes: 1 << 20 },
+            orphan: Orphan::Killed,
             confinement: Confinement::None,
             keep: Vec::new(),
             hold: Vec::new(),

@@ -1,6 +1,7 @@
 //! Everything here runs real programs, with nothing around them or a supervisor.
 
-use super::{Cancel, Command, Confinement, End, Ended, Output, Stdin, TreeEnded, run};
+use super::{Cancel, Command, Confinement, End, Ended, Orphan, Output, Stdin, TreeEnded, run};
+use crate::sandbox::tests::until;
 use semel_core::Code;
 use semel_core::confinement::Confinement as Reached;
 use std::time::Duration;
@@ -230,4 +231,32 @@ fn many_run_at_once_and_none_ends_another() {
             });
         }
     });
+}
+
+/// A parent of its own, which the test below kills.
+#[test]
+fn parent_of_another_test() {
+    let Some(place) = std::env::var_os("SEMEL_TEST_ORPHAN") else {
+        return;
+    };
+    let mut command = sh("trap 'rm lock; exit' TERM; touch lock; while :; do sleep 0.02; done");
+    command.cwd = place.into();
+    command.orphan = Orphan::Asked;
+    go(&command);
+}
+
+#[test]
+fn an_orphan_that_is_asked_takes_its_lock_away() {
+    let place = tempfile::tempdir().unwrap();
+    let lock = place.path().join("lock");
+    let mut parent = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "process::tests::parent_of_another_test"])
+        .env("SEMEL_TEST_ORPHAN", place.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    assert!(until(|| lock.exists()));
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    assert!(until(|| !lock.exists()), "it was killed with its lock");
 }

@@ -178,7 +178,7 @@ fn nothing_is_freed_while_something_is_put_back() {
     let (volume, _, removed) = with_two_kept(&home, &daemon);
     drop(daemon);
     let held = home.path().join("held");
-    let _daemon = home.serve(&["--hold-at", &format!("begun:{}", held.display())]);
+    let _daemon = home.serve(&["--hold-at", &format!("begun={}", held.display())]);
     std::thread::scope(|scope| {
         let undoing = scope.spawn(|| undo(&home, &removed));
         assert!(wait_until(LONG, || held.exists()));

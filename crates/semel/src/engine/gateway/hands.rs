@@ -1,6 +1,6 @@
 //! The threads on which calls change files: those that answer requests are not kept waiting by a disk.
 //!
-//! Few where nobody waits for the disk: a thread that is woken for every call costs more than the call's own work.
+//! Few where nobody waits for the disk: a call that only works on files needs a processor, and no thread of its own.
 
 use crate::limits;
 use semel_core::volume::Durability;
