@@ -117,7 +117,7 @@ table! {
     MethodNotAllowed = "method_not_allowed", 17, 405, Never, "the route exists, but not for this method", "use the method that Allow names";
     Denied = "denied", 18, 403, Never, "the policy denies this call", "ask the operator, or do it another way";
     ApprovalRequired = "approval_required", 18, 202, SameKey, "a person has to decide first", "wait for the decision, then send the same call with the same key";
-    ApprovalExpired = "approval_expired", 18, 403, NewCall, "the approval was not used in time", "send a new call with a new key";
+    ApprovalExpired = "approval_expired", 18, 403, NewCall, "nobody decided, or used the approval, in time", "send a new call with a new key";
     KeyExpired = "key_expired", 19, 410, Operator, "the key is known to have been used; its receipt body is past retention", "do not run it again; look at the journal for what came of it";
     UndoExpired = "undo_expired", 19, 410, Operator, "what the call removed is past retention", "restore it from a proposal or from the repository";
     LockIncomplete = "lock_incomplete", 20, 422, Never, "a lockfile does not parse, is cut, lacks hashes, or does not close over its declared inputs", "lock again with the ecosystem's own tool and propose the whole file";

@@ -150,6 +150,15 @@ impl Principal {
     /// How long it may be, in bytes.
     pub const LONGEST: usize = 128;
 
+    /// Names a person who acts in a job of this principal: a part that no token can be given out for, since the name of
+    /// a part is never empty.
+    ///
+    /// # Errors
+    /// `bad_input` where that is too long.
+    pub fn operator(&self) -> Result<Self, Refusal> {
+        Self::parse(format!("{self}//operator"))
+    }
+
     /// Says whether it is another one, or a part of it: `job:x/reader` is a part of `job:x`.
     #[must_use]
     pub fn is_part_of(&self, other: &Principal) -> bool {

@@ -299,7 +299,7 @@ impl Reader<'_> {
         number_of(literal, exponent).ok_or_else(|| {
             self.refuse(
                 "number_range",
-                "a number that not every reader reads alike; send it as a string",
+                "a number that not every reader reads alike: a whole one has at most 2^53 - 1 either way",
             )
         })
     }

@@ -373,7 +373,10 @@ fn naive(pattern: &str, text: &str) -> bool {
             }
         }
     }
-    let pattern: Vec<&str> = pattern.trim_start_matches('/').split('/').collect();
+    // As in git, more stars are two.
+    let stars = |name: &str| name.len() > 1 && name.bytes().all(|b| b == b'*');
+    let spelt = pattern.trim_start_matches('/').split('/');
+    let pattern: Vec<&str> = spelt.map(|name| if stars(name) { "**" } else { name }).collect();
     names(&pattern, &text.split('/').collect::<Vec<_>>())
 }
 

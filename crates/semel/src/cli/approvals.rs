@@ -62,7 +62,11 @@ fn lines(approval: &Approval, now: UnixMs) -> String {
         text.push_str(&format!("\n  would read {path}"));
     }
     for changed in &question.plan.changed {
-        text.push_str(&format!("\n  would {}", would(changed)));
+        match changed.action {
+            Action::Ran if changed.path.is_root() => {}
+            Action::Ran => text.push_str(&format!("\n      in {}", changed.path)),
+            _ => text.push_str(&format!("\n  would {}", would(changed))),
+        }
     }
     if let Some(code) = question.plan.refused {
         text.push_str(&format!("\n  would be refused as things stand: {code}"));

@@ -41,17 +41,31 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
             .and_then(Value::as_str)
             .unwrap_or_default()
     };
+    let path = Some(word("/path")).filter(|path| !path.is_empty()).unwrap_or(".");
     let mut text = format!(
-        "{} {} {}: {} by {}",
+        "{} {} {path}: {} by {}",
         args.approval,
         word("/tool"),
-        word("/path"),
         word("/standing"),
         word("/decision/by"),
     );
     if !args.deny {
-        let until = word("/ends_at");
-        text.push_str(&format!("; sent again with its key until {until}, it runs once"));
+        text.push_str(&then(
+            word("/execution_id"),
+            word("/idempotency_key"),
+            word("/standing"),
+            word("/ends_at"),
+        ));
     }
     Ok(Answer::new(text, decided))
+}
+
+/// Says what comes of the call that was approved.
+fn then(execution: &str, key: &str, standing: &str, until: &str) -> String {
+    match (execution, key, standing) {
+        ("", _, "expired") => format!("; that ended {until}"),
+        ("", "", _) => format!("; sent again until {until}, it is answered"),
+        ("", ..) => format!("; sent again with its key until {until}, it runs once"),
+        (execution, ..) => format!("; it has run already, as {execution}, and does not run again"),
+    }
 }

@@ -14,6 +14,7 @@ use semel_core::volume::{Volume, VolumeState};
 use semel_core::{Code, Refusal};
 use semel_host::patience::Patience;
 use semel_host::{clock, plain};
+use semel_store::Journal;
 pub(crate) use semel_store::journal::{Depth, JournalStatus, LogFilter, LogLine, OnlyConflicts, View};
 use serde_json::Value;
 use std::path::Path;
@@ -185,9 +186,10 @@ pub(crate) fn receipts(
             }
         }
     }
-    let (mut receipts, mut expired) = (Vec::new(), None);
+    let (mut receipts, mut expired, mut free) = (Vec::new(), None, None);
     for execution in executions {
-        let Some(state) = journal.execution(execution).map_err(store)? else {
+        let Some(state) = journal.execution(execution.clone()).map_err(store)? else {
+            free = freed(&*journal, &execution)?.or(free);
             continue;
         };
         let intent = state.intent();
@@ -205,9 +207,38 @@ pub(crate) fn receipts(
             .map(String::from)
             .or(key.map(String::from))
             .unwrap_or_default();
-        return Err(Refusal::new(Code::NotFound, "no call is known by this name").name(asked));
+        let unknown = || Refusal::new(Code::NotFound, "no call is known by this name").name(asked);
+        return Err(free.unwrap_or_else(unknown));
     }
     Ok(receipts)
+}
+
+/// Says of an execution that no call is known by any more as what it was freed; `None` where it never was.
+///
+/// # Errors
+/// `store_unavailable`.
+pub(super) fn freed(journal: &dyn Journal, execution: &ExecutionId) -> Result<Option<Refusal>, Refusal> {
+    let filter = LogFilter {
+        execution: Some(execution.clone()),
+        ..LogFilter::default()
+    };
+    let lines = journal.log(filter).map_err(store)?;
+    let freed = lines.into_iter().rev().find_map(|line| {
+        if let Record::CallFreed { why, resolved, .. } = line.entry.record {
+            Some((why, resolved))
+        } else {
+            None
+        }
+    });
+    Ok(freed.map(|(why, resolved)| {
+        let by = resolved.map_or(String::new(), |person| {
+            format!(", {}: {}", person.by, person.note)
+        });
+        let why = format!("the call had no effect, and its key is free again ({why}{by})");
+        Refusal::new(Code::NotFound, why)
+            .reason("freed")
+            .name(execution.as_str())
+    }))
 }
 
 /// Follows the log: each look is a short read of what came since, so that none holds the writer up.

@@ -2,12 +2,12 @@
 
 use super::problem::Problem;
 use super::tools::{json, source, success};
-use super::{App, Peer, bearer, operators_body};
+use super::{App, Named, Peer, bearer, operators_body};
 use crate::engine::daemon::admin::read;
 use crate::engine::daemon::health::outside_of_sandboxes;
 use crate::telemetry::Phase;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::Response;
 use axum::http::request::Parts;
 use axum::middleware::Next;
@@ -123,7 +123,7 @@ pub(super) async fn open_volume(State(app): State<App>, request: Request) -> Res
 /// Ends a volume for a person.
 pub(super) async fn end_volume(
     State(app): State<App>,
-    Path(generation): Path<String>,
+    Named(generation): Named<String>,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
     let body = operators_body(&app, request).await?;
@@ -131,7 +131,10 @@ pub(super) async fn end_volume(
 }
 
 /// Puts back what an execution removed or replaced.
-pub(super) async fn undo(State(app): State<App>, Path(id): Path<String>) -> Result<Response<Body>, Problem> {
+pub(super) async fn undo(
+    State(app): State<App>,
+    Named(id): Named<String>,
+) -> Result<Response<Body>, Problem> {
     let execution = ExecutionId::parse(id)?;
     Ok(success(app.gateway.undo(execution).await?))
 }
@@ -139,7 +142,7 @@ pub(super) async fn undo(State(app): State<App>, Path(id): Path<String>) -> Resu
 /// Settles a call whose outcome is unknown, by a person's word.
 pub(super) async fn resolve(
     State(app): State<App>,
-    Path(id): Path<String>,
+    Named(id): Named<String>,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
     let body = operators_body(&app, request).await?;
@@ -149,7 +152,7 @@ pub(super) async fn resolve(
 /// Asks that a command be ended.
 pub(super) async fn end_execution(
     State(app): State<App>,
-    Path(id): Path<String>,
+    Named(id): Named<String>,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
     let body = operators_body(&app, request).await?;

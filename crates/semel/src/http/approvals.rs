@@ -2,9 +2,9 @@
 
 use super::problem::Problem;
 use super::tools::json;
-use super::{App, operators_body};
+use super::{App, Named, operators_body};
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::Response;
 
 /// Lists the calls that wait.
@@ -15,7 +15,7 @@ pub(super) async fn list(State(app): State<App>) -> Result<Response<Body>, Probl
 /// Decides one of them.
 pub(super) async fn decide(
     State(app): State<App>,
-    Path(id): Path<String>,
+    Named(id): Named<String>,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
     let body = operators_body(&app, request).await?;

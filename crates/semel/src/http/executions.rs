@@ -1,12 +1,12 @@
 //! `GET /v1/executions/{execution_id}/output/{stream}`: what a command wrote so far; it changes nothing.
 
-use super::App;
 use super::problem::Problem;
 use super::tools::{json, lease, source};
+use super::{App, Named};
 use crate::engine::gateway::output::Stream;
 use crate::engine::gateway::tool::Tool;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::Response;
 use semel_core::canonical::LARGEST_INTEGER;
 use semel_core::ids::ExecutionId;
@@ -16,7 +16,7 @@ use serde_json::Value;
 /// Answers from the spool of the execution.
 pub(super) async fn output(
     State(app): State<App>,
-    Path((id, stream)): Path<(String, String)>,
+    Named((id, stream)): Named<(String, String)>,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
     let (parts, _) = request.into_parts();

@@ -6,8 +6,9 @@
 
 use std::mem::take;
 
-/// How many bytes of a line are kept; a longer one is no header that matters here.
-const LINE: usize = 1 << 10;
+/// How many bytes a line may have: more than a whole head to hyper, which refuses that before. A longer one could hide
+/// where its request ends.
+const LINE: usize = 1 << 20;
 
 #[derive(Debug)]
 enum At {
@@ -59,7 +60,8 @@ impl Framing {
     ///
     /// # Errors
     /// [`Ambiguous`] for a second `Content-Length`, for one beside a `Transfer-Encoding`, for a second
-    /// `Transfer-Encoding`, and for a field that is continued on the next line.
+    /// `Transfer-Encoding`, for one that is not `chunked` alone, for a field that is continued on the next line, and for
+    /// a line past every bound.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<(), Ambiguous> {
         let mut at = 0;
         while at < bytes.len() {
@@ -80,8 +82,11 @@ impl Framing {
                 At::Start | At::Fields | At::Size | At::Trailers => {
                     let end = rest.iter().position(|byte| *byte == b'\n');
                     let part = &rest[..end.unwrap_or(rest.len())];
-                    let room = LINE.saturating_sub(self.line.len());
-                    self.line.extend_from_slice(&part[..part.len().min(room)]);
+                    if self.line.len() + part.len() > LINE {
+                        self.at = At::Lost;
+                        return Err(Ambiguous { after: at });
+                    }
+                    self.line.extend_from_slice(part);
                     at += part.len();
                     if end.is_some() {
                         let line = take(&mut self.line);
@@ -143,6 +148,10 @@ impl Framing {
             self.length = digits.and_then(|digits| digits.parse().ok()).unwrap_or(0);
         } else if name.trim_ascii().eq_ignore_ascii_case(b"transfer-encoding") {
             self.encodings += 1;
+            // hyper looks at the last of several alone.
+            if !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+                return Seen::Ambiguous;
+            }
         }
         if self.lengths + self.encodings > 1 {
             Seen::Ambiguous
@@ -185,6 +194,8 @@ mod tests {
             "transfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\n0\r\n\r\n",
             "x: 1\r\n content-length: 4\r\n\r\n",
             "content-length : 1\ncontent-length: 4\n\n",
+            "transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            "transfer-encoding: identity\r\n\r\n",
         ] {
             assert!(
                 refused(format!("POST / HTTP/1.1\r\nhost: x\r\n{fields}").as_bytes()),
@@ -216,11 +227,39 @@ mod tests {
         ] {
             assert!(!refused(bytes));
         }
-        let long = format!("GET / HTTP/1.1\r\nx: {}\r\n{TWO}", "y".repeat(5000));
-        let mut framing = Framing::new();
-        assert!(
-            framing.feed(long.as_bytes()).is_err(),
-            "a long line hides nothing"
+    }
+
+    /// A length with so much before its digits that it was once cut off: what is in the body is no request, and what
+    /// comes after it is one.
+    #[test]
+    fn a_long_line_hides_nothing() {
+        let inside = "GET / HTTP/1.1\r\ncontent-length: 99999999\r\n\r\n";
+        let long = |before: &str| {
+            let fill = before.repeat(1100);
+            let length = inside.len();
+            format!("POST / HTTP/1.1\r\ncontent-length: {fill}{length}\r\n\r\n{inside}")
+        };
+        let chunked = |fill: &str| {
+            let (fill, size) = (fill.repeat(1100), inside.len());
+            format!(
+                "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n{fill}{size:x}\r\n{inside}\r\n0\r\n\r\n"
+            )
+        };
+        let other = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(5000));
+        for first in [long("0"), long(" "), long("\t"), chunked("0"), other] {
+            let feed = |rest: &str| Framing::new().feed(format!("{first}{rest}").as_bytes());
+            assert_eq!(feed(""), Ok(()));
+            assert!(feed(&format!("POST / HTTP/1.1\r\n{TWO}")).is_err(), "{first:.80}");
+            let both = "content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+            assert!(
+                feed(&format!("POST / HTTP/1.1\r\n{both}")).is_err(),
+                "{first:.80}"
+            );
+        }
+        let endless = format!(
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n{}",
+            "0".repeat(LINE + 1)
         );
+        assert!(Framing::new().feed(endless.as_bytes()).is_err());
     }
 }

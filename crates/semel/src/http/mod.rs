@@ -23,7 +23,8 @@ use crate::engine::daemon::face::Face;
 use crate::engine::gateway::Gateway;
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::Request;
+use axum::extract::{FromRequestParts, Path, Request};
+use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -31,6 +32,7 @@ use hyper::body::Incoming;
 use problem::Problem;
 use semel_core::digest::Sha256;
 use semel_core::{Code, Refusal};
+use serde::de::DeserializeOwned;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -327,6 +329,26 @@ pub(super) fn bearer(headers: &axum::http::HeaderMap) -> Option<&str> {
     let value = value.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Gives the segments of the route that the path of a request fills; unlike axum's own, it refuses as everything does.
+pub(super) struct Named<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(named)) => Ok(Self(named)),
+            Err(rejection) if rejection.status().is_server_error() => {
+                Err(Refusal::new(Code::Internal, rejection.body_text()).into())
+            }
+            Err(_) => {
+                let why = "the path of the request is not UTF-8";
+                Err(Refusal::new(Code::BadInput, why).name(parts.uri.path()).into())
+            }
+        }
+    }
 }
 
 impl IntoResponse for Problem {

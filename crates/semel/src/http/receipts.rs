@@ -1,11 +1,11 @@
 //! `GET /v1/receipts/{key}`: what came of a key; an ended token may still ask.
 
-use super::App;
 use super::problem::Problem;
 use super::tools::{json, lease, source};
+use super::{App, Named};
 use crate::engine::gateway::tool::Tool;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::Response;
 use semel_core::ids::IdempotencyKey;
 use semel_core::{Code, Refusal};
@@ -14,7 +14,7 @@ use serde_json::Value;
 /// Answers from the journal alone, and writes nothing of it there.
 pub(super) async fn get(
     State(app): State<App>,
-    Path(key): Path<String>,
+    Named(key): Named<String>,
     request: Request,
 ) -> Result<Response<Body>, Problem> {
     let (parts, _) = request.into_parts();

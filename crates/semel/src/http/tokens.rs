@@ -10,20 +10,28 @@ use semel_core::{Code, Refusal};
 
 const BODY: usize = 64 << 10;
 
-/// Gives out a token.
+/// Gives out a token: who asks is known before the body is read.
 pub(super) async fn issue(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
     let (parts, incoming) = request.into_parts();
     let source = source("http", &parts);
     let token = bearer(&parts.headers).unwrap_or_default().to_owned();
-    let body = body(&app, &parts.headers, incoming, BODY).await?;
-    let gateway = app.gateway.clone();
-    let answer = tokio::task::spawn_blocking(move || gateway.narrower(&token, &body))
-        .await
-        .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
-    if let Err(refusal) = &answer
+    let (gateway, parent) = (app.gateway.clone(), token.clone());
+    let admitted = blocking(move || gateway.gives_out(&parent).map(drop)).await;
+    if let Err(refusal) = &admitted
         && refusal.code == Code::Unauthorized
     {
         app.gateway.unauthorized("tokens", source, refusal).await;
     }
-    Ok(json(answer?))
+    admitted?;
+    let body = body(&app, &parts.headers, incoming, BODY).await?;
+    let gateway = app.gateway.clone();
+    Ok(json(blocking(move || gateway.narrower(&token, &body)).await?))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?
 }

@@ -1,13 +1,13 @@
 //! `POST /v1/tools/{tool}`: a call by an agent.
 
 use super::problem::Problem;
-use super::{App, Peer, bearer, body};
+use super::{App, Named, Peer, bearer, body};
 use crate::engine::gateway::answer::{Replayed, Success};
 use crate::engine::gateway::call::Call;
 use crate::engine::gateway::tool::Tool;
 use crate::limits;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use semel_core::call::Source;
@@ -21,7 +21,7 @@ const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-appli
 /// Answers a call: route, token and generation from the head, then the body.
 pub(super) async fn call(
     State(app): State<App>,
-    Path(tool): Path<String>,
+    Named(tool): Named<String>,
     request: Request,
 ) -> Response<Body> {
     let preference = Preference::of(request.headers());

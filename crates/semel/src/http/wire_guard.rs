@@ -56,7 +56,7 @@ fn instead_of(head: &[u8], reason: &str) -> Option<Vec<u8>> {
             Code::BadInput,
             "400 Bad Request",
             if reason == AMBIGUOUS {
-                "the request says twice where it ends"
+                "the request says where it ends twice, or in a way that not everybody reads alike"
             } else {
                 "the request is not well-formed HTTP"
             },

@@ -604,6 +604,12 @@ fn what_a_guarded_path_holds_is_not_told_by_refusals() {
             "not_found",
         ),
         (
+            "filled",
+            "delete_directory",
+            json!({"path": "secrets"}),
+            "precondition_failed",
+        ),
+        (
             "patch",
             "apply_patch",
             json!({"patch": "*** Begin Patch\n*** Update File: secrets/none\n@@\n-a\n+b\n*** End Patch"}),
@@ -658,14 +664,32 @@ fn a_command_is_shown_and_runs_once() {
     assert!(text.contains("would run echo x >> effects"), "{text}");
     assert!(text.contains("with the variables TOKEN"), "{text}");
     assert!(!text.contains("hush"), "{text}");
+    assert!(!text.contains("run a command in"), "{text}");
     assert!(!volume.tree.join("effects").exists());
-    lab.approve(&id);
+    let approve = || String::from_utf8(lab.cli(&["approve", &id, "--by", "ada"]).stdout).unwrap();
+    let told = approve();
+    assert!(
+        told.starts_with(&format!(
+            "{id} run_command .: approved by ada; sent again with its key until "
+        )),
+        "{told}"
+    );
     for replayed in ["false", "true"] {
         let reply = conn.call(&volume, "run_command", "k", &says);
         assert_eq!(reply.status, 200, "{reply:?}");
         assert_eq!(reply.body["replayed"].to_string(), replayed, "{reply:?}");
     }
     assert_eq!(std::fs::read(volume.tree.join("effects")).unwrap(), b"x\n");
+    // Approved once more, it does not run again, and that is said.
+    let told = approve();
+    let execution = conn.call(&volume, "run_command", "k", &says).body["execution_id"].clone();
+    let says = format!("it has run already, as {}", crate::harness::text(&execution));
+    assert!(told.contains(&says) && !told.contains("sent again"), "{told}");
+    std::fs::create_dir(volume.tree.join("sub")).unwrap();
+    let within = json!({"command": "true", "cwd": "sub"});
+    asked(&conn.call(&volume, "run_command", "sub", &within));
+    let listed = String::from_utf8(lab.cli(&["approvals"]).stdout).unwrap();
+    assert!(listed.contains("would run true\n      in sub"), "{listed}");
 }
 
 #[test]
@@ -854,5 +878,36 @@ fn what_a_person_undoes_is_asked_about_like_any_call() {
         assert_eq!(undone.status, 200, "{}", undone.body);
         assert_eq!(read(&volume), "before");
     }
+    lab.sound();
+}
+
+/// A part of a job, with keys of its own, is asked about as the whole is; what it is allowed is allowed to nobody else.
+#[test]
+fn a_part_of_a_job_waits_for_a_person_too() {
+    let lab = Lab::new(ASK);
+    let daemon = lab.serve(&[]);
+    let volume = lab.open("job");
+    let auth = format!("Bearer {}", volume.token);
+    let issued = daemon.conn().send(
+        "POST",
+        "/v1/tokens",
+        &[("authorization", &auth)],
+        br#"{"name":"part"}"#,
+    );
+    let part = Volume {
+        token: text(&issued.body["token"]).to_owned(),
+        ..volume.clone()
+    };
+    let id = asked(&daemon.conn().call(&part, "write_file", "k", &overwrite()));
+    lab.approve(&id);
+    let whole = daemon.conn().call(&volume, "write_file", "k", &overwrite());
+    assert_ne!(asked(&whole), id);
+    let done = daemon.conn().call(&part, "write_file", "k", &overwrite());
+    assert_eq!(
+        (done.status, read(&volume).as_str()),
+        (200, "after"),
+        "{}",
+        done.body
+    );
     lab.sound();
 }

@@ -436,6 +436,38 @@ fn a_job_scoped_command_is_not_run_again_by_a_later_generation() {
     assert_eq!(digests.body["stdout_sha256"], first.body["stdout_sha256"]);
 }
 
+/// Who forgets the scope in a retry means no other effect, in a later generation as in the first one; nor does a restart
+/// forget it.
+#[test]
+fn a_job_scoped_command_sent_without_its_scope_is_a_conflict_in_every_generation() {
+    let mut lab = Lab::new();
+    let scoped = json!({"command": EFFECT, "scope": "job"});
+    let first = lab.call("deploy", &scoped);
+    assert_eq!(first.status, 200, "{}", first.body);
+    for life in 0..2 {
+        if life == 1 {
+            lab.restart(&[]);
+        } else {
+            let ended = lab.volume.generation.clone();
+            lab.home.json(&["volume", "end", &ended]);
+            lab.volume = lab.home.open("job", "process");
+        }
+        let without = lab.sh("deploy", EFFECT);
+        assert_eq!(
+            (without.status, without.reason(), &without.body["execution_id"]),
+            (409, "body_mismatch", &first.body["execution_id"]),
+            "life {life}: {}",
+            without.body
+        );
+        assert_eq!(lab.effects(), 0, "life {life}");
+        assert_eq!(lab.call("deploy", &scoped).body["replayed"], true);
+    }
+    // Tools that know no scope have keys of the generation, which the job's are apart from.
+    let write = json!({"path": "f", "content": "x"});
+    let other = lab.conn().call(&lab.volume, "write_file", "deploy", &write);
+    assert_eq!(other.status, 200, "{}", other.body);
+}
+
 #[test]
 fn a_command_cannot_be_undone() {
     let lab = Lab::new();

@@ -366,6 +366,40 @@ fn what_the_framework_refuses_is_a_problem_too() {
 }
 
 #[test]
+fn a_path_that_is_no_text_is_a_problem() {
+    let home = Home::new();
+    let daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    let auth = format!("Bearer {}", volume.token);
+    let form = [("authorization", auth.as_str()), ("idempotency-key", "k")];
+    let mut conn = daemon.conn();
+    for path in [
+        "/v1/tools/%ff",
+        "/v1/receipts/%ff",
+        "/v1/executions/%ff/output/stdout",
+        "/v1/admin/volumes/%ff/end",
+        "/v1/admin/executions/%ff/undo",
+    ] {
+        let method = if path.contains("receipts") || path.contains("output") {
+            "GET"
+        } else {
+            "POST"
+        };
+        let reply = if path.contains("admin") {
+            home.admin(method, path, &json!({}))
+        } else {
+            conn.send(method, path, &form, b"{}")
+        };
+        assert_eq!(
+            (reply.status, reply.code(), reply.header("content-type")),
+            (400, "bad_input", Some("application/problem+json")),
+            "{path}: {}",
+            reply.body
+        );
+    }
+}
+
+#[test]
 fn while_the_first_runs_others_wait_or_are_told() {
     let home = Home::new();
     let daemon = home.serve(&["--pause-at", "begun:700"]);

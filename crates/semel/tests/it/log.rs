@@ -7,6 +7,9 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+/// How long anything here may take.
+const LONG: Duration = Duration::from_secs(60);
+
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736";
 
 /// Sends a call under a parent span.
@@ -384,4 +387,55 @@ fn there_is_no_log_before_there_is_a_journal() {
         .output()
         .unwrap();
     assert_eq!(out.status.code(), Some(17));
+}
+
+/// Every call leaves a record, also one whose caller goes away while it waits for another.
+#[test]
+fn who_leaves_while_it_waits_leaves_a_record() {
+    let home = Home::new();
+    let daemon = home.serve(&["--pause-at", "begun:5000"]);
+    let volume = home.open("job", "process");
+    let arguments = json!({"path": "a", "content": "1"});
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| daemon.conn().call(&volume, "write_file", "k", &arguments));
+        let running = || {
+            home.lines(&["log", "--key", "k"])
+                .iter()
+                .any(|line| line["event"] == "running")
+        };
+        assert!(wait_until(LONG, running));
+        let body = arguments.to_string();
+        for key in ["k", "other"] {
+            let mut conn = daemon.conn();
+            let head = format!(
+                "POST /v1/tools/write_file HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\nidempotency-key: {key}\r\ncontent-length: {}\r\n\r\n{body}",
+                volume.token,
+                body.len()
+            );
+            conn.write(head.as_bytes()).unwrap();
+        }
+        let left = |key: &str| -> Vec<Value> {
+            let lines = home.lines(&["log", "--key", key]);
+            lines
+                .into_iter()
+                .filter(|line| line["reason"] == "caller_left")
+                .collect()
+        };
+        for key in ["k", "other"] {
+            assert!(wait_until(LONG, || !left(key).is_empty()), "{key}");
+        }
+        let first = first.join().unwrap();
+        assert_eq!((first.status, &first.body["replayed"]), (200, &json!(false)));
+        // Once each, and nothing of it began.
+        for (key, lines) in [("k", 2), ("other", 1)] {
+            assert_eq!(left(key).len(), 1, "{key}");
+            assert_eq!(home.lines(&["log", "--key", key]).len(), lines, "{key}");
+            let line = &left(key)[0];
+            assert_eq!(
+                (&line["event"], &line["code"]),
+                (&json!("refused"), &json!("call_in_flight")),
+                "{line}"
+            );
+        }
+    });
 }

@@ -270,6 +270,42 @@ fn what_holds_a_forbidden_place_neither_goes_nor_is_replaced() {
     lab.runs("delete_directory", json!({"path": "certs", "recursive": true}));
 }
 
+/// By its name alone a directory is forbidden, before anything is told of what is there.
+#[test]
+fn a_forbidden_directory_is_not_told_about() {
+    let mut lab = lab();
+    std::fs::create_dir(lab.volume.tree.join("empty")).unwrap();
+    for recursive in [false, true] {
+        for path in ["secrets", "SECRETS"] {
+            lab.denied("delete_directory", json!({"path": path, "recursive": recursive}));
+        }
+    }
+    lab.denied("move_file", json!({"source": "secrets", "destination": "a"}));
+    lab.denied(
+        "move_file",
+        json!({"source": "secrets", "destination": "other/y"}),
+    );
+    // Elsewhere it is told.
+    lab.refused(
+        "delete_directory",
+        &json!({"path": "a"}),
+        "precondition_failed",
+        "not_empty",
+    );
+    lab.refused(
+        "move_file",
+        &json!({"source": "a", "destination": "other"}),
+        "precondition_failed",
+        "is_directory",
+    );
+    // A rule on what is in a directory is none on a file of its name.
+    std::fs::remove_dir_all(lab.volume.tree.join("secrets")).unwrap();
+    put(&lab.volume, "secrets", "a file");
+    lab.runs("move_file", json!({"source": "secrets", "destination": "file"}));
+    lab.denied("delete_directory", json!({"path": "secrets"}));
+    lab.runs("delete_directory", json!({"path": "empty"}));
+}
+
 #[test]
 fn git_internals_are_open_only_where_a_rule_names_them() {
     let mut lab = Lab::new(

@@ -272,6 +272,24 @@ fn bytes_are_given_as_they_are_or_not_at_all() {
         &json!({"path": "text", "byte_offset": 0, "byte_limit": 4}),
     );
     assert_eq!(half["encoding"], "base64", "half a character is no text");
+    // That is told apart from bytes that are no text at all.
+    for (path, first, limit, cut) in [
+        ("text", 0, 4, true),
+        ("text", 4, 2, true),
+        ("text", 4, 1, true),
+        ("latin", 0, 64, false),
+    ] {
+        let asks = json!({"path": path, "byte_offset": first, "byte_limit": limit, "encoding": "utf-8"});
+        let reply = desk.conn.call(&desk.volume, "read_file", "", &asks);
+        assert_eq!(
+            (reply.status, reply.reason()),
+            (412, "not_utf8"),
+            "{asks}: {}",
+            reply.body
+        );
+        let why = reply.body["why"].as_str().unwrap();
+        assert_eq!(why.contains("within a character"), cut, "{asks}: {why}");
+    }
     let refused = desk.refused("read_file", &json!({"path": "latin", "encoding": "utf-8"}));
     assert_eq!(refused, ("precondition_failed".to_owned(), "not_utf8".to_owned()));
 }

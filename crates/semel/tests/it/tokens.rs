@@ -175,3 +175,31 @@ fn a_job_gives_out_a_token_by_command() {
         .unwrap();
     assert_eq!(nothing.status.code(), Some(64));
 }
+
+/// Who may not ask is told so before a byte of the body is waited for.
+#[test]
+fn the_body_is_not_read_before_the_token() {
+    let home = Home::new();
+    let daemon = home.serve(&["--hasten", "100"]);
+    let volume = home.open("job", "process");
+    home.json(&["volume", "end", &volume.generation]);
+    for (auth, wanted) in [
+        (String::new(), refused(401, "unauthorized", "")),
+        (
+            "authorization: Bearer x\r\n".to_owned(),
+            refused(401, "unauthorized", ""),
+        ),
+        (
+            format!("authorization: Bearer {}\r\n", volume.token),
+            refused(409, "replay_conflict", "stale_generation"),
+        ),
+    ] {
+        for length in [50, 100_000] {
+            let head = format!(
+                "POST /v1/tokens HTTP/1.1\r\nhost: semel\r\n{auth}content-length: {length}\r\n\r\n{{"
+            );
+            let reply = daemon.conn().raw(head.as_bytes()).unwrap();
+            assert_eq!(told(&reply), wanted, "{length}: {}", reply.body);
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Undoing, settling by hand, and looking at receipts.
 
-use crate::harness::{Daemon, Home, Reply, Volume};
+use crate::harness::{Daemon, Home, Reply, Volume, said};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -178,6 +178,47 @@ fn what_changed_since_is_not_undone() {
     );
 }
 
+/// The keys of a person's undoings are nobody else's: an agent that uses one keeps nothing from being undone.
+#[test]
+fn no_agent_keeps_its_call_from_being_undone() {
+    let mut lab = Lab::new();
+    let wrote = lab.call("write_file", json!({"path": "f", "content": "x"}));
+    let key = format!("undo-{wrote}");
+    let part = lab.daemon.conn().send(
+        "POST",
+        "/v1/tokens",
+        &[("authorization", &format!("Bearer {}", lab.volume.token))],
+        json!({"name": "operator"}).to_string().as_bytes(),
+    );
+    let part = Volume {
+        token: part.body["token"].as_str().unwrap().to_owned(),
+        ..lab.volume.clone()
+    };
+    for (volume, path) in [(&lab.volume, "a"), (&part, "b")] {
+        let squats = lab
+            .daemon
+            .conn()
+            .call(volume, "create_directory", &key, &json!({"path": path}));
+        assert_eq!(squats.status, 200, "{}", squats.body);
+    }
+    for replayed in [false, true] {
+        let undone = lab.undo(&wrote);
+        assert_eq!(
+            (undone.status, &undone.body["replayed"]),
+            (200, &json!(replayed)),
+            "{}",
+            undone.body
+        );
+        assert!(!lab.volume.tree.join("f").exists());
+    }
+    // Nor does anybody learn of the undoing by its key.
+    let asks = lab
+        .daemon
+        .conn()
+        .call(&lab.volume, "get_receipt", "", &json!({"key": key}));
+    assert_eq!(asks.body["tool"], "create_directory", "{}", asks.body);
+}
+
 #[test]
 fn only_the_operator_undoes_and_resolves() {
     let mut lab = Lab::new();
@@ -234,6 +275,8 @@ fn a_person_settles_an_unknown_outcome() {
             "{}",
             reply.body
         );
+        let detail = reply.body["detail"].as_str().unwrap();
+        assert_eq!(detail.matches(&name).count(), 1, "{detail}");
         let ended = home.run(&["volume", "end", &volume.generation]);
         assert_eq!(
             ended.status.code(),
@@ -244,6 +287,23 @@ fn a_person_settles_an_unknown_outcome() {
         assert_eq!(without.status.code(), Some(64), "a note is asked for");
         let answer = home.json(&["resolve", &name, settled, "--note", "looked at f", "--by", "ada"]);
         assert_eq!(answer["volume_state"], "open", "{answer}");
+        if !replayed {
+            // What it was freed as is told to whoever asks for it by its name, not that there never was one.
+            for asks in [["receipt", name.as_str()], ["undo", name.as_str()]] {
+                let out = home.run(&[&asks[..], &["--json"]].concat());
+                let said = said(&out);
+                assert_eq!(out.status.code(), Some(17), "{said}");
+                for part in [
+                    "freed",
+                    "a person says that it never happened",
+                    "ada: looked at f",
+                ] {
+                    assert!(said.contains(part), "{asks:?}: {said}");
+                }
+            }
+            let by_key = said(&home.run(&["receipt", "--key", "k"]));
+            assert!(by_key.contains("never happened"), "{by_key}");
+        }
         let reply = daemon.conn().call(&volume, "write_file", "k", &arguments);
         assert_eq!(
             (reply.status, &reply.body["replayed"]),

@@ -234,6 +234,96 @@ fn a_packed_body_is_refused_by_name() {
     );
 }
 
+/// What stands in a body is no request, however its length is spelt; what comes after it is one.
+#[test]
+fn a_long_line_hides_no_second_end() {
+    let home = Home::new();
+    let daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    let in_chunks = chunked(&arguments("outer"));
+    for fill in ["0", " "] {
+        let hides = "GET / HTTP/1.1\r\ncontent-length: 99999999\r\n\r\n";
+        let long = format!("content-length: {}{}\r\n", fill.repeat(1100), hides.len());
+        let mut bytes = post(&volume, "first", &long, hides.as_bytes());
+        let both = "content-length: 5\r\ntransfer-encoding: chunked\r\n";
+        bytes.extend_from_slice(&post(&volume, "second", both, &in_chunks));
+        let mut conn = daemon.conn();
+        assert_eq!(conn.raw(&bytes).unwrap().code(), "bad_input");
+        let second = conn.receive("POST").unwrap();
+        assert_eq!(
+            (second.status, second.reason()),
+            (400, "ambiguous_length"),
+            "{}",
+            second.head
+        );
+        assert!(conn.ended());
+        only(&volume, &[]);
+    }
+}
+
+/// Gives a name, fields and a body for each way to say twice, or doubtfully, where the body ends.
+fn two_ends(body: &[u8]) -> Vec<(&'static str, String, Vec<u8>)> {
+    let (body, in_chunks) = (body.to_vec(), chunked(body));
+    let own = length(&body);
+    let te = "transfer-encoding: chunked\r\n";
+    vec![
+        ("CL, CL, equal", format!("{own}{own}"), body.clone()),
+        (
+            "CL, CL, other",
+            format!("{own}content-length: 0\r\n"),
+            body.clone(),
+        ),
+        (
+            "CL list",
+            format!("content-length: {0}, {0}\r\n", body.len()),
+            body.clone(),
+        ),
+        (
+            "CL, TE after many zeros",
+            format!("content-length: {}4\r\n{te}", "0".repeat(1100)),
+            in_chunks.clone(),
+        ),
+        (
+            "TE packed",
+            "transfer-encoding: gzip, chunked\r\n".to_owned(),
+            in_chunks.clone(),
+        ),
+        ("CL, TE", format!("content-length: 4\r\n{te}"), in_chunks.clone()),
+        ("TE, CL", format!("{te}content-length: 4\r\n"), in_chunks.clone()),
+        (
+            "TE, TE",
+            format!("{te}transfer-encoding: identity\r\n"),
+            in_chunks.clone(),
+        ),
+        (
+            "TE list",
+            "transfer-encoding: chunked, identity\r\n".to_owned(),
+            in_chunks.clone(),
+        ),
+        (
+            "TE odd",
+            "transfer-encoding: xchunked\r\n".to_owned(),
+            in_chunks.clone(),
+        ),
+        (
+            "TE spaced",
+            "transfer-encoding : chunked\r\n".to_owned(),
+            in_chunks.clone(),
+        ),
+        (
+            "TE folded",
+            "transfer-encoding:\r\n chunked\r\n".to_owned(),
+            in_chunks.clone(),
+        ),
+        (
+            "CL signed",
+            format!("content-length: +{}\r\n", body.len()),
+            body.clone(),
+        ),
+        ("CL negative", "content-length: -1\r\n".to_owned(), body.clone()),
+    ]
+}
+
 /// What a proxy and we could read as different requests is none; neither half of it has an effect.
 #[test]
 fn a_request_with_two_ends_is_refused() {
@@ -247,44 +337,10 @@ fn a_request_with_two_ends_is_refused() {
         &arguments("smuggled"),
     );
     let body = arguments("outer");
-    let own = length(&body);
     let te = "transfer-encoding: chunked\r\n";
     let in_chunks = chunked(&body);
-    for (name, fields, body) in [
-        ("CL, CL, equal", format!("{own}{own}"), &body),
-        ("CL, CL, other", format!("{own}content-length: 0\r\n"), &body),
-        (
-            "CL list",
-            format!("content-length: {0}, {0}\r\n", body.len()),
-            &body,
-        ),
-        ("CL, TE", format!("content-length: 4\r\n{te}"), &in_chunks),
-        ("TE, CL", format!("{te}content-length: 4\r\n"), &in_chunks),
-        (
-            "TE, TE",
-            format!("{te}transfer-encoding: identity\r\n"),
-            &in_chunks,
-        ),
-        (
-            "TE list",
-            "transfer-encoding: chunked, identity\r\n".to_owned(),
-            &in_chunks,
-        ),
-        ("TE odd", "transfer-encoding: xchunked\r\n".to_owned(), &in_chunks),
-        (
-            "TE spaced",
-            "transfer-encoding : chunked\r\n".to_owned(),
-            &in_chunks,
-        ),
-        (
-            "TE folded",
-            "transfer-encoding:\r\n chunked\r\n".to_owned(),
-            &in_chunks,
-        ),
-        ("CL signed", format!("content-length: +{}\r\n", body.len()), &body),
-        ("CL negative", "content-length: -1\r\n".to_owned(), &body),
-    ] {
-        let mut bytes = post(&volume, "k", &fields, body);
+    for (name, fields, body) in two_ends(&body) {
+        let mut bytes = post(&volume, "k", &fields, &body);
         bytes.extend_from_slice(&inner);
         let mut conn = daemon.conn();
         let reply = conn.raw(&bytes).expect(name);
@@ -296,7 +352,7 @@ fn a_request_with_two_ends_is_refused() {
         );
         assert!(conn.ended(), "{name}: nothing after it is read");
         only(&volume, &[]);
-        if name.contains(", TE") || name.contains(", CL") || name == "TE folded" {
+        if name.contains(", TE") || name.contains(", CL") || name.starts_with("TE ") && name != "TE spaced" {
             assert_eq!(reply.reason(), "ambiguous_length", "{name}");
         }
     }

@@ -133,7 +133,7 @@ impl Desk {
 /// Refuses a question that says of its volume what the volume does not say of itself.
 fn belongs(question: &Question, volume: &Volume) -> Result<()> {
     let scope = &question.scope;
-    let foreign = if scope.principal != volume.principal {
+    let foreign = if !scope.principal.is_part_of(&volume.principal) {
         "principal"
     } else if scope.job != volume.job {
         "job"

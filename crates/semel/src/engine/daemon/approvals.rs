@@ -5,7 +5,7 @@ use crate::engine::gateway::Gateway;
 use crate::engine::gateway::crash::CrashPoint;
 use crate::engine::{store, volume};
 use semel_core::approval::{Approval, Decision, Ruling};
-use semel_core::ids::{ApprovalId, UnixMs};
+use semel_core::ids::{ApprovalId, ExecutionId, UnixMs};
 use semel_core::{Code, Refusal};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -100,6 +100,20 @@ impl Gateway {
         .await?
     }
 
+    /// Gives the call that has begun under the key of a question; `None` where there is none, or no key.
+    fn begun_under(&self, approval: &Approval) -> Result<Option<ExecutionId>, Refusal> {
+        let question = &approval.question;
+        let Some(key) = question.key.clone() else {
+            return Ok(None);
+        };
+        let prior = self
+            .engine
+            .journal
+            .prior(question.scope.clone(), key)
+            .map_err(store)?;
+        Ok(prior.map(|state| state.intent().execution_id.clone()))
+    }
+
     /// Records what a person decided; the first decision stands.
     ///
     /// # Errors
@@ -127,6 +141,7 @@ impl Gateway {
             let decided = journal.decide_approval(id, ruling).map_err(store)?;
             gateway.hooks.reached(CrashPoint::ApprovalDecided);
             let mut body = approval_json(&decided, gateway.approvals_now());
+            body["execution_id"] = json!(gateway.begun_under(&decided)?);
             body["schema"] = json!("semel.approval/v1");
             Ok(body)
         })

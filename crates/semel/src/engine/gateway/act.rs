@@ -12,6 +12,7 @@ use super::prepare::Ready;
 use crate::engine::{host, store};
 use semel_core::call::{Aborting, Done, Intent, Outcome, Receipt};
 use semel_core::effect::{Effect, Slot};
+use semel_core::ids::ExecutionId;
 use semel_core::{Code, Refusal, Sha256};
 use semel_host::volume::Volume as Disk;
 use semel_host::{Error, clock, files};
@@ -170,11 +171,8 @@ impl Gateway {
     pub(super) fn unknown(&self, intent: &Intent, refusal: &Refusal) {
         self.counters.unknown.add();
         let execution = intent.execution_id.clone();
-        if let Err(error) = self
-            .engine
-            .journal
-            .unknown(execution, refusal.to_string(), clock::now())
-        {
+        let why = evidence(refusal, &execution);
+        if let Err(error) = self.engine.journal.unknown(execution, why, clock::now()) {
             self.poison(&store(error));
         }
     }
@@ -242,4 +240,14 @@ pub(super) fn found(intent: &Intent, before: &[Option<Sha256>]) -> Done {
         changed.sha256_before = seen.or(changed.sha256_before);
     }
     done
+}
+
+/// Puts down why an outcome is unknown; whoever tells it names the execution beside it.
+pub(super) fn evidence(refusal: &Refusal, execution: &ExecutionId) -> String {
+    let names = refusal.names.iter().filter(|name| *name != execution.as_str());
+    Refusal {
+        names: names.cloned().collect(),
+        ..refusal.clone()
+    }
+    .to_string()
 }

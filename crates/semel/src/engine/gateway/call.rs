@@ -8,6 +8,7 @@ use super::answer::{Answer, Failure, Replayed, Success};
 use super::arguments::{Args, Domain, InTree, Run, Understood, only_a_key, take_keys, understand};
 use super::hands::Work;
 use super::key::{agree, from_header};
+use super::leaving::Trail;
 use super::tool::{Kind, Tool};
 use crate::limits;
 use semel_core::call::{Event, Note, Scope, Source};
@@ -51,18 +52,26 @@ pub(super) struct Asked {
     pub(super) since: Instant,
     waited_us: AtomicU64,
     gone: Arc<AtomicBool>,
+    pub(super) trail: Trail,
 }
 
 impl Asked {
-    /// Makes a call that a person asks for; it is not ended when the person goes away.
+    /// Makes a call that a person asks for, whose keys nobody else has; it is not ended when the person goes away.
+    ///
+    /// # Errors
+    /// `bad_input` where the name of the operator would be too long.
     pub(super) fn by_the_operator(
         tool: Tool,
         lease: Volume,
         key: IdempotencyKey,
         understood: Understood,
         source: Source,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, Refusal> {
+        let lease = Volume {
+            principal: lease.principal.operator()?,
+            ..lease
+        };
+        Ok(Self {
             tool,
             lease,
             key: Some(key),
@@ -72,7 +81,8 @@ impl Asked {
             since: Instant::now(),
             waited_us: AtomicU64::new(0),
             gone: Arc::new(AtomicBool::new(false)),
-        }
+            trail: Trail::new(),
+        })
     }
 
     /// Says whether the caller went away; counts only before an intent.
@@ -116,16 +126,29 @@ impl Asked {
 
     /// Waits for something, and counts how long.
     pub(super) async fn waiting<T>(&self, what: impl Future<Output = T>) -> T {
-        let since = Instant::now();
-        let answer = what.await;
-        self.waited_us
-            .fetch_add(micros(since.elapsed()), Ordering::Relaxed);
-        answer
+        let _counted = Counted {
+            waited_us: &self.waited_us,
+            since: Instant::now(),
+        };
+        what.await
     }
 
     /// Says how long it waited so far.
     pub(super) fn waited_us(&self) -> u64 {
         self.waited_us.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts how long was waited, also where the wait is given up.
+struct Counted<'a> {
+    waited_us: &'a AtomicU64,
+    since: Instant,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.waited_us
+            .fetch_add(micros(self.since.elapsed()), Ordering::Relaxed);
     }
 }
 
@@ -182,10 +205,12 @@ impl Gateway {
             since,
             waited_us: AtomicU64::new(0),
             gone,
+            trail: Trail::new(),
         });
+        let mine = asked.clone();
         match asked.tool.kind() {
-            Kind::Mutation | Kind::Person => self.mutate(asked).await,
-            Kind::Read | Kind::Journal => self.read(asked).await,
+            Kind::Mutation | Kind::Person => self.while_present(&asked, self.mutate(mine)).await,
+            Kind::Read | Kind::Journal => self.while_present(&asked, self.read(mine)).await,
         }
     }
 

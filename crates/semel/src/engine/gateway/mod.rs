@@ -10,6 +10,7 @@ pub(crate) mod crash;
 pub(crate) mod evict;
 pub(crate) mod hands;
 mod key;
+mod leaving;
 mod locks;
 mod mutate;
 mod mutation;

@@ -8,6 +8,7 @@ use super::answer::{Answer, Failure, Replayed};
 use super::call::{Asked, scope_of};
 use super::command::Flown;
 use super::crash::CrashPoint;
+use super::leaving::{Awaited, left};
 use super::locks::{Held, Needs};
 use super::mutation::Mutation;
 use super::prepare::Ready;
@@ -55,7 +56,11 @@ impl Gateway {
             let gateway = self.clone();
             let step = self
                 .by_hand(asked.work(), async move {
-                    let step = gateway.step(&mine, lock).await;
+                    let step = match mine.trail.works() {
+                        Awaited::Yes => gateway.step(&mine, lock).await,
+                        Awaited::No => Step::Answer(Err(left().into())),
+                    };
+                    gateway.stepped(&mine, &step);
                     drop((permit, pass));
                     step
                 })
@@ -75,7 +80,10 @@ impl Gateway {
                     let taken = tokio::time::timeout(limits::IN_FLIGHT_WAIT_MOST, self.locks.take(*needs));
                     match asked.waiting(taken).await {
                         Ok(taken) => held = Some(taken),
-                        Err(_) => return Err(in_flight("another call holds the path").into()),
+                        Err(_) => {
+                            let refusal = in_flight("another call holds the path");
+                            return Err(self.given_up(&asked, refusal, None).await);
+                        }
                     }
                 }
             }
@@ -99,16 +107,7 @@ impl Gateway {
             return Ok(());
         }
         let refusal = in_flight("the first call with this key is still running").name(execution.as_str());
-        let noted = (asked.clone(), refusal.clone(), execution.clone());
-        drop(
-            self.blocking(move |gateway| gateway.refuse(&noted.0, noted.1, Some(noted.2)))
-                .await,
-        );
-        Err(Failure {
-            refusal,
-            execution_id: Some(execution),
-            replayed: Replayed::No,
-        })
+        Err(self.given_up(asked, refusal, Some(execution)).await)
     }
 
     /// Goes as far as it can without waiting.
@@ -178,8 +177,9 @@ impl Gateway {
         })
     }
 
-    /// Finds what is known of a key: in its scope, else in the other one, as far as this generation used it there. To
-    /// the journal these are two keys; but who forgets the scope in a retry means no other effect.
+    /// Finds what is known of a key: in its scope, else in the other one. To the journal these are two keys; but who
+    /// forgets the scope in a retry means no other effect. A tool that takes a scope finds a key of the job whichever
+    /// generation used it; any other one what this generation used.
     pub(super) fn known(
         &self,
         asked: &Asked,
@@ -191,11 +191,15 @@ impl Gateway {
         if let Some(state) = journal.prior(scope.clone(), key.clone())? {
             return Ok(Some(state));
         }
-        let other = match scope.generation {
-            Some(_) => None,
-            None => Some(generation.clone()),
-        };
-        journal.prior_of(generation, scope_of(&asked.lease, other), key.clone())
+        let of_job = scope_of(&asked.lease, None);
+        match scope.generation {
+            None => {
+                let own = scope_of(&asked.lease, Some(generation.clone()));
+                journal.prior_of(generation, own, key.clone())
+            }
+            Some(_) if asked.runs_a_command() => journal.prior(of_job, key.clone()),
+            Some(_) => journal.prior_of(generation, of_job, key.clone()),
+        }
     }
 
     /// Gives the step that a decision leads to; `None` where the call is to execute.
@@ -260,7 +264,7 @@ impl Gateway {
         let asked = mutation.asked;
         let over = |answer: Answer| Once::Over(Step::Answer(answer));
         if asked.gone() {
-            return over(Err(Refusal::new(Code::Draining, "the caller went away").into()));
+            return over(self.refuse(asked, left(), None));
         }
         let seed = match clock::seed() {
             Ok(seed) => seed,

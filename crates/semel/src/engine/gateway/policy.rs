@@ -22,7 +22,7 @@ use semel_core::policy::{
 };
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal, RelPath, Sha256};
-use semel_host::files::Prepared;
+use semel_host::files::{self, FileKind, Prepared};
 use semel_host::plain;
 use semel_host::root::{GitInternals, LastLink, Root};
 use std::path::Path;
@@ -309,9 +309,34 @@ impl Mutation<'_> {
 
     /// Judges the call by what it names.
     fn by_name<'p>(&self, policy: &'p Policy, caller: Caller<'_>) -> Judged<'p> {
+        // What is in it is seen right before the intent; by its name alone it may be forbidden before.
+        const DIRECTORY: &Beneath = &Beneath::Seen(Vec::new());
         let named = self.named();
+        let whole = self.is_about_a_directory();
+        let places = named.iter().map(|at| {
+            if whole {
+                Touched::Directory {
+                    at,
+                    beneath: DIRECTORY,
+                }
+            } else {
+                Touched::Path(at)
+            }
+        });
         let anything = self.asked.runs_a_command().then_some(Touched::Everything);
-        policy.judge(caller, named.iter().map(Touched::Path).chain(anything))
+        policy.judge(caller, places.chain(anything))
+    }
+
+    /// Says whether what the call names goes as a directory, with all that is in it.
+    fn is_about_a_directory(&self) -> bool {
+        match &self.asked.understood.args {
+            Args::DeleteDirectory { .. } => true,
+            Args::Move { .. } => {
+                let kind = files::kind_at(&self.disk, &self.request.path, self.git);
+                matches!(kind, Ok(Some(FileKind::Directory)))
+            }
+            _ => false,
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use super::Gateway;
 use super::answer::{Answer, put_path, result};
 use super::arguments::{Args, Look};
 use super::call::{Asked, read_answer, scope_of};
+use super::leaving::{Awaited, left};
 use super::policy::resolved;
 use super::shows::{self, Asks, Seen};
 use crate::engine::{store, volume};
@@ -27,6 +28,9 @@ impl Gateway {
         let permit = self.permit()?;
         let pass = self.pass(&asked.lease.generation).await;
         self.blocking(move |gateway| {
+            if asked.trail.works() == Awaited::No {
+                return Err(left().into());
+            }
             let body = gateway.read_now(&asked);
             drop((permit, pass, searching));
             match body {

@@ -3,7 +3,7 @@
 //! The plan is computed by `core` from what is seen; this is the dull loop that carries it out. It has no new effect
 //! on any file that an agent can name.
 
-use super::act::{found, roll_back};
+use super::act::{evidence, found, roll_back};
 use super::command::{Came, came_of};
 use super::crash::{CrashPoint, Hooks};
 use super::running::end_all;
@@ -373,7 +373,7 @@ impl Settling<'_> {
     }
 
     fn unknown(&self, refusal: Refusal, done: &mut Recovery) -> Result<(), Refusal> {
-        let why = refusal.to_string();
+        let why = evidence(&refusal, &self.intent.execution_id);
         unknown(self.engine, &self.intent.execution_id, why, done)
     }
 

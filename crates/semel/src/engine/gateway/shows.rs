@@ -156,18 +156,33 @@ fn file(
         (Encoding::Fitting | Encoding::Base64, Err(error)) => {
             (BASE64_STANDARD.encode(error.as_bytes()), "base64")
         }
-        (Encoding::Utf8, Err(_)) => {
-            return Err(
-                Refusal::new(Code::PreconditionFailed, "it is not UTF-8: ask for base64")
-                    .reason("not_utf8")
-                    .name(path.to_string()),
-            );
+        (Encoding::Utf8, Err(error)) => {
+            let why = if cuts_a_character(error.as_bytes()) {
+                "the part begins or ends within a character: ask for base64, or for other bytes"
+            } else {
+                "it is not UTF-8: ask for base64"
+            };
+            return Err(Refusal::new(Code::PreconditionFailed, why)
+                .reason("not_utf8")
+                .name(path.to_string()));
         }
     };
     body.insert("content".to_owned(), Value::String(text));
     body.insert("encoding".to_owned(), json!(encoding));
     let at = part.resolved;
     Ok(Seen { at, body })
+}
+
+/// Says whether bytes that are not UTF-8 are all the same a piece of a text, of whose first or last character a part is
+/// missing.
+fn cuts_a_character(bytes: &[u8]) -> bool {
+    let within = |b: &&u8| (0x80..0xc0).contains(*b);
+    let missed = bytes.iter().take(3).take_while(within).count();
+    match std::str::from_utf8(&bytes[missed..]) {
+        Ok(_) => missed > 0,
+        // What would still come makes it whole.
+        Err(error) => error.error_len().is_none(),
+    }
 }
 
 fn info(root: &Root, path: &RelPath, digest: Flag) -> Result<Seen, Refusal> {

@@ -9,7 +9,7 @@ use crate::engine::volume::mint_token;
 use crate::limits;
 use semel_core::digest::Sha256;
 use semel_core::ids::Principal;
-use semel_core::volume::{NewToken, Tools};
+use semel_core::volume::{Lease, NewToken, Tools};
 use semel_core::{Code, Refusal};
 use semel_host::clock;
 use serde::Deserialize;
@@ -45,17 +45,26 @@ fn part(of: &Principal, name: &str) -> Result<Principal, Refusal> {
 }
 
 impl Gateway {
+    /// Finds what a token stands for that may give out others.
+    ///
+    /// # Errors
+    /// `unauthorized`; `replay_conflict`, reason `stale_generation`; `store_unavailable`.
+    pub(crate) fn gives_out(&self, parent: &str) -> Result<Lease, Refusal> {
+        let lease = self.lease(Some(parent))?;
+        lease.volume.live()?;
+        Ok(lease)
+    }
+
     /// Gives out a token that is narrower than the caller's own.
     ///
     /// # Errors
-    /// `unauthorized`; `empty_body_not_replayable` where it asks for nothing; `bad_input`; `too_large` for a name too long; `not_found` for a tool that
-    /// is none; `denied` where it would be for more; `replay_conflict`, reason `stale_generation`; `too_many`.
+    /// `unauthorized`; `empty_body_not_replayable` where it asks for nothing; `bad_input`; `too_large` for a name too
+    /// long; `not_found` for a tool that is none; `denied` where it would be for more; `replay_conflict`, reason `stale_generation`; `too_many`.
     ///
     /// # Durability
     /// When this returns, the token is recorded on the disk.
     pub(crate) fn narrower(&self, parent: &str, body: &[u8]) -> Result<Value, Refusal> {
-        let lease = self.lease(Some(parent))?;
-        lease.volume.live()?;
+        let lease = self.gives_out(parent)?;
         if semel_core::canonical::is_empty_request(body) {
             let why = "a token is asked for by its tools, its name, or both";
             return Err(Refusal::new(Code::EmptyBodyNotReplayable, why));

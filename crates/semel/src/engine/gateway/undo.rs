@@ -9,7 +9,7 @@ use super::arguments::Understood;
 use super::call::Asked;
 use super::prepare::Bench;
 use super::tool::Tool;
-use crate::engine::store;
+use crate::engine::{look, store};
 use semel_core::call::{CallState, Intent, Outcome, Source};
 use semel_core::effect::{Content, Effect, Slot};
 use semel_core::ids::{ExecutionId, FileId, IdempotencyKey};
@@ -35,24 +35,20 @@ impl Gateway {
         };
         let key = IdempotencyKey::parse(format!("undo-{}", intent.execution_id))?;
         let understood = Understood::of_undo(intent);
-        self.mutate(Arc::new(Asked::by_the_operator(
-            Tool::Undo,
-            lease,
-            key,
-            understood,
-            source,
-        )))
-        .await
+        let asked = Asked::by_the_operator(Tool::Undo, lease, key, understood, source)?;
+        self.mutate(Arc::new(asked)).await
     }
 
     fn undoable(
         &self,
         execution: &ExecutionId,
     ) -> Result<(Box<Intent>, semel_core::volume::Volume), Refusal> {
-        let state = self.engine.journal.execution(execution.clone()).map_err(store)?;
-        let state = state.ok_or_else(|| {
-            Refusal::new(Code::NotFound, "there is no such execution").name(execution.as_str())
-        })?;
+        let journal = &self.engine.journal;
+        let Some(state) = journal.execution(execution.clone()).map_err(store)? else {
+            let unknown =
+                || Refusal::new(Code::NotFound, "there is no such execution").name(execution.as_str());
+            return Err(look::freed(&**journal, execution)?.unwrap_or_else(unknown));
+        };
         let not_done = |why: &str| {
             Refusal::new(Code::PreconditionFailed, why)
                 .reason("not_done")

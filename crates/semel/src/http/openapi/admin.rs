@@ -426,6 +426,7 @@ fn approval() -> Value {
             "would": {"type": "object"},
             "ends_at": {"type": "string", "format": "date-time"},
             "decision": {"type": ["object", "null"]},
+            "execution_id": {"type": ["string", "null"], "description": "Of a decision: the call that has begun under the key, if it has"},
         },
     })
 }

@@ -122,6 +122,12 @@ fn output_is_read_while_it_runs_by_whom_it_belongs_to() {
     assert_eq!(lab.settles("k")["state"], "done");
     assert_eq!(whole(&lab, execution, "stdout"), "begun\ndone\n");
     assert!(lab.home.entries() > before);
+    // What is waited for stands behind what nobody waits for, such as notes of reads.
+    let last = json!({"path": "g", "content": ""});
+    assert_eq!(
+        lab.conn().call(&lab.volume, "write_file", "last", &last).status,
+        200
+    );
     let silent = lab.home.entries();
     mine();
     assert_eq!(lab.home.entries(), silent, "reading leaves no entry");

@@ -183,6 +183,7 @@ mod tests {
             (json!({"command": ["a"]}), "command"),
             (json!({"argv": "a"}), "argv"),
             (json!({"argv": [1]}), "argv"),
+            (json!({"argv": []}), "argv"),
             (json!({"command": "a", "timeout": 5}), "timeout"),
             (json!({"command": "a", "timeout_ms": 0}), "timeout_ms"),
             (json!({"command": "a", "timeout_ms": 14_400_001}), "timeout_ms"),

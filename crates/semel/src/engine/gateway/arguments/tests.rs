@@ -35,6 +35,37 @@ fn equal_calls_have_one_fingerprint() {
 }
 
 #[test]
+fn a_wrong_type_is_told_with_the_right_one() {
+    for (tool, arguments, right) in [
+        (
+            Tool::SetMode,
+            json!({"path": "a", "mode": 755}),
+            "a text, such as \"755\"",
+        ),
+        (
+            Tool::ReadFile,
+            json!({"path": "a", "byte_offset": "1"}),
+            "a whole number",
+        ),
+        (Tool::WriteFile, json!({"path": "a", "content": 1}), "a text"),
+        (
+            Tool::EditFile,
+            json!({"path": "a", "edits": ["a"]}),
+            "a list of objects",
+        ),
+        (
+            Tool::DeleteDirectory,
+            json!({"path": "a", "recursive": "yes"}),
+            "true or false",
+        ),
+    ] {
+        let refusal = print(tool, arguments).unwrap_err();
+        assert_eq!(refusal.reason.as_deref(), Some("wrong_type"), "{refusal:?}");
+        assert!(refusal.why.ends_with(&format!("it is {right}")), "{refusal:?}");
+    }
+}
+
+#[test]
 fn malformed_arguments_are_named() {
     for (tool, arguments, name) in [
         (

@@ -292,7 +292,7 @@ fn one_edit(old: String, new: String, all: Flag) -> Edit {
 fn listed_edit(n: usize, item: Value) -> Result<Edit, Refusal> {
     let at = |name: &str| format!("edits[{n}].{name}");
     let Value::Object(mut item) = item else {
-        return Err(wrong_type("edits"));
+        return Err(wrong_type("edits", "a list of objects"));
     };
     let mut values = Values {
         given: fold_fields(&[OLD, NEW, REPLACE_ALL], &mut item)?,
@@ -324,7 +324,7 @@ fn fold_fields(
         }
         if let Some((name, value)) = given.into_iter().next() {
             if !fits(field.form, &value) {
-                return Err(wrong_type(name));
+                return Err(wrong_type(name, takes(field.form)));
             }
             within(field.form, &value).map_err(|why| Refusal::new(Code::BadInput, why).name(name))?;
             values.push((field.name, value));
@@ -416,10 +416,39 @@ fn within(form: Form, value: &Value) -> Result<(), String> {
     }
 }
 
-fn wrong_type(name: &str) -> Refusal {
-    Refusal::new(Code::BadInput, "an argument is of another type")
-        .reason("wrong_type")
-        .name(name)
+/// Says of what type a value of a form is.
+fn takes(form: Form) -> &'static str {
+    match form {
+        Form::Text
+        | Form::Word
+        | Form::Path
+        | Form::After
+        | Form::PathBase64
+        | Form::Base64
+        | Form::Expression
+        | Form::Patch
+        | Form::Key
+        | Form::Present
+        | Form::Digest
+        | Form::Choice(_) => "a text",
+        Form::Mode => "a text, such as \"755\"",
+        Form::Texts => "a list of texts",
+        Form::Flag => "true or false",
+        Form::Edits => "a list of objects",
+        Form::Lines => "a list of two whole numbers",
+        Form::Count { .. } => "a whole number",
+        Form::Patterns | Form::SomePatterns => "a text or a list of texts",
+        Form::Digests | Form::Variables => "an object of texts",
+    }
+}
+
+fn wrong_type(name: &str, wanted: &str) -> Refusal {
+    Refusal::new(
+        Code::BadInput,
+        format!("an argument is of another type: it is {wanted}"),
+    )
+    .reason("wrong_type")
+    .name(name)
 }
 
 fn unknown(why: String, arguments: &Map<String, Value>) -> Refusal {
