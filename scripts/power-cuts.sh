@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Cuts the power of a daemon in durability `power` under load, on ext4 and on xfs, many times, and looks what is there.
+# Cuts the power of a daemon in durability `power` under load, on ext4, xfs and btrfs, many times, and looks what is there.
 #
 # What it does is told in docs/durability.md; an ordinary test run does the same with 20 points on each filesystem. It
 # needs root, loop devices, mkfs.ext4 and mkfs.xfs, and prints a line for each filesystem and layout.
