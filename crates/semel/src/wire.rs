@@ -16,7 +16,7 @@ use semel_core::{Code, Refusal};
 use semel_host::clock;
 use semel_host::daemon::{Detached, Keep, StateRoot, spawn_detached, this_binary};
 use semel_host::volume::Volumes;
-use semel_store::{OwnerLock, Remote, SqliteJournal, Transport, Verb};
+use semel_store::{Journal as _, OwnerLock, Remote, SqliteJournal, Transport, Verb};
 use serde_json::Value;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -373,15 +373,19 @@ pub(crate) fn has_journal(config: &Config) -> Result<bool, Refusal> {
     }
 }
 
-/// Makes the engine of a command that only looks: it reads the journal's file, whether or not a daemon runs.
+/// Makes the engine of a command that only looks: it reads the journal's file, whether or not a daemon runs. One that runs
+/// first records what it was told of.
 ///
 /// # Errors
 /// `store_unavailable` where there is no journal.
 pub(crate) fn reader(config: Config) -> Result<Engine, Refusal> {
+    let config = Arc::new(config);
+    // Where no daemon runs, or none that answers, there is what there is.
+    drop(Remote(Link::new(config.clone(), Absent::Refuse)).heard());
     let journal = SqliteJournal::open_read_only(&config.state).map_err(store)?;
     Ok(Engine {
         journal: Arc::new(journal),
         volumes: Arc::new(Volumes::open(&config.state).map_err(host)?),
-        config: Arc::new(config),
+        config,
     })
 }

@@ -379,6 +379,8 @@ journal! {
     /// Records what a restoration met.
     Restored = restored(restoration: Restoration) -> ();
 
+    /// Waits, within a bound, until what it was told of before is recorded: whoever looks into the file then finds it there.
+    Heard = heard() -> ();
     /// Reads the log.
     Log = log(filter: LogFilter) -> Vec<LogLine>;
     /// Verifies the chain, the state of every key, and that no key has two effects.

@@ -133,7 +133,7 @@ pub(crate) fn line(text: &str) -> Result<Reader, Refusal> {
 /// Says what became of what was written to standard output.
 ///
 /// # Errors
-/// As [`line`].
+/// As [`line()`].
 pub(super) fn read(written: std::io::Result<()>) -> Result<Reader, Refusal> {
     match written {
         Ok(()) => Ok(Reader::Reads),

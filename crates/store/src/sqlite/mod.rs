@@ -505,6 +505,11 @@ impl Journal for SqliteJournal {
         })
     }
 
+    fn heard(&self) -> Result<()> {
+        self.catch_up();
+        Ok(())
+    }
+
     fn log(&self, filter: LogFilter) -> Result<Vec<LogLine>> {
         self.catch_up();
         self.read(|conn| read::log(conn, &filter))

@@ -1,7 +1,7 @@
 //! What has to be found after a cut: everything that was acknowledged, and nothing by half.
 
 use super::lab::{Boot, Lab, Point};
-use super::work::{Chain, Heard};
+use super::work::{Ask, Chain, Heard};
 use crate::crash::tree::{self, Picture, picture};
 use crate::harness::{Reply, Volume};
 use serde_json::{Value, json};
@@ -70,8 +70,20 @@ impl Lab {
             .collect()
     }
 
-    fn receipt(&self, volume: &Volume, key: &str) -> Value {
-        self.call(volume, "get_receipt", "", &json!({ "key": key })).body
+    /// Says what came of a step; undoings are the operator's, and a job's token does not see them.
+    fn receipt(&self, point: &Point, chain: &Chain, step: usize) -> Value {
+        let key = chain.key(&point.volume, step);
+        match chain.steps[step].ask {
+            Ask::Tool(..) => {
+                self.call(&point.volume, "get_receipt", "", &json!({ "key": key }))
+                    .body
+            }
+            Ask::Undo => {
+                let out = self.home.run(&["receipt", "--key", &key, "--json"]);
+                let said: Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
+                said["receipts"].get(0).unwrap_or(&said).clone()
+            }
+        }
     }
 
     fn chain(
@@ -135,7 +147,7 @@ impl Lab {
         body: &Value,
         generation: Generation,
     ) -> Result<(), String> {
-        let receipt = self.receipt(&point.volume, &chain.key(&point.volume, step));
+        let receipt = self.receipt(point, chain, step);
         let result = receipt["result"].as_object();
         let says_the_same = receipt["execution_id"] == body["execution_id"]
             && result.is_some_and(|result| result.iter().all(|(name, value)| body[name] == *value));
@@ -169,7 +181,7 @@ impl Lab {
         stands: &Stands<'_>,
         generation: Generation,
     ) -> Result<(), String> {
-        let receipt = self.receipt(&point.volume, &chain.key(&point.volume, step));
+        let receipt = self.receipt(point, chain, step);
         let (state, code) = (receipt["state"].as_str(), receipt["code"].as_str());
         let right = match (state, code) {
             (Some("done"), _) => {
