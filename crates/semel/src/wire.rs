@@ -202,12 +202,23 @@ pub(crate) enum Absent {
 pub(crate) struct Link {
     config: Arc<Config>,
     absent: Absent,
+    within: Option<Duration>,
 }
 
 impl Link {
-    /// Makes a link; nothing is sent yet.
+    /// Makes a link, on which an answer is waited for as long as it takes; nothing is sent yet.
     pub(crate) fn new(config: Arc<Config>, absent: Absent) -> Self {
-        Self { config, absent }
+        Self {
+            config,
+            absent,
+            within: None,
+        }
+    }
+
+    /// Bounds how long an answer is waited for.
+    fn within(mut self, within: Duration) -> Self {
+        self.within = Some(within);
+        self
     }
 
     /// Sends a request with the operator's token, and starts a daemon first where none answers.
@@ -228,7 +239,7 @@ impl Link {
                     token: &token,
                     headers: Vec::new(),
                     body: body.clone(),
-                    within: None,
+                    within: self.within,
                 },
             )
         })
@@ -381,7 +392,8 @@ pub(crate) fn has_journal(config: &Config) -> Result<bool, Refusal> {
 pub(crate) fn reader(config: Config) -> Result<Engine, Refusal> {
     let config = Arc::new(config);
     // Where no daemon runs, or none that answers, there is what there is.
-    drop(Remote(Link::new(config.clone(), Absent::Refuse)).heard());
+    let link = Link::new(config.clone(), Absent::Refuse).within(limits::HEARD);
+    drop(Remote(link).heard());
     let journal = SqliteJournal::open_read_only(&config.state).map_err(store)?;
     Ok(Engine {
         journal: Arc::new(journal),

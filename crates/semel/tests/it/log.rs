@@ -27,6 +27,17 @@ fn call_as(conn: &mut Conn<TcpStream>, volume: &Volume, span: &str, content: &st
 }
 
 #[test]
+fn a_daemon_that_stands_still_keeps_nobody_from_the_log() {
+    let home = Home::new();
+    let daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    assert_eq!(call_as(&mut daemon.conn(), &volume, "00f067aa0ba902b7", "1"), 200);
+    signal(daemon.child.id(), libc::SIGSTOP);
+    let lines = home.lines(&["log"]);
+    assert!(lines.iter().any(|line| line["event"] == "executed"), "{lines:?}");
+}
+
+#[test]
 fn every_call_is_one_flat_line() {
     let home = Home::new();
     let daemon = home.serve(&[]);
