@@ -6,13 +6,10 @@ mod job;
 mod output;
 mod walls;
 
-use crate::harness::{Conn, Daemon, Home, Reply, Volume, wait_until};
+use crate::harness::{Conn, Daemon, Home, LONG, Reply, Volume, wait_until};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// How long anything here may take.
-const LONG: Duration = Duration::from_secs(60);
 
 /// Has one effect, which can be counted.
 const EFFECT: &str = "echo x >> effects";
@@ -483,14 +480,21 @@ fn a_command_cannot_be_undone() {
 /// What the shim refuses is a receipt: here the directory is another one than the one that was looked at.
 #[test]
 fn what_the_shim_refuses_is_refused_again() {
-    let lab = Lab::with("process", &["--pause-at", "exec_made:800"]);
+    let place = tempfile::tempdir().unwrap();
+    let held = place.path().join("held");
+    let lab = Lab::with(
+        "process",
+        &["--hold-at", &format!("exec_made={}", held.display())],
+    );
     std::fs::create_dir(lab.in_tree("sub")).unwrap();
     let arguments = json!({"command": EFFECT, "cwd": "sub"});
     let refused = std::thread::scope(|scope| {
         let call = scope.spawn(|| lab.call("k", &arguments));
-        assert!(wait_until(LONG, || lab.receipt("k")["state"] == "running"));
+        assert!(wait_until(LONG, || held.exists()));
+        assert_eq!(lab.receipt("k")["state"], "running");
         std::fs::rename(lab.in_tree("sub"), lab.in_tree("old")).unwrap();
         std::fs::create_dir(lab.in_tree("sub")).unwrap();
+        std::fs::remove_file(&held).unwrap();
         call.join().unwrap()
     });
     assert!(

@@ -1,11 +1,9 @@
 //! Too many of everything: calls of one token, connections, descriptors, and calls that outlast the daemon.
 
-use crate::harness::{Conn, Home, wait_until};
+use crate::harness::{Conn, Home, LONG, wait_until};
 use serde_json::{Value, json};
 use std::net::TcpStream;
 use std::time::Duration;
-
-const LONG: Duration = Duration::from_secs(30);
 
 fn status(home: &Home) -> Value {
     home.admin("GET", "/v1/admin/status", &Value::Null).body

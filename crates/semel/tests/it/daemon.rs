@@ -1,6 +1,6 @@
 //! The life of the daemon: started on demand, drained, adopted, never two.
 
-use crate::harness::{Daemon, Home};
+use crate::harness::{Daemon, Home, LONG, wait_until};
 use serde_json::json;
 use std::time::Duration;
 
@@ -120,15 +120,17 @@ fn one_process_writes() {
 #[test]
 fn sigterm_lets_calls_finish_and_the_next_life_adopts_the_volume() {
     let home = Home::new();
-    let mut daemon = home.serve(&["--pause-at", "begun:600"]);
+    let held = home.path().join("held");
+    let mut daemon = home.serve(&["--hold-at", &format!("begun={}", held.display())]);
     let volume = home.open("job", "process");
     let url = daemon.url.clone();
     let arguments = json!({"path": "a", "content": "1"});
     let first = std::thread::scope(|scope| {
         let call =
             scope.spawn(|| crate::harness::Conn::tcp(&url).call(&volume, "write_file", "k", &arguments));
-        std::thread::sleep(Duration::from_millis(250));
+        assert!(wait_until(LONG, || held.exists()));
         daemon.terminate();
+        std::fs::remove_file(&held).unwrap();
         call.join().unwrap()
     });
     assert_eq!((first.status, &first.body["replayed"]), (200, &json!(false)));

@@ -494,6 +494,9 @@ pub(crate) fn signal(pid: u32, signal: i32) {
     }
 }
 
+/// How long a test waits for what must come, on a machine however slow.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
 /// Waits until something holds, at most for a while.
 pub(crate) fn wait_until(within: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let since = Instant::now();

@@ -1,6 +1,6 @@
 //! Calls over HTTP: replay, conflicts, the order of checks, and every refusal by its name.
 
-use crate::harness::{Conn, Home};
+use crate::harness::{Conn, Home, LONG, wait_until};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -458,7 +458,8 @@ fn while_the_first_runs_others_wait_or_are_told() {
 #[test]
 fn a_client_that_goes_away_after_the_intent_changes_nothing() {
     let home = Home::new();
-    let daemon = home.serve(&["--pause-at", "begun:400"]);
+    let held = home.path().join("held");
+    let daemon = home.serve(&["--hold-at", &format!("begun={}", held.display())]);
     let volume = home.open("job", "process");
     let arguments = json!({"path": "a", "content": "1"}).to_string();
     let auth = format!("Bearer {}", volume.token);
@@ -469,8 +470,9 @@ fn a_client_that_goes_away_after_the_intent_changes_nothing() {
     use std::io::Write as _;
     let mut stream = std::net::TcpStream::connect(daemon.url.strip_prefix("http://").unwrap()).unwrap();
     stream.write_all(head.as_bytes()).unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    assert!(wait_until(LONG, || held.exists()));
     drop(stream);
+    std::fs::remove_file(&held).unwrap();
     let again = daemon
         .conn()
         .call(&volume, "write_file", "k", &json!({"path": "a", "content": "1"}));

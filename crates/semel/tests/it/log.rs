@@ -1,14 +1,11 @@
 //! The log as people and machines read it: one flat line a call, followed, and not filled by strangers.
 
-use crate::harness::{Conn, Home, Volume, bare, signal, skipped, wait_until};
+use crate::harness::{Conn, Home, LONG, Volume, bare, signal, skipped, wait_until};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-
-/// How long anything here may take.
-const LONG: Duration = Duration::from_secs(60);
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736";
 

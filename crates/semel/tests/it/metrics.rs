@@ -1,13 +1,11 @@
 //! What the probe process says, by the rules of those who read it: Prometheus, kubelets, service managers.
 
-use crate::harness::{Conn, Daemon, Home, signal, skipped, wait_until};
+use crate::harness::{Conn, Daemon, Home, LONG, signal, skipped, wait_until};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-
-const LONG: Duration = Duration::from_secs(20);
 
 fn plain(url: &str, path: &str) -> (u16, String, String) {
     let reply = Conn::tcp(url).send("GET", path, &[], b"");

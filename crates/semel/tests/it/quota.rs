@@ -1,10 +1,7 @@
 //! Drafts with a quota: what calls keep goes first, then calls are refused, and what grows beside them is ended.
 
-use crate::harness::{Daemon, Home, RUN, Reply, Site, Volume, last_draft, wait_until};
+use crate::harness::{Daemon, Home, LONG, RUN, Reply, Site, Volume, last_draft, wait_until};
 use serde_json::{Value, json};
-use std::time::Duration;
-
-const LONG: Duration = Duration::from_secs(60);
 
 /// Writes the operator's file of a home.
 fn quota(home: &std::path::Path, text: &str) {

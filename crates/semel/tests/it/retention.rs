@@ -1,12 +1,10 @@
 //! What is past retention: what calls kept for undo is freed, receipts expire; whatever dies in between, nothing is lost
 //! and nothing is done twice.
 
-use crate::harness::{Daemon, Home, Reply, Volume, wait_until};
+use crate::harness::{Daemon, Home, LONG, Reply, Volume, wait_until};
 use serde_json::{Value, json};
 use std::process::Stdio;
-use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(60);
 const ALL: &[&str] = &["gc", "--older-than-hours", "0"];
 
 fn call(daemon: &Daemon, volume: &Volume, tool: &str, key: &str, arguments: &Value) -> Reply {

@@ -1,14 +1,12 @@
 //! The daemon under a service manager: what it tells, what it is handed, and what no child of it gets.
 
-use crate::harness::{Conn, Daemon, Home, bare, processes_with, said, skipped, wait_until};
+use crate::harness::{Conn, Daemon, Home, LONG, bare, processes_with, said, skipped, wait_until};
 use serde_json::{Value, json};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-
-const LONG: Duration = Duration::from_secs(30);
 
 /// Stands for the manager's end of the datagram socket.
 struct Manager(UnixDatagram);

@@ -1,6 +1,6 @@
 //! The cases of repeated tool calls, by `semel serve` and plain HTTP.
 
-use crate::harness::{Conn, Daemon, Home, Reply, Volume, bare, wait_until};
+use crate::harness::{Conn, Daemon, Home, LONG, Reply, Volume, bare, wait_until};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
@@ -32,10 +32,12 @@ fn send_and_leave(daemon: &Daemon, volume: &Volume, tool: &str, key: &str, argum
 #[test]
 fn b01_a_late_answer_and_two_retries_are_one_effect() {
     let home = Home::new();
-    let daemon = home.serve(&["--pause-at", "begun:600"]);
+    let held = home.path().join("held");
+    let daemon = home.serve(&["--hold-at", &format!("begun={}", held.display())]);
     let volume = home.open("job", "process");
     let call = json!({"path": "ledger", "content": "pay 1\n"});
     send_and_leave(&daemon, &volume, "write_file", "k", &call);
+    assert!(wait_until(LONG, || held.exists()));
     send_and_leave(&daemon, &volume, "write_file", "k", &call);
     let auth = format!("Bearer {}", volume.token);
     let headers = [
@@ -54,6 +56,7 @@ fn b01_a_late_answer_and_two_retries_are_one_effect() {
         told.body
     );
     assert!(told.header("retry-after").is_some());
+    std::fs::remove_file(&held).unwrap();
     let last = daemon.conn().call(&volume, "write_file", "k", &call);
     assert_eq!(
         (last.status, &last.body["replayed"]),
