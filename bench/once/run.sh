@@ -33,7 +33,7 @@ trap finish EXIT
 mounted() { # NAME MKFS...
     local name=$1; shift
     command -v "$1" >/dev/null || { echo "skipped: $name: no $1"; return 1; }
-    truncate -s 8G "$scratch/$name.image"
+    truncate -s 16G "$scratch/$name.image"
     "$@" "$scratch/$name.image" >/dev/null || { echo "skipped: $name: $1 failed"; return 1; }
     mkdir "$scratch/$name"
     mount -o loop "$scratch/$name.image" "$scratch/$name" || { echo "skipped: $name: it cannot be mounted"; return 1; }
@@ -43,7 +43,7 @@ mounted() { # NAME MKFS...
 
 places=() mode=power
 if [ -z "$dir" ] && [ "$(id -u)" = 0 ]; then
-    if mounted ext4 mkfs.ext4 -q -F -N 1000000; then
+    if mounted ext4 mkfs.ext4 -q -F -N 3000000; then
         places+=(--place "ext4=$scratch/ext4")
         if mounted xfs mkfs.xfs -q -f; then places+=(--place "xfs=$scratch/xfs"); fi
     fi
