@@ -6,7 +6,7 @@ use super::desk::{Desk, lost};
 use super::fold::Asked;
 use super::row::{self, Stored, Subject};
 use super::tables::{Column, agree, list, number};
-use super::verbs::{fenced, stale};
+use super::verbs::{fenced, foreign, stale};
 use super::verify::Faults;
 use super::{fault, int};
 use crate::error::{Error, Result};
@@ -132,21 +132,11 @@ impl Desk {
 
 /// Refuses a question that says of its volume what the volume does not say of itself.
 fn belongs(question: &Question, volume: &Volume) -> Result<()> {
-    let scope = &question.scope;
-    let foreign = if !scope.principal.is_part_of(&volume.principal) {
-        "principal"
-    } else if scope.job != volume.job {
-        "job"
-    } else if scope.generation.as_ref().is_some_and(|g| *g != volume.generation) {
-        "scope"
-    } else if question.attempt != volume.attempt {
-        "attempt"
-    } else if question.role != volume.role {
-        "role"
-    } else {
-        return Ok(());
-    };
-    Err(IllegalRecord(format!("a question whose {foreign} is not its volume's")).into())
+    let role = (question.role != volume.role).then_some("role");
+    match foreign(&question.scope, &question.attempt, volume).or(role) {
+        None => Ok(()),
+        Some(foreign) => Err(IllegalRecord(format!("a question whose {foreign} is not its volume's")).into()),
+    }
 }
 
 macro_rules! select_approvals {

@@ -5,7 +5,7 @@ use super::row::{self, CallRow};
 use crate::error::{Error, Result};
 use crate::journal::{Began, Consumed};
 use rusqlite::OptionalExtension as _;
-use semel_core::call::{Aborting, CallState, Intent, Note, Outcome, Receipt, Resolved, Settled};
+use semel_core::call::{Aborting, CallState, Intent, Note, Outcome, Receipt, Resolved, Scope, Settled};
 use semel_core::ids::{
     AttemptId, ExecutionId, FencingToken, Generation, Incarnation, RunId, UnixMs, VolumeIdentity,
 };
@@ -525,19 +525,24 @@ pub(super) fn fenced(volume: &Volume, fence: FencingToken) -> Result<()> {
 
 /// Refuses an intent that says of its volume what the volume does not say of itself.
 fn belongs(intent: &Intent, volume: &Volume) -> Result<()> {
-    let scope = &intent.scope;
-    let foreign = if !scope.principal.is_part_of(&volume.principal) {
-        "principal"
+    let durability = (intent.durability != volume.durability).then_some("durability");
+    match foreign(&intent.scope, &intent.attempt, volume).or(durability) {
+        None => Ok(()),
+        Some(foreign) => Err(IllegalRecord(format!("an intent whose {foreign} is not its volume's")).into()),
+    }
+}
+
+/// Names what of a scope and an attempt is not what their volume says of itself.
+pub(super) fn foreign(scope: &Scope, attempt: &AttemptId, volume: &Volume) -> Option<&'static str> {
+    if !scope.principal.is_part_of(&volume.principal) {
+        Some("principal")
     } else if scope.job != volume.job {
-        "job"
+        Some("job")
     } else if scope.generation.as_ref().is_some_and(|g| *g != volume.generation) {
-        "scope"
-    } else if intent.attempt != volume.attempt {
-        "attempt"
-    } else if intent.durability != volume.durability {
-        "durability"
+        Some("scope")
+    } else if *attempt != volume.attempt {
+        Some("attempt")
     } else {
-        return Ok(());
-    };
-    Err(IllegalRecord(format!("an intent whose {foreign} is not its volume's")).into())
+        None
+    }
 }
