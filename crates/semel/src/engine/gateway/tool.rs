@@ -7,8 +7,10 @@ mod examples;
 mod forms;
 mod reads;
 mod spelt;
+mod types;
 
 pub(crate) use forms::KEY as KEY_PATTERN;
+pub(super) use types::Type;
 
 use crate::limits;
 use reads as ask;

@@ -1,6 +1,6 @@
 //! The arguments of a call by their own names: aliases folded, each of the form that the table of tools gives it.
 
-use super::super::tool::{Field, Form, NEW, OLD, REPLACE_ALL, Tool};
+use super::super::tool::{Field, Form, NEW, OLD, REPLACE_ALL, Tool, Type};
 use super::{Expected, missing};
 use crate::limits;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -334,31 +334,19 @@ fn fold_fields(
 }
 
 fn fits(form: Form, value: &Value) -> bool {
-    match form {
-        Form::Text
-        | Form::Word
-        | Form::Path
-        | Form::After
-        | Form::PathBase64
-        | Form::Base64
-        | Form::Expression
-        | Form::Patch
-        | Form::Key
-        | Form::Present
-        | Form::Digest
-        | Form::Mode => value.is_string(),
-        Form::Texts => value
+    let texts = || {
+        value
             .as_array()
-            .is_some_and(|list| list.iter().all(Value::is_string)),
-        Form::Flag => value.is_boolean(),
-        Form::Edits | Form::Lines => value.is_array(),
-        Form::Count { .. } => whole(value).is_some(),
-        Form::Choice(_) => value.is_string(),
-        Form::Patterns | Form::SomePatterns => {
-            let list = value.as_array();
-            value.is_string() || list.is_some_and(|list| list.iter().all(Value::is_string))
-        }
-        Form::Digests | Form::Variables => value
+            .is_some_and(|list| list.iter().all(Value::is_string))
+    };
+    match form.of_type() {
+        Type::Text => value.is_string(),
+        Type::Texts => texts(),
+        Type::TextOrTexts => value.is_string() || texts(),
+        Type::Flag => value.is_boolean(),
+        Type::Whole => whole(value).is_some(),
+        Type::Pair | Type::Objects => value.is_array(),
+        Type::Named => value
             .as_object()
             .is_some_and(|each| each.values().all(Value::is_string)),
     }
@@ -418,27 +406,16 @@ fn within(form: Form, value: &Value) -> Result<(), String> {
 
 /// Says of what type a value of a form is.
 fn takes(form: Form) -> &'static str {
-    match form {
-        Form::Text
-        | Form::Word
-        | Form::Path
-        | Form::After
-        | Form::PathBase64
-        | Form::Base64
-        | Form::Expression
-        | Form::Patch
-        | Form::Key
-        | Form::Present
-        | Form::Digest
-        | Form::Choice(_) => "a text",
-        Form::Mode => "a text, such as \"755\"",
-        Form::Texts => "a list of texts",
-        Form::Flag => "true or false",
-        Form::Edits => "a list of objects",
-        Form::Lines => "a list of two whole numbers",
-        Form::Count { .. } => "a whole number",
-        Form::Patterns | Form::SomePatterns => "a text or a list of texts",
-        Form::Digests | Form::Variables => "an object of texts",
+    match form.of_type() {
+        Type::Text if form == Form::Mode => "a text, such as \"755\"",
+        Type::Text => "a text",
+        Type::Texts => "a list of texts",
+        Type::TextOrTexts => "a text or a list of texts",
+        Type::Flag => "true or false",
+        Type::Whole => "a whole number",
+        Type::Pair => "a list of two whole numbers",
+        Type::Objects => "a list of objects",
+        Type::Named => "an object of texts",
     }
 }
 

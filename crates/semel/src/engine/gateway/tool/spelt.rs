@@ -2,7 +2,7 @@
 //!
 //! It does *not* say whether they are all there, or fit together: that is for whoever is called.
 
-use super::{Field, Form, Tool};
+use super::{Field, Form, Tool, Type};
 use semel_core::{Code, Refusal};
 use serde_json::{Map, Value, json};
 
@@ -49,39 +49,25 @@ impl Field {
 
 impl Form {
     /// Says whether one value, or a list of them, may come.
-    const fn takes_many(self) -> bool {
-        matches!(self, Form::Patterns | Form::SomePatterns)
+    fn takes_many(self) -> bool {
+        self.of_type() == Type::TextOrTexts
     }
 
     fn read(self, text: &str) -> Result<Value, &'static str> {
-        match self {
-            Form::Text
-            | Form::Word
-            | Form::Path
-            | Form::After
-            | Form::PathBase64
-            | Form::Base64
-            | Form::Expression
-            | Form::Patch
-            | Form::Key
-            | Form::Present
-            | Form::Digest
-            | Form::Mode
-            | Form::Choice(_)
-            | Form::Patterns
-            | Form::SomePatterns => Ok(json!(text)),
+        match self.of_type() {
+            Type::Text | Type::TextOrTexts => Ok(json!(text)),
             // One element; the same name again gives the next.
-            Form::Texts => Ok(json!([text])),
-            Form::Flag => match text {
+            Type::Texts => Ok(json!([text])),
+            Type::Flag => match text {
                 "true" => Ok(json!(true)),
                 "false" => Ok(json!(false)),
                 _ => Err("it is true or false"),
             },
-            Form::Count { .. } => match text.parse::<i64>() {
+            Type::Whole => match text.parse::<i64>() {
                 Ok(n) => Ok(json!(n)),
                 Err(_) => Err("it is a whole number"),
             },
-            Form::Lines | Form::Edits | Form::Digests | Form::Variables => {
+            Type::Pair | Type::Objects | Type::Named => {
                 serde_json::from_str(text).map_err(|_| "it is written as JSON, such as [1,20]")
             }
         }
