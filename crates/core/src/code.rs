@@ -103,7 +103,7 @@ table! {
     NoLockfile = "no_lockfile", 4, 422, Never, "nothing binds the tree: it holds no lockfile", "add a lockfile of a supported format, or name one with --lock";
     GenerationReused = "generation_reused", 5, 409, NewGeneration, "this generation already belongs to another attempt", "start the new attempt on a new generation";
     LockfileDrift = "lockfile_drift", 6, 409, NewGeneration, "a lockfile changed, appeared or vanished inside one generation", "open a new generation and install from the new lock";
-    UnknownState = "unknown_state", 7, 409, Operator, "a state file is missing where it must be, or is unreadable or of another shape", "look at the named file; do not repair it by hand, start a new generation";
+    UnknownState = "unknown_state", 7, 409, Operator, "state that must be there is missing, unreadable or of another shape", "look at the named file; do not repair it by hand, start a new generation";
     MissingIdempotencyKey = "missing_idempotency_key", 10, 400, Never, "a mutating call came without an idempotency key", "send the header Idempotency-Key, one new value for each intended effect";
     InvalidIdempotencyKey = "invalid_idempotency_key", 10, 400, Never, "the idempotency key is not 1 to 255 visible ASCII characters", "send a quoted string or a bare token of 1 to 255 visible ASCII characters";
     IdempotencyKeyMismatch = "idempotency_key_mismatch", 10, 400, Never, "two carriers of the idempotency key disagree", "send one key, or the same one in every carrier";

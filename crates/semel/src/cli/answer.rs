@@ -111,6 +111,13 @@ fn three_lines(refusal: &Refusal) -> String {
     )
 }
 
+/// Counts things in plain words: `1 call`, `2 calls`.
+pub(crate) fn count(n: impl TryInto<u64>, thing: &str) -> String {
+    let n = n.try_into().unwrap_or(u64::MAX);
+    let s = if n == 1 { "" } else { "s" };
+    format!("{n} {thing}{s}")
+}
+
 /// Says whether anybody still reads what is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {

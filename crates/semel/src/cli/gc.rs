@@ -1,7 +1,7 @@
 //! `semel gc`: free what is past retention.
 
 use super::Context;
-use super::answer::Answer;
+use super::answer::{Answer, count};
 use crate::engine::gc::{self, Act, Ages};
 use crate::{limits, wire};
 use clap::Args as ClapArgs;
@@ -36,11 +36,11 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let freed = gc::gc(&engine, ages, act)?;
     let verb = if args.dry_run { "would free" } else { "freed" };
     let mut text = format!(
-        "{verb} {} volumes, {} proposals, what {} calls kept, and the receipts of {} generations",
-        freed.volumes.len(),
-        freed.proposals.len(),
-        freed.pre_images.len(),
-        freed.receipts.len(),
+        "{verb} {}, {}, what {} kept, and the receipts of {}",
+        count(freed.volumes.len(), "volume"),
+        count(freed.proposals.len(), "proposal"),
+        count(freed.pre_images.len(), "call"),
+        count(freed.receipts.len(), "generation"),
     );
     for kept in &freed.kept {
         text.push_str(&format!("\ncannot remove {kept}"));

@@ -1,6 +1,6 @@
 //! `semel serve`: run the daemon in the foreground.
 
-use super::answer::{Answer, Format, err, out};
+use super::answer::{Answer, Format, count, err, out};
 use super::{Context, Progress};
 use crate::config;
 use crate::engine::daemon::face::{self, Face};
@@ -368,8 +368,10 @@ fn say(context: &Context, recovery: &crate::engine::gateway::recover::Recovery, 
         }
         if recovery.finished + recovery.freed + recovery.unknown > 0 {
             err(&format!(
-                "recovered: {} calls had happened, {} had not, {} cannot be told",
-                recovery.finished, recovery.freed, recovery.unknown
+                "recovered: {} had happened, {} had not, {} cannot be told",
+                count(recovery.finished, "call"),
+                recovery.freed,
+                recovery.unknown
             ));
         }
     }

@@ -1,7 +1,7 @@
 //! `semel status`: what is stuck, what runs, what is open.
 
 use super::Context;
-use super::answer::Answer;
+use super::answer::{Answer, count};
 use crate::engine::daemon::approvals::approval_json;
 use crate::engine::look::{self, Seen};
 use semel_core::Refusal;
@@ -95,15 +95,17 @@ fn text(seen: &Seen) -> String {
     }
     if !seen.quarantined.is_empty() {
         lines.push(format!(
-            "{} volumes are quarantined (semel volume list)",
-            seen.quarantined.len()
+            "{} quarantined (semel volume list)",
+            count(seen.quarantined.len(), "volume")
         ));
     }
     lines.push(daemon(seen.daemon.as_ref()));
     match &seen.journal {
         Some(journal) => lines.push(format!(
-            "journal  {} entries, {} calls running, {} unknown",
-            journal.entries, journal.running, journal.unknown
+            "journal  {} entries, {} running, {} unknown",
+            journal.entries,
+            count(journal.running, "call"),
+            journal.unknown
         )),
         None => lines.push("journal  none yet".to_owned()),
     }

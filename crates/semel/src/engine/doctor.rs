@@ -62,7 +62,7 @@ pub(crate) fn look(config: &Config) -> Result<Vec<Finding>, Refusal> {
             format!("{error}; run, certify --git, gate and restore need it"),
         ),
     });
-    let tools = ["python3", "uv", "node", "npm", "cargo"];
+    let tools = ["python3", "pip3", "uv", "node", "npm", "cargo"];
     findings.extend(tools.map(|name| tool(name, config)));
     Ok(findings)
 }
