@@ -9,6 +9,7 @@ mod guarded;
 mod pump;
 #[cfg(test)]
 mod tests;
+mod through;
 mod watch;
 
 pub use cancel::Cancel;
@@ -55,6 +56,22 @@ pub enum Output {
     },
     /// To the terminal or pipe of this very process; with [`Stdin::Null`] its standard input goes too.
     Inherit,
+    /// As [`Output::Inherit`], but standard error comes by way of this process, at once and whole, and its first bytes
+    /// are kept. Where nobody reads it any more, the command is told so as it would be without us.
+    Through {
+        /// The most bytes kept of standard error.
+        keep_bytes: u64,
+    },
+}
+
+impl Output {
+    /// Says whether the command shares the terminal, and with it the process group, of this very process.
+    pub(crate) fn shares_terminal(&self) -> bool {
+        match self {
+            Self::Inherit | Self::Through { .. } => true,
+            Self::Capture { .. } | Self::Files { .. } => false,
+        }
+    }
 }
 
 /// What stands around a command.
@@ -178,7 +195,7 @@ impl End {
 pub struct Truncated {
     /// Bytes of standard output beyond the cap, or that its file could not take.
     pub stdout_bytes: u64,
-    /// Bytes of standard error beyond the cap, or that its file could not take.
+    /// Bytes of standard error beyond the cap, or that its file or reader could not take.
     pub stderr_bytes: u64,
 }
 

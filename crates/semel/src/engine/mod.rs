@@ -21,6 +21,7 @@ pub(crate) mod line;
 pub(crate) mod look;
 pub(crate) mod proposal;
 pub(crate) mod restore;
+pub(crate) mod retry;
 pub(crate) mod signing;
 mod surroundings;
 mod trial;

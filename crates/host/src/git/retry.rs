@@ -1,0 +1,185 @@
+//! What a command that is tried again is held against: the worktree, and its lock.
+//!
+//! It looks and waits, and never takes, adopts or removes a lock; [`semel_core::retry`] says how long it waits.
+
+use super::Git;
+use super::lock::LOCK;
+use super::repository::Repository;
+use super::watch::Watch;
+use super::worktree::{self, Checked};
+use crate::error::{Error, Result};
+use crate::process::Cancel;
+use rustix::fs::{AtFlags, FileType, statat};
+use rustix::io::Errno;
+use semel_core::collision::LockPath;
+use semel_core::git_tree::ObjectId;
+use semel_core::path::shown;
+use semel_core::restore::{LockKind, LockOwner, Names};
+use semel_core::retry::{LockSeen, Step, wait};
+use semel_core::{Code, Refusal};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often the lock is looked at where the system tells of no move.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Is a worktree that is what it seems, and the tree that a command restores it to.
+#[derive(Debug)]
+pub struct Target {
+    git: Git,
+    asked: PathBuf,
+    at: Checked,
+    tree: ObjectId,
+}
+
+/// Says how a wait ended, and how long it took.
+#[derive(Debug)]
+pub enum Waited {
+    /// The lock is gone.
+    Gone(Duration),
+    /// It is not, or it is none that may be waited for.
+    Refused(Refusal, Duration),
+    /// Nobody wants it any more.
+    Cancelled(Duration),
+}
+
+impl Target {
+    /// Finds the worktree, and checks that nothing redirects and that the tree is one.
+    ///
+    /// # Errors
+    /// `bad_input`, `not_found`, `object_missing`, `worktree_redirected`, as for a restoration.
+    pub fn find(git: &Git, worktree: &Path, tree: &str, cancel: &Cancel) -> Result<Self> {
+        ObjectId::parse(tree)?;
+        let (repo, at) = check(git, worktree, cancel)?;
+        let tree = repo.parse_id(tree)?;
+        let said = match repo.run(repo.call(["cat-file", "-t", &tree.to_string()])) {
+            Ok(said) => said,
+            Err(Error::Git(_)) => {
+                let refusal = Refusal::new(Code::ObjectMissing, "the tree is not in the repository");
+                return Err(refusal.name(tree.to_string()).into());
+            }
+            Err(error) => return Err(error),
+        };
+        if said.trim_ascii() != b"tree" {
+            let refusal = Refusal::new(Code::BadInput, "the id names no tree");
+            return Err(refusal.name(tree.to_string()).into());
+        }
+        Ok(Self {
+            git: git.clone(),
+            asked: worktree.to_owned(),
+            at,
+            tree,
+        })
+    }
+
+    /// Gives the tree.
+    #[must_use]
+    pub fn tree(&self) -> ObjectId {
+        self.tree
+    }
+
+    /// Gives the worktree, links resolved.
+    #[must_use]
+    pub fn worktree(&self) -> &Path {
+        &self.at.worktree
+    }
+
+    /// Gives the owner of the git directory.
+    #[must_use]
+    pub fn owner(&self) -> u32 {
+        self.at.uid
+    }
+
+    /// Gives the path of the lock in the spellings in which git may print it: without links, and, for a main worktree,
+    /// as the caller spelled the worktree.
+    ///
+    /// # Errors
+    /// `bad_input` where a path cannot be one of a lock.
+    pub fn locks(&self) -> Result<Vec<LockPath>> {
+        let path = |dir: &Path| LockPath::parse(dir.join(LOCK).as_os_str().as_bytes());
+        let mut locks = vec![path(&self.at.gitdir)?];
+        if self.at.gitdir == self.at.worktree.join(".git") {
+            let asked = std::path::absolute(&self.asked).map_err(|e| Error::io("resolve", &self.asked, e))?;
+            let also = path(&asked.join(".git"))?;
+            if !locks.contains(&also) {
+                locks.push(also);
+            }
+        }
+        Ok(locks)
+    }
+
+    /// Checks that the path still leads to this very worktree and git directory, and that nothing redirects.
+    ///
+    /// # Errors
+    /// `worktree_redirected`.
+    pub fn still_there(&self, cancel: &Cancel) -> Result<()> {
+        self.at.still_there()?;
+        let (_, now) = check(&self.git, &self.asked, cancel)?;
+        if (&now.worktree, &now.gitdir) == (&self.at.worktree, &self.at.gitdir) {
+            return Ok(());
+        }
+        let refusal = Refusal::new(
+            Code::WorktreeRedirected,
+            "the path leads to another worktree than before",
+        );
+        Err(refusal.name(shown(self.asked.as_os_str().as_bytes())).into())
+    }
+
+    /// Waits until the lock is gone, whoever holds it.
+    ///
+    /// # Errors
+    /// `io_failed` where the git directory cannot be looked at.
+    pub fn wait_for_lock(&self, bound: Duration, cancel: &Cancel) -> Result<Waited> {
+        let began = Instant::now();
+        let mut watch: Option<Watch> = None;
+        loop {
+            let seen = self.look()?;
+            let waited = began.elapsed();
+            let poll = watch.as_ref().map_or(POLL, Watch::net);
+            match wait(waited, bound, poll, seen) {
+                Step::Gone => return Ok(Waited::Gone(waited)),
+                Step::Refuse(refusal) => return Ok(Waited::Refused(refusal, waited)),
+                Step::Wait(_) if cancel.is_cancelled() => return Ok(Waited::Cancelled(waited)),
+                Step::Wait(until) => match &watch {
+                    Some(watch) => watch.wait(began + until, cancel),
+                    // Armed only now, and looked at again before the first sleep: nothing is missed in between.
+                    None => watch = Some(Watch::new(&self.at.gitdir)),
+                },
+            }
+        }
+    }
+
+    fn look(&self) -> Result<LockSeen> {
+        let stat = match statat(&self.at.dir, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(LockSeen::Gone),
+            Err(e) => return Err(Error::io("look at", self.at.gitdir.join(LOCK), e)),
+        };
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => LockKind::Regular,
+            FileType::Symlink => LockKind::Symlink,
+            FileType::Directory => LockKind::Directory,
+            _ => LockKind::Special,
+        };
+        let names = if stat.st_nlink == 1 {
+            Names::One
+        } else {
+            Names::Several
+        };
+        let us = rustix::process::geteuid().as_raw();
+        let owner = if stat.st_uid == us || stat.st_uid == self.at.uid {
+            LockOwner::Ours
+        } else {
+            LockOwner::Foreign
+        };
+        Ok(LockSeen::There(kind, names, owner))
+    }
+}
+
+fn check(git: &Git, worktree: &Path, cancel: &Cancel) -> Result<(Repository, Checked)> {
+    let found = worktree::find(worktree)?;
+    let repo = Repository::at(git, found.clone(), cancel)?;
+    let at = worktree::check(&found, repo.config())?;
+    Ok((repo, at))
+}
