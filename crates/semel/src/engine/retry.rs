@@ -6,10 +6,10 @@
 use super::{command, host};
 use crate::config::Config;
 use crate::engine::job::interrupt::Interrupt;
+use semel_core::Refusal;
 use semel_core::collision::LONGEST;
 use semel_core::command::TreeEnded;
 use semel_core::retry::{self, Counts, End, Next, Tried, Work};
-use semel_core::Refusal;
 use semel_host::git::{Git, Target, Waited};
 use semel_host::process::{self, Command, End as Ended, Output};
 use semel_host::stream::Stream;

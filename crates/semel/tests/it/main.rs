@@ -43,6 +43,7 @@ mod probe;
 mod quota;
 mod reads;
 mod retention;
+mod retry;
 mod room;
 mod run;
 mod schemas;
