@@ -52,25 +52,25 @@ fn an_exact_collision_after_an_event_was_added_has_one_try() {
 fn whatever_becomes_of_the_stream_ends_it() {
     for (change, end, reason) in [
         (
-            "printf 'x' | dd of=S conv=notrunc bs=1 status=none",
+            "printf 'x' | dd of=$S conv=notrunc bs=1 status=none",
             "ownership_taken",
             "rewritten",
         ),
-        (": > S", "ownership_taken", "rewritten"),
-        ("cp S S.new; mv S.new S", "stream_unsafe", "replaced"),
-        ("rm S", "stream_unsafe", "missing"),
-        ("mv S S.old; ln -s S.old S", "stream_unsafe", "symlink"),
-        ("ln S S.other", "stream_unsafe", "hard_link"),
-        ("rm S; mkdir S", "stream_unsafe", "directory"),
-        ("rm S; mkfifo S", "stream_unsafe", "special"),
-        ("mv P P.old; cp -r P.old P", "stream_unsafe", "replaced"),
-        ("mv P P.old; ln -s P.old P", "stream_unsafe", "replaced"),
+        (": > $S", "ownership_taken", "rewritten"),
+        ("cp $S $S.new; mv $S.new $S", "stream_unsafe", "replaced"),
+        ("rm $S", "stream_unsafe", "missing"),
+        ("mv $S $S.old; ln -s $S.old $S", "stream_unsafe", "symlink"),
+        ("ln $S $S.other", "stream_unsafe", "hard_link"),
+        ("rm $S; mkdir $S", "stream_unsafe", "directory"),
+        ("rm $S; mkfifo $S", "stream_unsafe", "special"),
+        ("mv $P $P.old; cp -r $P.old $P", "stream_unsafe", "replaced"),
+        ("mv $P $P.old; ln -s $P.old $P", "stream_unsafe", "replaced"),
     ] {
         let scene = Scene::new();
         std::fs::write(&scene.lock, "").unwrap();
         let stream = scene.stream.to_str().unwrap();
         let parent = scene.stream.parent().unwrap().to_str().unwrap();
-        let script = change.replace('S', stream).replace('P', parent);
+        let script = format!("S='{stream}'; P='{parent}'; {change}");
         let out = scene.retry(&[], &meets_and(&scene, &script)).output().unwrap();
         let told = outcome(&out);
         assert_eq!(
