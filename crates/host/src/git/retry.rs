@@ -24,13 +24,12 @@ use std::time::{Duration, Instant};
 /// How often the lock is looked at where the system tells of no move.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Is a worktree that is what it seems, and the tree that a command restores it to.
+/// Is a worktree that is what it seems.
 #[derive(Debug)]
 pub struct Target {
-    git: Git,
+    repo: Repository,
     asked: PathBuf,
     at: Checked,
-    tree: ObjectId,
 }
 
 /// Says how a wait ended, and how long it took.
@@ -45,38 +44,39 @@ pub enum Waited {
 }
 
 impl Target {
-    /// Finds the worktree, and checks that nothing redirects and that the tree is one.
+    /// Finds the worktree, and checks that nothing redirects.
     ///
     /// # Errors
-    /// `bad_input`, `not_found`, `object_missing`, `worktree_redirected`, as for a restoration.
-    pub fn find(git: &Git, worktree: &Path, tree: &str, cancel: &Cancel) -> Result<Self> {
-        ObjectId::parse(tree)?;
+    /// `bad_input`, `not_found`, `worktree_redirected`, as for a restoration.
+    pub fn find(git: &Git, worktree: &Path, cancel: &Cancel) -> Result<Self> {
         let (repo, at) = check(git, worktree, cancel)?;
-        let tree = repo.parse_id(tree)?;
-        let said = match repo.run(repo.call(["cat-file", "-t", &tree.to_string()])) {
-            Ok(said) => said,
-            Err(Error::Git(_)) => {
-                let refusal = Refusal::new(Code::ObjectMissing, "the tree is not in the repository");
-                return Err(refusal.name(tree.to_string()).into());
-            }
-            Err(error) => return Err(error),
-        };
-        if said.trim_ascii() != b"tree" {
-            let refusal = Refusal::new(Code::BadInput, "the id names no tree");
-            return Err(refusal.name(tree.to_string()).into());
-        }
         Ok(Self {
-            git: git.clone(),
+            repo,
             asked: worktree.to_owned(),
             at,
-            tree,
         })
     }
 
-    /// Gives the tree.
-    #[must_use]
-    pub fn tree(&self) -> ObjectId {
-        self.tree
+    /// Checks that an id names a tree of the repository; what is below it is not looked at.
+    ///
+    /// # Errors
+    /// `bad_input` unless it is a full id of this repository's object format, and of a tree; `object_missing`.
+    pub fn tree(&self, id: &str) -> Result<ObjectId> {
+        let tree = self.repo.parse_id(id)?;
+        let said = match self.repo.run(self.repo.call(["cat-file", "-t", id])) {
+            Ok(said) => said,
+            Err(Error::Git(_)) => {
+                let refusal = Refusal::new(Code::ObjectMissing, "the tree is not in the repository");
+                return Err(refusal.name(id).into());
+            }
+            Err(error) => return Err(error),
+        };
+        if said.trim_ascii() == b"tree" {
+            return Ok(tree);
+        }
+        Err(Refusal::new(Code::BadInput, "the id names no tree")
+            .name(id)
+            .into())
     }
 
     /// Gives the worktree, links resolved.
@@ -113,9 +113,9 @@ impl Target {
     ///
     /// # Errors
     /// `worktree_redirected`.
-    pub fn still_there(&self, cancel: &Cancel) -> Result<()> {
+    pub fn still_there(&self) -> Result<()> {
         self.at.still_there()?;
-        let (_, now) = check(&self.git, &self.asked, cancel)?;
+        let (_, now) = check(self.repo.git(), &self.asked, self.repo.cancel())?;
         if (&now.worktree, &now.gitdir) == (&self.at.worktree, &self.at.gitdir) {
             return Ok(());
         }
@@ -150,7 +150,11 @@ impl Target {
         }
     }
 
-    fn look(&self) -> Result<LockSeen> {
+    /// Looks what stands at the place of the lock.
+    ///
+    /// # Errors
+    /// `io_failed` where the git directory cannot be looked at.
+    pub fn look(&self) -> Result<LockSeen> {
         let stat = match statat(&self.at.dir, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(LockSeen::Gone),

@@ -10,6 +10,7 @@ mod call;
 mod cancel;
 mod certify;
 mod check;
+mod compat;
 mod conformance;
 mod contract;
 mod doctor;

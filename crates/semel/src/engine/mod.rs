@@ -8,6 +8,7 @@ mod binding;
 pub(crate) mod certify;
 pub(crate) mod checkpoint;
 pub(crate) mod command;
+pub(crate) mod compat;
 pub(crate) mod conformance;
 pub(crate) mod contract;
 pub(crate) mod daemon;

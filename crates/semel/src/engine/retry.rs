@@ -74,7 +74,8 @@ pub(crate) fn retry(config: &Config, asked: &Asked, interrupt: &Interrupt) -> Re
         keep_bytes: LONGEST as u64,
     };
     let git = Git::find(&config.path).map_err(host)?;
-    let target = Target::find(&git, &asked.worktree, &asked.tree, interrupt.cancel()).map_err(host)?;
+    let target = Target::find(&git, &asked.worktree, interrupt.cancel()).map_err(host)?;
+    let tree = target.tree(&asked.tree).map_err(host)?;
     let (stream, sight) = match &asked.stream {
         Place::File(path) => Stream::open(path, target.owner()),
         Place::Template { template, run } => {
@@ -84,7 +85,7 @@ pub(crate) fn retry(config: &Config, asked: &Asked, interrupt: &Interrupt) -> Re
     }
     .map_err(host)?;
     let work = Work {
-        tree: target.tree(),
+        tree,
         locks: target.locks().map_err(host)?,
         stream: sight,
         tries: asked.tries,
@@ -173,7 +174,7 @@ impl Tries<'_> {
             Waited::Cancelled(_) => return Err(End::Interrupted),
         }
         self.target
-            .still_there(cancel)
+            .still_there()
             .map_err(|error| match self.interrupt.signal() {
                 Some(_) => End::Interrupted,
                 None => refused(error),

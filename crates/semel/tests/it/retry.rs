@@ -1,5 +1,6 @@
 //! `semel retry`, with the real binary and real git: what is tried again, and all that is not.
 
+mod compat;
 mod streams;
 
 use crate::harness::{Home, executable, said, signal, wait_until};
