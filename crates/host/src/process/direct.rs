@@ -22,7 +22,10 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
     let began = Instant::now();
     let (mut pump, ends) = Pump::open(command)?;
     let mut process = std::process::Command::new(&command.program);
-    process.args(&command.args).env_clear().envs(&command.env);
+    process
+        .args(&command.args)
+        .env_clear()
+        .envs(command.environment());
     process.current_dir(&command.cwd);
     let grouped = !command.output.shares_terminal();
     if grouped {

@@ -36,7 +36,7 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
         ino: facts.ino(),
         args: command.args.iter().map(Text::of).collect(),
         env: command
-            .env
+            .environment()
             .iter()
             .map(|(name, value)| (Text::of(name), Text::of(value)))
             .collect(),

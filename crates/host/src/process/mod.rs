@@ -1,7 +1,8 @@
 //! The one place that spawns: a program, its exact environment, its deadline, and the end of its whole tree.
 //!
 //! It does not decide what may run, and keeps no record. A program that is to be confined is handed to
-//! [`crate::sandbox`]. Nothing is ever looked up: the program is absolute, the environment is what was given.
+//! [`crate::sandbox`]. Nothing is ever looked up: the program is absolute, the environment is what was given, and
+//! [`QUIET_GIT`].
 
 mod cancel;
 mod direct;
@@ -27,6 +28,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The one variable that everything launched here is given: a git that only looks takes no lock, so that no status of
+/// an agent or tool stands in the way of a restoration.
+pub const QUIET_GIT: (&str, &str) = ("GIT_OPTIONAL_LOCKS", "0");
 
 /// Where the standard input of a command comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +97,7 @@ pub struct Command {
     pub program: PathBuf,
     /// Its arguments, without its own name.
     pub args: Vec<OsString>,
-    /// Its whole environment; nothing is inherited, nothing is added.
+    /// Its environment; nothing is inherited, and nothing is added but [`QUIET_GIT`], where it does not say otherwise.
     pub env: BTreeMap<OsString, OsString>,
     /// Its working directory; absolute.
     pub cwd: PathBuf,
@@ -159,6 +164,14 @@ impl Command {
     pub fn args<S: Into<OsString>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
+    }
+
+    /// Gives the environment that the program begins with.
+    pub(crate) fn environment(&self) -> BTreeMap<OsString, OsString> {
+        let mut env = self.env.clone();
+        env.entry(QUIET_GIT.0.into())
+            .or_insert_with(|| QUIET_GIT.1.into());
+        env
     }
 
     /// Gives one variable of the environment.

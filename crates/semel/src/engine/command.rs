@@ -56,6 +56,9 @@ pub(crate) fn own(command: &[OsString], cwd: &Path) -> Result<Command, Refusal> 
     let cwd = absolute(cwd)?;
     let mut run = Command::new(resolve(program, &cwd)?, cwd).args(args.iter().cloned());
     run.env = config::environment();
+    // Whatever stands there: a lock that is only taken to look would be a collision of our own making.
+    let (name, value) = process::QUIET_GIT;
+    run.env.insert(name.into(), value.into());
     run.output = Output::Inherit;
     run.grace = limits::GRACE;
     run.confinement = Confinement::Supervised;

@@ -24,6 +24,7 @@ mod daemon;
 mod doors;
 mod drill;
 mod ends;
+mod environment;
 mod faults;
 mod gate;
 mod harness;

@@ -16,15 +16,15 @@ const EVENTS: &str =
     "{\"event\":\"RunStarted\",\"run\":\"inner\"}\n{\"event\":\"RunFailed\",\"run\":\"inner\"}\n";
 
 /// A linked worktree that somebody changed, and the event stream of the run that is to restore it.
-pub(super) struct Scene {
-    pub(super) home: Home,
-    pub(super) git: PathBuf,
-    pub(super) worktree: PathBuf,
-    pub(super) tree: String,
-    pub(super) lock: PathBuf,
-    pub(super) stream: PathBuf,
+pub(crate) struct Scene {
+    pub(crate) home: Home,
+    pub(crate) git: PathBuf,
+    pub(crate) worktree: PathBuf,
+    pub(crate) tree: String,
+    pub(crate) lock: PathBuf,
+    pub(crate) stream: PathBuf,
     /// Gets a line for each try.
-    pub(super) tries: PathBuf,
+    pub(crate) tries: PathBuf,
 }
 
 /// Every git of this machine.
@@ -42,7 +42,7 @@ fn gits() -> Vec<PathBuf> {
 }
 
 impl Scene {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::of(&gits()[0], "main")
     }
 
@@ -89,7 +89,7 @@ impl Scene {
         }
     }
 
-    pub(super) fn run_git(&self, dir: &Path, args: &[&str]) -> String {
+    pub(crate) fn run_git(&self, dir: &Path, args: &[&str]) -> String {
         let mut command = Command::new(&self.git);
         command
             .args(["-c", "user.name=A", "-c", "user.email=a@example.org"])
@@ -103,7 +103,7 @@ impl Scene {
     }
 
     /// The restoration as the helper does it: once, by git. It notes its try when git has answered.
-    pub(super) fn read_tree(&self) -> String {
+    pub(crate) fn read_tree(&self) -> String {
         format!(
             "'{}' -C '{}' read-tree --reset -u {}; s=$?; echo try >> '{}'; exit $s",
             self.git.display(),
@@ -114,7 +114,7 @@ impl Scene {
     }
 
     /// `semel retry` around a script, with the stream by its template.
-    pub(super) fn retry(&self, args: &[&str], script: &str) -> Command {
+    pub(crate) fn retry(&self, args: &[&str], script: &str) -> Command {
         let stream = [
             "--stream-template",
             ".smithers/executions/{run}/logs/stream.ndjson",
@@ -124,7 +124,7 @@ impl Scene {
         self.retry_with(&[&stream, args].concat(), script)
     }
 
-    pub(super) fn retry_with(&self, args: &[&str], script: &str) -> Command {
+    pub(crate) fn retry_with(&self, args: &[&str], script: &str) -> Command {
         let place = self.worktree.to_str().unwrap();
         let fixed = ["retry", "--json", "--worktree", place, "--tree", &self.tree];
         let mut command = self.home.command(&[]);
@@ -137,7 +137,7 @@ impl Scene {
         command
     }
 
-    pub(super) fn tried(&self) -> usize {
+    pub(crate) fn tried(&self) -> usize {
         std::fs::read_to_string(&self.tries)
             .unwrap_or_default()
             .lines()
@@ -145,7 +145,7 @@ impl Scene {
     }
 
     /// Lets the lock go as soon as so many tries have met it.
-    pub(super) fn released_after(&self, tries: usize) -> std::thread::JoinHandle<()> {
+    pub(crate) fn released_after(&self, tries: usize) -> std::thread::JoinHandle<()> {
         std::fs::write(&self.lock, "").unwrap();
         let (lock, notes) = (self.lock.clone(), self.tries.clone());
         std::thread::spawn(move || {
@@ -161,7 +161,7 @@ impl Scene {
         })
     }
 
-    pub(super) fn content(&self) -> String {
+    pub(crate) fn content(&self) -> String {
         std::fs::read_to_string(self.worktree.join("f")).unwrap()
     }
 
@@ -177,13 +177,13 @@ impl Scene {
 }
 
 /// The outcome: the last line of standard output.
-pub(super) fn outcome(out: &Output) -> Value {
+pub(crate) fn outcome(out: &Output) -> Value {
     let text = String::from_utf8_lossy(&out.stdout);
     let last = text.lines().last().unwrap_or_else(|| panic!("{}", said(out)));
     serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {}", said(out)))
 }
 
-pub(super) fn count(outcome: &Value, name: &str) -> u64 {
+pub(crate) fn count(outcome: &Value, name: &str) -> u64 {
     outcome["counts"][name].as_u64().unwrap()
 }
 
@@ -588,7 +588,7 @@ fn a_late_reader_loses_nothing() {
 }
 
 /// Whether a process lives whose command line holds this path.
-pub(super) fn lives(mark: &Path) -> bool {
+pub(crate) fn lives(mark: &Path) -> bool {
     let mark = mark.to_str().unwrap().as_bytes();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
