@@ -123,9 +123,11 @@ impl Stream {
         if held.st_size != fresh.st_size && fresh.st_size == after.st_size {
             return Err(replaced);
         }
+        #[allow(clippy::useless_conversion, reason = "it is narrower on other machines")]
+        let links = u64::from(after.st_nlink);
         let sight = Sight {
             handle,
-            links: u64::from(after.st_nlink),
+            links,
             length: content.length,
             sha256: content.sha256,
             begins: content.begins,

@@ -202,6 +202,13 @@ fn a_stream_that_is_none_is_refused_before_the_first_try() {
     } else {
         eprintln!("SKIPPED: only root gives a file to somebody else");
     }
+}
+
+#[test]
+fn a_template_that_leads_away_and_options_that_do_not_fit_are_refused() {
+    let template = ".smithers/executions/{run}/logs/stream.ndjson";
+    let inner = ["--stream-template", template, "--run", "inner"];
+    let scene = Scene::new();
     for (template, run) in [
         ("{run}/../../x", "inner"),
         ("/{run}", "tmp"),
