@@ -9,6 +9,7 @@ use crate::collision::{self, Form, LockPath};
 use crate::command::TreeEnded;
 use crate::digest::Sha256;
 use crate::git_tree::ObjectId;
+use crate::ids::UnixMs;
 use crate::path::{RelPath, shown};
 use crate::restore::{LockKind, LockOwner, Names, unsafe_lock};
 use core::time::Duration;
@@ -130,15 +131,66 @@ impl End {
     /// Gives the name of the end: the code of its refusal, or one of its own.
     #[must_use]
     pub fn name(&self) -> &'static str {
+        self.recorded().name()
+    }
+
+    /// Gives what is recorded of it.
+    #[must_use]
+    pub fn recorded(&self) -> Ending {
         match self {
-            Self::Succeeded => "succeeded",
-            Self::Unrelated => "unrelated_failure",
-            Self::Living => "process_left",
-            Self::Exhausted => "exhausted",
-            Self::Interrupted => "interrupted",
-            Self::Refused(refusal) => refusal.code.wire(),
+            Self::Succeeded => Ending::Succeeded,
+            Self::Unrelated => Ending::UnrelatedFailure,
+            Self::Living => Ending::ProcessLeft,
+            Self::Exhausted => Ending::Exhausted,
+            Self::Interrupted => Ending::Interrupted,
+            Self::Refused(refusal) => Ending::Refused(refusal.code),
         }
     }
+}
+
+/// Is what the journal holds of an end: its name alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// See [`End::Succeeded`].
+    Succeeded,
+    /// See [`End::Unrelated`].
+    UnrelatedFailure,
+    /// See [`End::Living`].
+    ProcessLeft,
+    /// See [`End::Exhausted`].
+    Exhausted,
+    /// See [`End::Interrupted`].
+    Interrupted,
+    /// See [`End::Refused`]; also before the first try.
+    Refused(Code),
+}
+
+impl Ending {
+    /// Gives its name: the code of a refusal, or one of its own.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::UnrelatedFailure => "unrelated_failure",
+            Self::ProcessLeft => "process_left",
+            Self::Exhausted => "exhausted",
+            Self::Interrupted => "interrupted",
+            Self::Refused(code) => code.wire(),
+        }
+    }
+}
+
+/// Counts what the tries of one command met; holds no stderr, path or content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Retrial {
+    /// Why there was no further try.
+    pub end: Ending,
+    /// What was counted.
+    pub counts: Counts,
+    /// When.
+    pub at: UnixMs,
 }
 
 /// Says what to do after a try.

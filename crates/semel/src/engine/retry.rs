@@ -6,10 +6,12 @@
 use super::{command, host};
 use crate::config::Config;
 use crate::engine::job::interrupt::Interrupt;
+use crate::wire::{self, Absent};
 use semel_core::Refusal;
 use semel_core::collision::LONGEST;
 use semel_core::command::TreeEnded;
-use semel_core::retry::{self, Counts, End, Next, Tried, Work};
+use semel_core::retry::{self, Counts, End, Ending, Next, Retrial, Tried, Work};
+use semel_host::clock;
 use semel_host::git::{Git, Target, Waited};
 use semel_host::process::{self, Command, End as Ended, Output};
 use semel_host::stream::Stream;
@@ -69,6 +71,25 @@ pub(crate) struct Outcome {
 /// `worktree_redirected`, `bad_input`, `object_missing`, `not_found`, `io_failed`. And `outcome_unknown` where nobody
 /// can say whether it did.
 pub(crate) fn retry(config: &Config, asked: &Asked, interrupt: &Interrupt) -> Result<Outcome, Refusal> {
+    let result = prepared(config, asked, interrupt).and_then(Tries::all);
+    let (end, counts) = match &result {
+        Ok(outcome) => (outcome.end.recorded(), outcome.counts),
+        Err(refusal) => (Ending::Refused(refusal.code), Counts::default()),
+    };
+    report(config, end, counts);
+    result
+}
+
+/// Tells the daemon what was counted, if one runs. No try depends on it.
+fn report(config: &Config, end: Ending, counts: Counts) {
+    let at = clock::now();
+    if let Ok(engine) = wire::connected(config.clone(), Absent::Refuse) {
+        drop(engine.journal.retried(Retrial { end, counts, at }));
+    }
+}
+
+/// Looks at all that a command is held against, before its first try.
+fn prepared<'a>(config: &Config, asked: &Asked, interrupt: &'a Interrupt) -> Result<Tries<'a>, Refusal> {
     let mut run = command::own(&asked.command, Path::new("."))?;
     run.output = Output::Through {
         keep_bytes: LONGEST as u64,
@@ -90,7 +111,7 @@ pub(crate) fn retry(config: &Config, asked: &Asked, interrupt: &Interrupt) -> Re
         stream: sight,
         tries: asked.tries,
     };
-    Tries {
+    Ok(Tries {
         run,
         target,
         stream,
@@ -98,8 +119,7 @@ pub(crate) fn retry(config: &Config, asked: &Asked, interrupt: &Interrupt) -> Re
         wait: asked.wait,
         interrupt,
         counts: Counts::default(),
-    }
-    .all()
+    })
 }
 
 /// Is everything that is known before the first try.

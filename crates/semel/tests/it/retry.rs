@@ -364,6 +364,74 @@ fn what_is_counted_is_counted_by_itself_and_changes_no_verdict() {
     }
 }
 
+/// A daemon that runs is told the counts, and nothing else; without one, nothing is stored at all.
+#[test]
+fn a_daemon_that_runs_is_told_the_counts_alone() {
+    let scene = Scene::new();
+    let alone = scene
+        .retry(&[], "echo secret-text >&2; exit 128")
+        .output()
+        .unwrap();
+    assert_eq!(alone.status.code(), Some(128));
+    assert!(!scene.home.state().exists(), "no state is made for it");
+    let daemon = scene.home.serve_unix(&[]);
+    let holder = scene.released_after(1);
+    assert!(
+        scene
+            .retry(&[], &scene.read_tree())
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+    holder.join().unwrap();
+    drop(
+        scene
+            .retry(&[], "echo secret-text >&2; exit 128")
+            .output()
+            .unwrap(),
+    );
+    let outer = ["--stream", "secret-place"];
+    drop(scene.retry_with(&outer, "true").output().unwrap());
+    let lines = scene.home.lines(&["log"]);
+    let told: Vec<&Value> = lines
+        .iter()
+        .filter(|line| line["event"] == "command_retried")
+        .collect();
+    let details: Vec<&str> = told.iter().map(|line| line["detail"].as_str().unwrap()).collect();
+    assert_eq!(details.len(), 3, "{details:?}");
+    let expected = "succeeded: 2 tries, 1 failed, 1 exact_command, 1 exact_lock, 1 stream_identical, 1 aggregate, 1 \
+                    no_owner_text, 1 waits";
+    assert_eq!(details[0], expected);
+    assert!(
+        details[1].starts_with("unrelated_failure: 1 tries, 1 failed, 0 exact_command"),
+        "{details:?}"
+    );
+    assert!(details[2].starts_with("stream_unsafe: 0 tries"), "{details:?}");
+    assert_eq!(told[2]["code"], "stream_unsafe");
+    drop(daemon);
+    // Not in the log's lines, and nowhere in the journal.
+    for entry in walk(&scene.home.state()) {
+        let bytes = std::fs::read(&entry).unwrap_or_default();
+        for word in ["secret-text", "secret-place", "index.lock", "RunFailed"] {
+            let found = bytes.windows(word.len()).any(|window| window == word.as_bytes());
+            assert!(!found, "{word} in {}", entry.display());
+        }
+    }
+}
+
+fn walk(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => files.extend(walk(&entry.path())),
+            kind if kind.is_file() => files.push(entry.path()),
+            _ => {}
+        }
+    }
+    files
+}
+
 /// What the incident showed last: the helper itself takes the lock in every run.
 #[test]
 fn around_a_helper_that_fails_once_inside_nothing_helps_and_inside_it_one_call_does() {
