@@ -441,19 +441,7 @@ fn later_record(kind: u8, n: u8) -> Record {
         20 => Record::ApprovalAsked(Box::new(question(n))),
         21 => decided(n),
         22 | 23 => past_retention(kind, n),
-        24 => Record::CommandRetried(Retrial {
-            end: if n.is_multiple_of(2) {
-                Ending::Refused(Code::StreamUnsafe)
-            } else {
-                Ending::Exhausted
-            },
-            counts: Counts {
-                tries: u32::from(n),
-                waited_ms: u64::MAX,
-                ..Counts::default()
-            },
-            at,
-        }),
+        24 => Record::CommandRetried(retrial(n)),
         _ => Record::WorktreeRestored(Restoration {
             job: None,
             tree: "7".to_owned(),
@@ -463,6 +451,22 @@ fn later_record(kind: u8, n: u8) -> Record {
             waited_ms: u64::MAX,
             at,
         }),
+    }
+}
+
+fn retrial(n: u8) -> Retrial {
+    Retrial {
+        end: if n.is_multiple_of(2) {
+            Ending::Refused(Code::StreamUnsafe)
+        } else {
+            Ending::Exhausted
+        },
+        counts: Counts {
+            tries: u32::from(n),
+            waited_ms: u64::MAX,
+            ..Counts::default()
+        },
+        at: UnixMs(u64::from(n)),
     }
 }
 
