@@ -79,3 +79,50 @@ fn a_status_under_it_leaves_the_index_alone() {
         "a status that may take the lock does"
     );
 }
+
+/// All that is launched begins at one place, which gives it: the others start this very binary.
+#[test]
+fn nothing_is_launched_elsewhere() {
+    let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut found = Vec::new();
+    for part in ["core", "store", "host", "semel"] {
+        sources(&crates.join(part).join("src"), &mut found);
+    }
+    assert!(found.len() > 200, "the sources were found");
+    let spawns = |file: &std::path::PathBuf| {
+        let text = std::fs::read_to_string(file).unwrap();
+        let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let imported = product
+            .lines()
+            .any(|line| line.starts_with("use std::process::") && line.contains("Command"));
+        imported || product.contains("std::process::Command::new")
+    };
+    let mut places: Vec<String> = found
+        .iter()
+        .filter(|file| spawns(file))
+        .map(|file| file.strip_prefix(crates).unwrap().display().to_string())
+        .collect();
+    places.sort();
+    let known = [
+        // The daemon, and the probe beside it.
+        "host/src/daemon.rs",
+        // The shim, and what enters the sandbox; both then begin what they were ordered to, with its environment.
+        "host/src/exec/start.rs",
+        "host/src/process/direct.rs",
+        "host/src/process/guarded.rs",
+        "host/src/sandbox/enter.rs",
+    ];
+    assert_eq!(places, known);
+}
+
+fn sources(dir: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && name != "tests" {
+            sources(&path, found);
+        } else if name.ends_with(".rs") && name != "tests.rs" {
+            found.push(path);
+        }
+    }
+}

@@ -655,6 +655,60 @@ fn a_late_reader_loses_nothing() {
     assert_eq!((out.status.code(), out.stderr.len()), (Some(3), 700_000));
 }
 
+/// A reader that reads nothing holds the command up, as it would without us; it does not hold up its end.
+#[test]
+fn a_reader_that_reads_nothing_does_not_hold_up_the_end() {
+    let scene = Scene::new();
+    let script = format!(
+        "echo try > '{}'; head -c 10000000 /dev/zero >&2; sleep 600",
+        scene.tries.display()
+    );
+    let mut command = scene.retry(&[], &script);
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert!(wait_until(SOON, || scene.tries.exists()));
+    signal(child.id(), libc::SIGTERM);
+    let mut status = None;
+    let ended = wait_until(SOON, || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    if !ended {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(status.and_then(|status| status.code()), Some(143));
+}
+
+/// Where nobody reads any more, the command hears that.
+#[test]
+fn a_reader_that_is_gone_ends_what_writes_to_it() {
+    let scene = Scene::new();
+    let mut command = scene.retry(&[], "yes >&2");
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    errors.read_line(&mut line).unwrap();
+    drop(errors);
+    let mut status = None;
+    let ended = wait_until(SOON, || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    if !ended {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(status.is_some_and(|status| !status.success()), "{status:?}");
+}
+
 /// Whether a process lives whose command line holds this path.
 pub(crate) fn lives(mark: &Path) -> bool {
     let mark = mark.to_str().unwrap().as_bytes();
