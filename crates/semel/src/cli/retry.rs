@@ -73,7 +73,10 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
             json["schema"] = SCHEMA.into();
             json["status"] = "refused".into();
             json["counts"] = json!(Counts::default());
-            Ok(Answer::new("", json).refused(refusal))
+            let answer = Answer::new("", json).refused(refusal);
+            // Whatever was under way when a signal came: that it came is why.
+            let exit = interrupt.status().unwrap_or(answer.exit);
+            Ok(Answer { exit, ..answer })
         }
     }
 }
