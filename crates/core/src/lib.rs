@@ -11,6 +11,7 @@ pub mod canonical;
 pub mod certificate;
 pub mod checkpoint;
 pub mod code;
+pub mod collision;
 pub mod command;
 pub mod confinement;
 pub mod digest;
@@ -35,6 +36,7 @@ pub mod record;
 pub mod recovery;
 pub mod report;
 pub mod restore;
+pub mod retry;
 pub mod volume;
 
 #[cfg(test)]

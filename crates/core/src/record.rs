@@ -12,6 +12,7 @@ use crate::ids::{
     VolumeIdentity,
 };
 use crate::pipeline::{NewRun, RunEnd, Stage};
+use crate::retry::Retrial;
 use crate::volume::{Durability, End, NewToken, NewVolume};
 use serde::{Deserialize, Serialize};
 
@@ -163,6 +164,8 @@ pub enum Record {
     CertificateConsumed(Consumption),
     /// A worktree was restored, or the restoration was refused.
     WorktreeRestored(Restoration),
+    /// A command was tried again, or was not.
+    CommandRetried(Retrial),
     /// A person is asked about a call; nothing of it was done.
     ApprovalAsked(Box<Question>),
     /// A person decided.
@@ -292,6 +295,7 @@ impl Record {
             Record::DraftSealed(sealing) => sealing.at,
             Record::CertificateConsumed(consumption) => consumption.at,
             Record::WorktreeRestored(restoration) => restoration.at,
+            Record::CommandRetried(retrial) => retrial.at,
             Record::ApprovalAsked(question) => question.at,
             Record::ApprovalDecided { ruling, .. } => ruling.at,
         }
@@ -316,7 +320,9 @@ impl Record {
             },
             Record::CallNoted(_) => Sync::Whenever,
             // Whether a pre-image is still there, the disk itself says.
-            Record::WorktreeRestored(_) | Record::PreImagesEvicted { .. } => Sync::Later,
+            Record::WorktreeRestored(_) | Record::CommandRetried(_) | Record::PreImagesEvicted { .. } => {
+                Sync::Later
+            }
             Record::DaemonStarted { .. }
             | Record::VolumeOpened { .. }
             | Record::VolumeReady { .. }

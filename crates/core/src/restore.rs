@@ -164,13 +164,14 @@ impl Wait {
                 return Step::Done;
             }
             Observation::Denied(why) => {
-                return refuse("denied", format!("index.lock cannot be created: {why}"));
+                let why = format!("index.lock cannot be created: {why}");
+                return Step::Refuse(lock_unsafe("denied", why));
             }
             Observation::Held(sight) => sight,
         };
         self.counts.collisions += 1;
-        if let Some(step) = unsafe_lock(sight) {
-            return step;
+        if let Some(refusal) = unsafe_lock(sight.kind, sight.names, sight.owner) {
+            return Step::Refuse(refusal);
         }
         // An adoption that came to nothing is not repeated at once: whoever was faster is waited for, like any owner.
         if sight.provenance == Provenance::Dead && self.adopting == Adopting::No {
@@ -190,8 +191,10 @@ impl Wait {
     }
 }
 
-fn unsafe_lock(sight: &Sight) -> Option<Step> {
-    let (reason, why) = match (sight.kind, sight.names, sight.owner) {
+/// Says why what stands at the place of the lock is no lock that anybody may wait for; `None` where it is one.
+#[must_use]
+pub fn unsafe_lock(kind: LockKind, names: Names, owner: LockOwner) -> Option<Refusal> {
+    let (reason, why) = match (kind, names, owner) {
         (LockKind::Symlink, _, _) => ("symlink", "index.lock is a symbolic link"),
         (LockKind::Directory, _, _) => ("directory", "index.lock is a directory"),
         (LockKind::Special, _, _) => ("special", "index.lock is a FIFO, socket or device"),
@@ -201,11 +204,11 @@ fn unsafe_lock(sight: &Sight) -> Option<Step> {
         }
         (LockKind::Regular, Names::One, LockOwner::Ours) => return None,
     };
-    Some(refuse(reason, why.to_owned()))
+    Some(lock_unsafe(reason, why))
 }
 
-fn refuse(reason: &str, why: String) -> Step {
-    Step::Refuse(Refusal::new(Code::LockUnsafe, why).reason(reason))
+fn lock_unsafe(reason: &str, why: impl Into<String>) -> Refusal {
+    Refusal::new(Code::LockUnsafe, why).reason(reason)
 }
 
 fn holder(provenance: Provenance) -> &'static str {

@@ -18,6 +18,7 @@ use crate::path::RelPath;
 use crate::pipeline::{NewRun, RunEnd, Stage};
 use crate::policy::{Holds, Tree};
 use crate::record::{Consumption, Judgement, Record, Restoration, Sealing};
+use crate::retry::{Counts, Ending, Retrial};
 use crate::volume::{Durability, End, NewToken, NewVolume, Role, Tools};
 use proptest::prelude::*;
 
@@ -289,7 +290,7 @@ fn note(n: u8) -> Note {
 }
 
 /// How many kinds of records there are.
-pub(crate) const KINDS: u8 = 24;
+pub(crate) const KINDS: u8 = 25;
 
 /// Makes a record of each kind.
 pub(crate) fn record(kind: u8, n: u8) -> Record {
@@ -440,6 +441,7 @@ fn later_record(kind: u8, n: u8) -> Record {
         20 => Record::ApprovalAsked(Box::new(question(n))),
         21 => decided(n),
         22 | 23 => past_retention(kind, n),
+        24 => Record::CommandRetried(retrial(n)),
         _ => Record::WorktreeRestored(Restoration {
             job: None,
             tree: "7".to_owned(),
@@ -449,6 +451,22 @@ fn later_record(kind: u8, n: u8) -> Record {
             waited_ms: u64::MAX,
             at,
         }),
+    }
+}
+
+fn retrial(n: u8) -> Retrial {
+    Retrial {
+        end: if n.is_multiple_of(2) {
+            Ending::Refused(Code::StreamUnsafe)
+        } else {
+            Ending::Exhausted
+        },
+        counts: Counts {
+            tries: u32::from(n),
+            waited_ms: u64::MAX,
+            ..Counts::default()
+        },
+        at: UnixMs(u64::from(n)),
     }
 }
 

@@ -83,6 +83,9 @@ limits! {
     TRANSIENT_IDLE: Duration = Duration::from_secs(10), "10 s", "a transient daemon without work ends";
     DAEMON_START: Duration = Duration::from_secs(20), "20 s", "a command waits so long for a daemon: `daemon_unreachable`";
     LOCK_WAIT: Duration = Duration::from_secs(60), "60 s", "a restoration waits so long for index.lock: `lock_timeout`";
+    RETRY_WAIT: Duration = Duration::from_secs(60), "60 s", "`semel retry` waits so long for a lock to go before another try; then the failure stands";
+    RETRY_TRIES: u32 = 3, "3 tries", "of a command by `semel retry` unless `--tries` asks for others";
+    RETRY_TRIES_MOST: u32 = 100, "100 tries", "the most that `--tries` can ask for: `usage`";
     GRACE: Duration = Duration::from_secs(5), "5 s", "between SIGTERM and SIGKILL of a process tree";
     AGENT_TIMEOUT: Duration = Duration::from_secs(1800), "30 min", "an agent command without `timeout` in its job: `timed_out`";
     CERTIFY_TIMEOUT: Duration = Duration::from_secs(900), "15 min", "each of fetch, install and test without `timeout` in its job: `timed_out`";

@@ -16,6 +16,7 @@ use semel_core::ids::{
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, Entry, Judgement, Restoration, Sealing};
+use semel_core::retry::Retrial;
 use semel_core::volume::{End, Lease, NewToken, NewVolume, Volume};
 use serde::{Deserialize, Serialize};
 
@@ -378,6 +379,8 @@ journal! {
     Sealed = sealed(sealing: Sealing) -> ();
     /// Records what a restoration met.
     Restored = restored(restoration: Restoration) -> ();
+    /// Records what the tries of a command met.
+    Retried = retried(retrial: Retrial) -> ();
 
     /// Waits, within a bound, until what it was told of before is recorded: whoever looks into the file then finds it there.
     Heard = heard() -> ();

@@ -16,6 +16,7 @@ mod obstacles;
 mod record;
 mod repository;
 mod restore;
+mod retry;
 mod select;
 mod verify;
 mod watch;
@@ -26,6 +27,7 @@ pub use draft::{Draft, prepare_draft};
 pub use objects::Leaf;
 pub use repository::{Config, Repository};
 pub use restore::{Failed, Identity, Outcome, RestoreOptions, Touched, Verify, restore};
+pub use retry::{Target, Waited};
 pub use select::{LeftOut, Selection, Why, select, tree_of};
 
 use crate::error::{Error, Result};

@@ -10,6 +10,7 @@ mod call;
 mod cancel;
 mod certify;
 mod check;
+mod compat;
 mod conformance;
 mod contract;
 mod doctor;
@@ -22,6 +23,7 @@ mod log;
 mod receipt;
 mod resolve;
 mod restore;
+mod retry;
 mod run;
 mod seal;
 mod serve;
@@ -78,6 +80,7 @@ enum Command {
     Gate(gate::Args),
     Key(key::Args),
     Restore(restore::Args),
+    Retry(retry::Args),
     Approvals(approvals::Args),
     Approve(approve::Args),
     Log(log::Args),
@@ -197,6 +200,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Gate(args) => gate::run(args, context),
         Command::Key(args) => key::run(args, context),
         Command::Restore(args) => restore::run(args, context),
+        Command::Retry(args) => retry::run(args, context),
         Command::Approvals(args) => approvals::run(args, context),
         Command::Approve(args) => approve::run(args, context),
         Command::Log(args) => log::run(args, context),

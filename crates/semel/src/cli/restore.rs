@@ -1,7 +1,7 @@
 //! `semel restore`: restore a git worktree to a tree, under our own lock.
 
-use super::Context;
 use super::answer::Answer;
+use super::{Context, compat};
 use crate::engine::job::interrupt;
 use crate::engine::restore;
 use crate::limits;
@@ -18,8 +18,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     worktree: PathBuf,
     /// The tree, by its full object id
-    #[arg(long, value_name = "ID")]
-    tree: String,
+    #[arg(long, value_name = "ID", required_unless_present = "compat")]
+    tree: Option<String>,
     /// How long index.lock is waited for
     #[arg(
         long,
@@ -30,6 +30,8 @@ pub(crate) struct Args {
     /// How much is proved before the index is published
     #[arg(long, value_enum, default_value_t = Verify::Bytes)]
     verify: Verify,
+    #[command(flatten)]
+    compat: compat::Compat,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -43,6 +45,9 @@ enum Verify {
 /// Runs the command.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let config = context.config()?;
+    if let Some(ended) = args.compat.ended()? {
+        return compat::run(&config, &args.worktree, &ended);
+    }
     let interrupt = interrupt::watch()?;
     let proof = match args.verify {
         Verify::Tree => restore::Verify::Tree,
@@ -50,7 +55,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     };
     let asked = restore::Asked {
         worktree: args.worktree,
-        tree: args.tree,
+        tree: args.tree.unwrap_or_default(),
         wait: args.wait.map_or(limits::LOCK_WAIT, Span::get),
         verify: proof,
     };

@@ -8,6 +8,7 @@ use semel_core::digest::Sha256;
 use semel_core::ids::UnixMs;
 use semel_core::pipeline::{RunEnd, Stage};
 use semel_core::record::{Consumption, Judgement, Restoration, chain};
+use semel_core::retry::{Counts, Ending, Retrial};
 
 pub(super) fn a_generation_has_one_verdict(journal: &dyn Journal) -> Kept {
     let volume = sample::draft(journal, "job-a")?;
@@ -163,6 +164,16 @@ pub(super) fn every_record_can_be_read_again(journal: &dyn Journal) -> Kept {
         at: sample::NOW,
     };
     done("restored", journal.restored(restoration))?;
+    let retrial = Retrial {
+        end: Ending::Refused(Code::OwnershipTaken),
+        counts: Counts {
+            tries: 2,
+            failed: 2,
+            ..Counts::default()
+        },
+        at: sample::NOW,
+    };
+    done("retried", journal.retried(retrial))?;
     stages_come_in_order(journal)?;
     let draft = sample::draft(journal, "job-b")?;
     for (under, decision) in [

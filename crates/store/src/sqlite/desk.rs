@@ -119,9 +119,10 @@ impl Desk {
             }
             Record::RunStarted(new) => self.run(record, &new.run),
             Record::RunStaged { run, .. } | Record::RunEnded { run, .. } => self.run(record, run),
-            Record::CallNoted(_) | Record::DraftSealed(_) | Record::WorktreeRestored(_) => {
-                self.append(record, Subject::Own).map(drop)
-            }
+            Record::CallNoted(_)
+            | Record::DraftSealed(_)
+            | Record::WorktreeRestored(_)
+            | Record::CommandRetried(_) => self.append(record, Subject::Own).map(drop),
             Record::DaemonStarted {
                 incarnation,
                 boot_id,

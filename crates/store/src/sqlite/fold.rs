@@ -144,7 +144,10 @@ impl Fold {
                 self.approval(seq, record, &question.approval_id)
             }
             Record::ApprovalDecided { approval_id, .. } => self.approval(seq, record, approval_id),
-            Record::CallNoted(_) | Record::DraftSealed(_) | Record::WorktreeRestored(_) => Ok(()),
+            Record::CallNoted(_)
+            | Record::DraftSealed(_)
+            | Record::WorktreeRestored(_)
+            | Record::CommandRetried(_) => Ok(()),
         }
     }
 
@@ -372,7 +375,8 @@ impl Fold {
             | Record::AttemptJudged(_)
             | Record::CertificateConsumed(_)
             | Record::DraftSealed(_)
-            | Record::WorktreeRestored(_) => Subject::Own,
+            | Record::WorktreeRestored(_)
+            | Record::CommandRetried(_) => Subject::Own,
         };
         Found::of(record, subject)
     }

@@ -34,6 +34,7 @@ use semel_core::ids::{
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, Judgement, Restoration, Sealing, Sync};
+use semel_core::retry::Retrial;
 use semel_core::volume::{Durability, End, Lease, NewToken, NewVolume, Volume};
 use semel_core::{Code, Refusal, Sha256};
 use std::path::{Path, PathBuf};
@@ -502,6 +503,12 @@ impl Journal for SqliteJournal {
     fn restored(&self, restoration: Restoration) -> Result<()> {
         self.ask(Class::Settles, Hint::Known(Sync::Later), move |desk| {
             desk.restored(&restoration)
+        })
+    }
+
+    fn retried(&self, retrial: Retrial) -> Result<()> {
+        self.ask(Class::Settles, Hint::Known(Sync::Later), move |desk| {
+            desk.retried(&retrial)
         })
     }
 

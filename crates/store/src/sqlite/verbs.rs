@@ -11,6 +11,7 @@ use semel_core::ids::{
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record, Restoration, Sealing};
+use semel_core::retry::Retrial;
 use semel_core::volume::{End, NewToken, NewVolume, OUTCOME_UNKNOWN, Volume, VolumeState};
 use semel_core::{Code, Refusal, Sha256};
 
@@ -478,6 +479,11 @@ impl Desk {
     /// See [`Journal::restored`](crate::Journal::restored).
     pub(super) fn restored(&mut self, restoration: &Restoration) -> Result<()> {
         self.record(&Record::WorktreeRestored(restoration.clone()))
+    }
+
+    /// See [`Journal::retried`](crate::Journal::retried).
+    pub(super) fn retried(&mut self, retrial: &Retrial) -> Result<()> {
+        self.record(&Record::CommandRetried(retrial.clone()))
     }
 
     pub(super) fn must_find(&self, generation: &Generation) -> Result<Volume> {

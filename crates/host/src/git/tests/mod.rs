@@ -251,3 +251,27 @@ fn an_exchanged_object_is_seen() {
         assert_eq!(read(b"a").unwrap_err().code(), Code::ObjectMissing);
     }
 }
+
+/// Every git child has a closed environment, in which it takes no lock only to look.
+#[test]
+fn a_git_child_takes_no_lock_only_to_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let seen = dir.path().join("seen");
+    let script = format!("env > '{}'; echo git version 2.47.0", seen.display());
+    let fake = dir.path().join("git");
+    // Written by another process: a child that another test forks meanwhile would keep it open, and it could not run.
+    let written = std::process::Command::new("/bin/sh")
+        .args([
+            "-c",
+            "printf '#!/bin/sh\\n%s\\n' \"$2\" > \"$1\" && chmod 755 \"$1\"",
+            "sh",
+        ])
+        .arg(&fake)
+        .arg(script)
+        .status();
+    assert!(written.unwrap().success());
+    Git::find(&[dir.path().to_owned()]).unwrap();
+    let env = std::fs::read_to_string(seen).unwrap();
+    assert!(env.lines().any(|line| line == "GIT_OPTIONAL_LOCKS=0"), "{env}");
+    assert!(env.lines().any(|line| line == "LC_ALL=C"), "{env}");
+}
