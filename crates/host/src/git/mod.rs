@@ -13,20 +13,29 @@ mod held;
 mod lock;
 mod objects;
 mod obstacles;
+mod place;
+mod processes;
 mod record;
 mod repository;
 mod restore;
+mod seek;
 mod select;
+mod stale;
 mod verify;
+mod wait;
 mod watch;
+mod witness;
 mod worktree;
 
 pub use deliver::{Delivery, Import, Patch, Sealed, deliver_branch, make_patch};
 pub use draft::{Draft, prepare_draft};
 pub use objects::Leaf;
 pub use repository::{Config, Repository};
-pub use restore::{Failed, Identity, Outcome, RestoreOptions, Touched, Verify, restore};
+pub use restore::{
+    Failed, Identity, Leftovers, Nested, Outcome, RestoreOptions, Touched, Verify, restore, restore_watched,
+};
 pub use select::{LeftOut, Selection, Why, select, tree_of};
+pub use witness::{Nobody, Point, Waiting, Witness};
 
 use crate::error::{Error, Result};
 use crate::plain::digest_file;

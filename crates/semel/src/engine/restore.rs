@@ -73,7 +73,7 @@ impl Restored {
         json!({
             "tree": outcome.tree,
             "identity": "unpinned",
-            "verified": match outcome.verified { Verify::Tree => "tree", Verify::Bytes => "bytes" },
+            "verified": outcome.verified.name(),
             "hashed": outcome.hashed,
             "mended": outcome.mended,
             "residue": outcome.residue,
@@ -91,6 +91,7 @@ pub(crate) fn restore(config: Config, asked: &Asked, cancel: &Cancel) -> Result<
     let options = RestoreOptions {
         wait: asked.wait,
         verify: asked.verify,
+        ..RestoreOptions::default()
     };
     let result = Git::find(&config.path)
         .map_err(|error| Box::new(untouched(error.into_refusal())))

@@ -11,7 +11,7 @@ use std::time::Instant;
 fn options(wait_ms: u64) -> RestoreOptions {
     RestoreOptions {
         wait: Duration::from_millis(wait_ms),
-        verify: Verify::Bytes,
+        ..RestoreOptions::default()
     }
 }
 
