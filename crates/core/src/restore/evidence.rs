@@ -5,6 +5,9 @@
 
 use core::fmt;
 
+/// The first process of the initial PID namespace.
+const INIT: u32 = 1;
+
 /// Says whether something that has to hold does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
@@ -57,10 +60,14 @@ impl Tied {
     /// One that began after the lock was made cannot have made it, wherever it works: else whoever polls a worktree
     /// would keep its stale lock for ever. But git hands the right to the index down by the environment, to processes
     /// that are younger than the lock; those count whatever their age.
+    ///
+    /// What cannot be looked at counts, but for the first process of the machine: init works in no worktree, and
+    /// hardened machines show it to nobody.
     #[must_use]
     pub fn counts(&self) -> bool {
         match self.by {
-            Tie::Environment | Tie::Unreadable => true,
+            Tie::Environment => true,
+            Tie::Unreadable => self.pid != INIT,
             Tie::WorkingDirectory | Tie::Root | Tie::Descriptor => self.began == Began::Before,
         }
     }
@@ -168,6 +175,11 @@ mod tests {
         for by in [Environment, Unreadable] {
             assert!(tied(Began::Before, by).counts() && tied(Began::After, by).counts());
         }
+        let init = |by| Tied {
+            pid: INIT,
+            ..tied(Began::Before, by)
+        };
+        assert!(!init(Unreadable).counts() && init(WorkingDirectory).counts());
     }
 
     proptest! {

@@ -4,6 +4,7 @@ mod deliver;
 mod draft;
 mod restore;
 mod select;
+mod stale;
 
 use super::*;
 use std::io::Write;
