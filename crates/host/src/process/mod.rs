@@ -7,6 +7,7 @@ mod cancel;
 mod direct;
 mod guarded;
 mod pump;
+mod spawner;
 #[cfg(test)]
 mod tests;
 mod watch;
