@@ -83,6 +83,9 @@ limits! {
     TRANSIENT_IDLE: Duration = Duration::from_secs(10), "10 s", "a transient daemon without work ends";
     DAEMON_START: Duration = Duration::from_secs(20), "20 s", "a command waits so long for a daemon: `daemon_unreachable`";
     LOCK_WAIT: Duration = Duration::from_secs(60), "60 s", "a restoration waits so long for index.lock: `lock_timeout`";
+    LOCK_STALE: Duration = Duration::from_secs(10), "10 s", "a lock of another program must be seen unchanged so long before its owner is looked for; with complete evidence that there is none it is adopted (`--stale-grace`)";
+    LOCK_WAITS: usize = 1_000, "1,000 waits", "for a lock that the daemon shows at once: `too_many`, and the wait goes on";
+    LOCK_WAIT_SILENT: Duration = Duration::from_secs(5), "5 s", "a wait for a lock of which nothing was heard for so long is not shown any more";
     GRACE: Duration = Duration::from_secs(5), "5 s", "between SIGTERM and SIGKILL of a process tree";
     AGENT_TIMEOUT: Duration = Duration::from_secs(1800), "30 min", "an agent command without `timeout` in its job: `timed_out`";
     CERTIFY_TIMEOUT: Duration = Duration::from_secs(900), "15 min", "each of fetch, install and test without `timeout` in its job: `timed_out`";

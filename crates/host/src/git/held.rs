@@ -1,7 +1,6 @@
 //! The part of a restoration that holds the lock: git on a private index, the proof of what came of it, and the
 //! publication. It does not seek the lock and does not let it go.
 
-use super::Call;
 use super::lock::Lock;
 use super::objects::Leaf;
 use super::obstacles::{self, Residue};
@@ -10,6 +9,7 @@ use super::restore::{Identity, Leftovers, Outcome, RestoreOptions, Touched, Veri
 use super::verify::{Cursor, Reading, Seen, seen};
 use super::witness::{Point, Witness};
 use super::worktree::{self, Checked};
+use super::{Call, Said};
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, Mode as FileMode, OFlags, fsync, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
@@ -66,9 +66,9 @@ impl Held<'_> {
     pub(super) fn work(&self, touched: &mut Touched) -> Result<Outcome> {
         let tree = self.tree.to_string();
         *touched = Touched::Perhaps;
-        self.git(["read-tree", "--reset", "-u", &tree])?;
+        let said = self.git(["read-tree", "--reset", "-u", &tree])?.stderr;
         self.witness.reached(Point::Restored);
-        let written = self.git(["write-tree"])?;
+        let written = self.git(["write-tree"])?.stdout;
         if written.trim_ascii() != tree.as_bytes() {
             let refusal = Refusal::new(Code::TreeMismatch, "the restored index writes another tree");
             return Err(refusal.name(shown(written.trim_ascii())).into());
@@ -84,6 +84,7 @@ impl Held<'_> {
             residue_count: 0,
             removed: Vec::new(),
             removed_count: 0,
+            stderr: said,
         };
         if self.options.leftovers == Leftovers::Removed {
             let Residue { first, count } = obstacles::remove_residue(&self.at.root, self.leaves, NAMED)?;
@@ -231,9 +232,9 @@ impl Held<'_> {
             .map_err(|e| Error::io("publish", &place, e))
     }
 
-    fn git<const N: usize>(&self, args: [&str; N]) -> Result<Vec<u8>> {
+    fn git<const N: usize>(&self, args: [&str; N]) -> Result<Said> {
         let call = self.repo.call(args);
-        self.repo.run(Call {
+        self.repo.said(Call {
             keep: vec![self.lock.handle()],
             ..call
         })

@@ -122,6 +122,8 @@ pub struct Outcome {
     pub removed: Vec<RelPath>,
     /// How many such entries there were.
     pub removed_count: usize,
+    /// What git wrote to standard error though it succeeded, byte for byte.
+    pub stderr: Vec<u8>,
 }
 
 /// Says whether a refused restoration may have changed anything.
