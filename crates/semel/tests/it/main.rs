@@ -42,6 +42,7 @@ mod power;
 mod probe;
 mod quota;
 mod reads;
+mod restoring;
 mod retention;
 mod room;
 mod run;
