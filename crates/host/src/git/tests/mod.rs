@@ -1,5 +1,6 @@
 //! Tests with real git, every one found on this machine.
 
+mod around;
 mod contended;
 mod deliver;
 mod draft;
