@@ -1,6 +1,7 @@
 //! The part of a restoration that holds the lock: git on a private index, the proof of what came of it, and the
 //! publication. It does not seek the lock and does not let it go.
 
+use super::index;
 use super::lock::Lock;
 use super::objects::Leaf;
 use super::obstacles::{self, Residue};
@@ -68,11 +69,7 @@ impl Held<'_> {
         *touched = Touched::Perhaps;
         let said = self.git(["read-tree", "--reset", "-u", &tree])?.stderr;
         self.witness.reached(Point::Restored);
-        let written = self.git(["write-tree"])?.stdout;
-        if written.trim_ascii() != tree.as_bytes() {
-            let refusal = Refusal::new(Code::TreeMismatch, "the restored index writes another tree");
-            return Err(refusal.name(shown(written.trim_ascii())).into());
-        }
+        self.prove_tree(&tree)?;
         let mut outcome = Outcome {
             tree: self.tree,
             counts: Counts::default(),
@@ -96,6 +93,21 @@ impl Held<'_> {
         self.refuse_residue(&outcome)?;
         self.witness.reached(Point::Verified);
         Ok(outcome)
+    }
+
+    /// Proves that the private index writes the tree: by its entries, where they can be read, else by git.
+    fn prove_tree(&self, tree: &str) -> Result<()> {
+        let place = self.at.gitdir.join(&self.private);
+        let bytes = std::fs::read(&place).map_err(|e| Error::io("read", &place, e))?;
+        if index::holds(&bytes, &self.tree, self.leaves) {
+            return Ok(());
+        }
+        let written = self.git(["write-tree"])?.stdout;
+        if written.trim_ascii() == tree.as_bytes() {
+            return Ok(());
+        }
+        let refusal = Refusal::new(Code::TreeMismatch, "the restored index writes another tree");
+        Err(refusal.name(shown(written.trim_ascii())).into())
     }
 
     fn prove_bytes(&self, outcome: &mut Outcome) -> Result<()> {

@@ -10,6 +10,7 @@
 mod deliver;
 mod draft;
 mod held;
+mod index;
 mod lock;
 mod objects;
 mod obstacles;

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use semel_core::git_tree::Mode;
 use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath};
-use std::collections::BTreeSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Refuses a tree whose attributes change content on its way to the disk by more than `eol`.
@@ -67,26 +67,51 @@ fn converting(text: &[u8]) -> Option<&[u8]> {
 }
 
 /// Lists the repositories that lie in directories which a file or link of the tree would replace, one for each.
+///
+/// It lists the directories of the tree rather than look at every file: there are fewer.
 pub(super) fn nested(root: &OwnedFd, leaves: &[Leaf]) -> Result<Vec<RelPath>> {
+    let (known, dirs) = shape(leaves);
     let mut all = Vec::new();
-    let mut cursor = Cursor::new(root.as_fd());
-    for leaf in leaves.iter().filter(|leaf| leaf.mode != Mode::Gitlink) {
-        let failed = |e: Errno| Error::io("look at", shown(leaf.path.as_bytes()), e);
-        let (Some(parent), Some((_, name))) = (cursor.parent(&leaf.path)?, leaf.path.split_last()) else {
-            continue;
-        };
-        let stat = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => continue,
-            Err(e) => return Err(failed(e)),
-        };
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            continue;
+    let mut todo = vec![(reopen(root)?, RelPath::root())];
+    while let Some((dir, at)) = todo.pop() {
+        for (path, file_type) in entries(&dir, &at)? {
+            if file_type != FileType::Directory {
+                continue;
+            }
+            let name = path.split_last().map(|(_, name)| name).unwrap_or_default();
+            let in_the_way = known
+                .get(path.as_bytes())
+                .is_some_and(|mode| *mode != Mode::Gitlink);
+            if !in_the_way && !dirs.contains(path.as_bytes()) {
+                continue;
+            }
+            let inner = openat(&dir, name, DIRECTORY, FileMode::empty())
+                .map_err(|e| Error::io("open", shown(path.as_bytes()), e))?;
+            if in_the_way {
+                all.extend(repository_below(&inner, &path)?);
+            } else {
+                todo.push((inner, path));
+            }
         }
-        let inner = openat(parent, name, DIRECTORY, FileMode::empty()).map_err(failed)?;
-        all.extend(repository_below(&inner, &leaf.path)?);
     }
     Ok(all)
+}
+
+/// Gives the leaves of a tree by their paths, and the directories above them.
+fn shape(leaves: &[Leaf]) -> (HashMap<&[u8], Mode>, HashSet<&[u8]>) {
+    let mut known = HashMap::with_capacity(leaves.len());
+    let mut dirs = HashSet::new();
+    for leaf in leaves {
+        let mut path = leaf.path.as_bytes();
+        known.insert(path, leaf.mode);
+        while let Some(slash) = path.iter().rposition(|b| *b == b'/') {
+            path = &path[..slash];
+            if !dirs.insert(path) {
+                break;
+            }
+        }
+    }
+    (known, dirs)
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY
@@ -191,28 +216,17 @@ pub(super) fn foreign_repository(root: &OwnedFd, leaves: &[Leaf]) -> Result<Opti
 }
 
 fn foreign(root: &OwnedFd, leaves: &[Leaf]) -> Result<Vec<RelPath>> {
-    let mut known: BTreeSet<&[u8]> = BTreeSet::new();
-    let mut dirs: BTreeSet<RelPath> = BTreeSet::new();
-    for leaf in leaves {
-        known.insert(leaf.path.as_bytes());
-        let mut at = leaf.path.split_last().map(|(parent, _)| parent);
-        while let Some(dir) = at.filter(|dir| !dir.is_root()) {
-            at = dir.split_last().map(|(parent, _)| parent);
-            if !dirs.insert(dir) {
-                break;
-            }
-        }
-    }
+    let (known, dirs) = shape(leaves);
     let mut found = Vec::new();
     let mut todo = vec![(reopen(root)?, RelPath::root())];
     while let Some((dir, at)) = todo.pop() {
         for (path, file_type) in entries(&dir, &at)? {
-            let own = path.as_bytes() == b".git" || known.contains(path.as_bytes());
+            let own = path.as_bytes() == b".git" || known.contains_key(path.as_bytes());
             if own {
                 continue;
             }
             let name = path.split_last().map(|(_, name)| name).unwrap_or_default();
-            if file_type == FileType::Directory && dirs.contains(&path) {
+            if file_type == FileType::Directory && dirs.contains(path.as_bytes()) {
                 let inner = openat(&dir, name, DIRECTORY, FileMode::empty())
                     .map_err(|e| Error::io("open", shown(path.as_bytes()), e))?;
                 todo.push((inner, path));

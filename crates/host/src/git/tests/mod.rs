@@ -4,6 +4,7 @@ mod around;
 mod contended;
 mod deliver;
 mod draft;
+mod index;
 mod restore;
 mod select;
 mod stale;
