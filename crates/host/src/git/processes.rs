@@ -1,7 +1,7 @@
 //! The processes of this machine that are tied to a worktree: where they work, what they have open, what their
 //! environment names. It only looks, and says so where it could not.
 
-use super::place::{Lies, Places, inode_of, look_at};
+use super::place::{LOOK, Lies, Places, look_at};
 use super::worktree::Checked;
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat, stat};
 use rustix::io::Errno;
@@ -336,11 +336,11 @@ impl Look<'_> {
                 } else {
                     named
                 };
-                openat(&base, named, super::place::LOOK, Mode::empty())
+                openat(&base, named, LOOK, Mode::empty())
             };
             match found {
                 Ok(dir) if self.places.is_gitdir(&dir) => return Ok(true),
-                Ok(dir) => drop(inode_of(&dir)),
+                Ok(_) => {}
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::SRCH) => {}
                 Err(_) => return Err(Tie::Unreadable),
             }
@@ -350,13 +350,7 @@ impl Look<'_> {
 }
 
 fn in_root(root: &std::os::fd::OwnedFd, path: &Path) -> rustix::io::Result<std::os::fd::OwnedFd> {
-    openat2(
-        root,
-        path,
-        super::place::LOOK,
-        Mode::empty(),
-        ResolveFlags::IN_ROOT,
-    )
+    openat2(root, path, LOOK, Mode::empty(), ResolveFlags::IN_ROOT)
 }
 
 fn environ(task: &str) -> rustix::io::Result<Vec<u8>> {
