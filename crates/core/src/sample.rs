@@ -17,7 +17,7 @@ use crate::ids::{
 use crate::path::RelPath;
 use crate::pipeline::{NewRun, RunEnd, Stage};
 use crate::policy::{Holds, Tree};
-use crate::record::{Consumption, Executable, Judgement, Record, Restoration, Sealing};
+use crate::record::{Consumption, Judgement, Record, Restoration, Sealing};
 use crate::volume::{Durability, End, NewToken, NewVolume, Role, Tools};
 use proptest::prelude::*;
 
@@ -447,10 +447,7 @@ fn later_record(kind: u8, n: u8) -> Record {
             collisions: 1,
             adoptions: 2,
             waited_ms: u64::MAX,
-            git: n.is_multiple_of(3).then(|| Executable {
-                path: "/usr/bin/git".to_owned(),
-                sha256: Sha256::of(&[n]),
-            }),
+            git: None,
             at,
         }),
     }
