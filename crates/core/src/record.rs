@@ -253,8 +253,21 @@ pub struct Restoration {
     pub adoptions: u32,
     /// How long it waited for the lock.
     pub waited_ms: u64,
+    /// The git that did it, where one was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git: Option<Executable>,
     /// When.
     pub at: UnixMs,
+}
+
+/// Names an executable that was resolved once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Executable {
+    /// Its absolute path, links resolved, fit to be shown.
+    pub path: String,
+    /// The digest of its bytes.
+    pub sha256: Sha256,
 }
 
 /// Says when a record has to be on the disk.

@@ -449,6 +449,7 @@ fn later_record(kind: u8, n: u8) -> Record {
             collisions: 1,
             adoptions: 2,
             waited_ms: u64::MAX,
+            git: None,
             at,
         }),
     }

@@ -86,6 +86,9 @@ limits! {
     RETRY_WAIT: Duration = Duration::from_secs(60), "60 s", "`semel retry` waits so long for a lock to go before another try; then the failure stands";
     RETRY_TRIES: u32 = 3, "3 tries", "of a command by `semel retry` unless `--tries` asks for others";
     RETRY_TRIES_MOST: u32 = 100, "100 tries", "the most that `--tries` can ask for: `usage`";
+    LOCK_STALE: Duration = Duration::from_secs(10), "10 s", "a lock of another program must be seen unchanged so long before its owner is looked for; with complete evidence that there is none it is adopted (`--stale-grace`)";
+    LOCK_WAITS: usize = 1_000, "1,000 waits", "for a lock that the daemon shows at once: `too_many`, and the wait goes on";
+    LOCK_WAIT_SILENT: Duration = Duration::from_secs(5), "5 s", "a wait for a lock of which nothing was heard for so long is not shown any more";
     GRACE: Duration = Duration::from_secs(5), "5 s", "between SIGTERM and SIGKILL of a process tree";
     AGENT_TIMEOUT: Duration = Duration::from_secs(1800), "30 min", "an agent command without `timeout` in its job: `timed_out`";
     CERTIFY_TIMEOUT: Duration = Duration::from_secs(900), "15 min", "each of fetch, install and test without `timeout` in its job: `timed_out`";

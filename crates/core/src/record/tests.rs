@@ -47,6 +47,20 @@ fn every_kind_has_a_sample() {
     assert_eq!(kinds.len(), usize::from(sample::KINDS));
 }
 
+/// A restoration of an older build names no git; one of this build does, in a form that is a promise as well.
+#[test]
+fn a_restoration_may_name_its_git() {
+    let text = "{\"kind\":\"worktree_restored\",\"job\":null,\"tree\":\"7\",\"code\":null,\"collisions\":1,\
+                \"adoptions\":0,\"waited_ms\":2,GIT\"at\":5}";
+    let digest = Sha256::of(b"git").to_string();
+    let git = format!("\"git\":{{\"path\":\"/usr/bin/git\",\"sha256\":\"{digest}\"}},");
+    for git in ["", git.as_str()] {
+        let text = text.replace("GIT", git);
+        let record: Record = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&record).unwrap(), text);
+    }
+}
+
 /// The form on the disk is a promise to later builds: it changes only together with its version.
 #[test]
 fn the_form_of_version_1() {

@@ -1,14 +1,16 @@
 //! The part of a restoration that holds the lock: git on a private index, the proof of what came of it, and the
 //! publication. It does not seek the lock and does not let it go.
 
-use super::Call;
+use super::index;
 use super::lock::Lock;
 use super::objects::Leaf;
 use super::obstacles::{self, Residue};
 use super::repository::Repository;
-use super::restore::{Identity, Outcome, Touched, Verify};
+use super::restore::{Identity, Leftovers, Outcome, RestoreOptions, Touched, Verify};
 use super::verify::{Cursor, Reading, Seen, seen};
+use super::witness::{Point, Witness};
 use super::worktree::{self, Checked};
+use super::{Call, Said};
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, Mode as FileMode, OFlags, fsync, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
@@ -29,13 +31,14 @@ pub(super) struct Held<'a> {
     pub(super) repo: Repository,
     pub(super) at: &'a Checked,
     pub(super) lock: &'a Lock<'a>,
+    pub(super) witness: &'a dyn Witness,
     /// The name of the private index.
     pub(super) private: String,
     /// The index as it was, kept open so that the number of its inode cannot be given to another file meanwhile.
     pub(super) before: Option<OwnedFd>,
     pub(super) tree: ObjectId,
     pub(super) leaves: &'a [Leaf],
-    pub(super) verify: Verify,
+    pub(super) options: RestoreOptions,
 }
 
 impl Held<'_> {
@@ -64,26 +67,47 @@ impl Held<'_> {
     pub(super) fn work(&self, touched: &mut Touched) -> Result<Outcome> {
         let tree = self.tree.to_string();
         *touched = Touched::Perhaps;
-        self.git(["read-tree", "--reset", "-u", &tree])?;
-        let written = self.git(["write-tree"])?;
-        if written.trim_ascii() != tree.as_bytes() {
-            let refusal = Refusal::new(Code::TreeMismatch, "the restored index writes another tree");
-            return Err(refusal.name(shown(written.trim_ascii())).into());
-        }
+        let said = self.git(["read-tree", "--reset", "-u", &tree])?.stderr;
+        self.witness.reached(Point::Restored);
+        self.prove_tree(&tree)?;
         let mut outcome = Outcome {
             tree: self.tree,
             counts: Counts::default(),
             identity: Identity::Unpinned,
-            verified: self.verify,
+            verified: self.options.verify,
             hashed: 0,
             mended: Vec::new(),
             residue: Vec::new(),
             residue_count: 0,
+            removed: Vec::new(),
+            removed_count: 0,
+            stderr: said,
         };
-        if self.verify == Verify::Bytes {
+        if self.options.leftovers == Leftovers::Removed {
+            let Residue { first, count } = obstacles::remove_residue(&self.at.root, self.leaves, NAMED)?;
+            (outcome.removed, outcome.removed_count) = (first, count);
+        }
+        if self.options.verify != Verify::Tree {
             self.prove_bytes(&mut outcome)?;
         }
+        self.refuse_residue(&outcome)?;
+        self.witness.reached(Point::Verified);
         Ok(outcome)
+    }
+
+    /// Proves that the private index writes the tree: by its entries, where they can be read, else by git.
+    fn prove_tree(&self, tree: &str) -> Result<()> {
+        let place = self.at.gitdir.join(&self.private);
+        let bytes = std::fs::read(&place).map_err(|e| Error::io("read", &place, e))?;
+        if index::holds(&bytes, &self.tree, self.leaves) {
+            return Ok(());
+        }
+        let written = self.git(["write-tree"])?.stdout;
+        if written.trim_ascii() == tree.as_bytes() {
+            return Ok(());
+        }
+        let refusal = Refusal::new(Code::TreeMismatch, "the restored index writes another tree");
+        Err(refusal.name(shown(written.trim_ascii())).into())
     }
 
     fn prove_bytes(&self, outcome: &mut Outcome) -> Result<()> {
@@ -103,6 +127,22 @@ impl Held<'_> {
         let Residue { first, count } = obstacles::residue(&self.at.root, self.leaves, NAMED)?;
         (outcome.residue, outcome.residue_count) = (first, count);
         Ok(())
+    }
+
+    /// Refuses a worktree in which more lies than the tree, where that was to be proved.
+    fn refuse_residue(&self, outcome: &Outcome) -> Result<()> {
+        if self.options.verify != Verify::Pristine || outcome.residue_count == 0 {
+            return Ok(());
+        }
+        let why = format!(
+            "{} entries of the worktree are not of the tree, untracked or ignored",
+            outcome.residue_count
+        );
+        let names = outcome.residue.iter().map(ToString::to_string);
+        Err(Refusal::new(Code::TreeMismatch, why)
+            .reason("residue")
+            .names(names)
+            .into())
     }
 
     /// Lists the leaves whose bytes, type or executable bit are not those of the tree.
@@ -204,9 +244,9 @@ impl Held<'_> {
             .map_err(|e| Error::io("publish", &place, e))
     }
 
-    fn git<const N: usize>(&self, args: [&str; N]) -> Result<Vec<u8>> {
+    fn git<const N: usize>(&self, args: [&str; N]) -> Result<Said> {
         let call = self.repo.call(args);
-        self.repo.run(Call {
+        self.repo.said(Call {
             keep: vec![self.lock.handle()],
             ..call
         })

@@ -10,25 +10,35 @@
 mod deliver;
 mod draft;
 mod held;
+mod index;
 mod lock;
 mod objects;
 mod obstacles;
+mod place;
+mod processes;
 mod record;
 mod repository;
 mod restore;
 mod retry;
+mod seek;
 mod select;
+mod stale;
 mod verify;
+mod wait;
 mod watch;
+mod witness;
 mod worktree;
 
 pub use deliver::{Delivery, Import, Patch, Sealed, deliver_branch, make_patch};
 pub use draft::{Draft, prepare_draft};
 pub use objects::Leaf;
 pub use repository::{Config, Repository};
-pub use restore::{Failed, Identity, Outcome, RestoreOptions, Touched, Verify, restore};
+pub use restore::{
+    Failed, Identity, Leftovers, Nested, Outcome, RestoreOptions, Touched, Verify, restore, restore_watched,
+};
 pub use retry::{Target, Waited};
 pub use select::{LeftOut, Selection, Why, select, tree_of};
+pub use witness::{Nobody, Point, Waiting, Witness};
 
 use crate::error::{Error, Result};
 use crate::plain::digest_file;
@@ -125,6 +135,12 @@ pub(crate) struct Place {
     pub(crate) config: Vec<(OsString, OsString)>,
 }
 
+/// What a git that succeeded printed.
+pub(crate) struct Said {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+}
+
 /// One run of git.
 pub(crate) struct Call<'a> {
     pub(crate) args: Vec<OsString>,
@@ -166,7 +182,21 @@ impl Git {
         let Some(found) = found else {
             return Err(Refusal::new(Code::NotFound, "no git in the given directories").into());
         };
-        let program = std::fs::canonicalize(&found).map_err(|e| Error::io("resolve", &found, e))?;
+        Self::at(&found)
+    }
+
+    /// Takes an executable by its path.
+    ///
+    /// # Errors
+    /// `not_found` where it is not there, else as [`Git::find`].
+    pub fn at(path: &Path) -> Result<Self> {
+        use std::os::unix::ffi::OsStrExt;
+        let program = std::fs::canonicalize(path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => Refusal::new(Code::NotFound, "there is no such git")
+                .name(semel_core::path::shown(path.as_os_str().as_bytes()))
+                .into(),
+            _ => Error::io("resolve", path, e),
+        })?;
         let sha256 = digest_file(&program)?;
         let mut git = Self {
             program,
@@ -176,7 +206,7 @@ impl Git {
         let cancel = Cancel::new()?;
         let command = git.closed(Path::new("/"), &[], &[]).arg("version");
         let said = finish(&command, "version", &cancel)?;
-        let text = String::from_utf8(said).unwrap_or_default();
+        let text = String::from_utf8(said.stdout).unwrap_or_default();
         let version = text.trim().strip_prefix("git version ").unwrap_or_default();
         let mut numbers = version.split('.').map(|n| n.parse::<u32>().ok());
         match (numbers.next().flatten(), numbers.next().flatten()) {
@@ -210,6 +240,11 @@ impl Git {
 
     /// Runs git in a place, and gives what it printed.
     pub(crate) fn run(&self, place: &Place, call: Call<'_>) -> Result<Vec<u8>> {
+        self.said(place, call).map(|said| said.stdout)
+    }
+
+    /// Runs git in a place, and gives what it printed on both streams.
+    pub(crate) fn said(&self, place: &Place, call: Call<'_>) -> Result<Said> {
         let cwd = place.worktree.as_ref().unwrap_or(&place.gitdir);
         let mut command = self.closed(cwd, &place.config, &call.env);
         command = command
@@ -278,10 +313,15 @@ impl Git {
 }
 
 /// Runs a git command; anything but exit 0 with whole output is a failure.
-fn finish(command: &Command, name: &str, cancel: &Cancel) -> Result<Vec<u8>> {
+fn finish(command: &Command, name: &str, cancel: &Cancel) -> Result<Said> {
     let ended = process::run(command, cancel)?;
     let (exit, how) = match ended.end {
-        End::Exited(0) if !ended.truncated.any() => return Ok(ended.stdout),
+        End::Exited(0) if !ended.truncated.any() => {
+            return Ok(Said {
+                stdout: ended.stdout,
+                stderr: ended.stderr,
+            });
+        }
         End::Exited(0) => (Some(0), "printed more than can be kept".to_owned()),
         End::Exited(code) => (Some(code), format!("exited with {code}")),
         End::Signalled(signal) => (None, format!("was ended by signal {signal}")),

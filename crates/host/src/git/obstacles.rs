@@ -1,17 +1,20 @@
 //! What stands in the way of a restoration, and what it leaves behind: attributes that need a program, nested
-//! repositories where a file has to go, entries that are not of the tree. It changes nothing.
+//! repositories where a file has to go, entries that are not of the tree. It changes nothing but
+//! what it is asked to remove.
 
 use super::objects::Leaf;
 use super::repository::Repository;
 use super::verify::Cursor;
 use crate::error::{Error, Result};
-use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, openat, statat};
+use crate::root::mount_id;
+use crate::volume::reaper;
+use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 use semel_core::git_tree::Mode;
 use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath};
-use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Refuses a tree whose attributes change content on its way to the disk by more than `eol`.
 ///
@@ -63,32 +66,52 @@ fn converting(text: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// Refuses where a repository lies in a directory that a file or link of the tree would replace.
-pub(super) fn refuse_nested(root: &OwnedFd, leaves: &[Leaf]) -> Result<()> {
-    let mut cursor = Cursor::new(root.as_fd());
-    for leaf in leaves.iter().filter(|leaf| leaf.mode != Mode::Gitlink) {
-        let failed = |e: Errno| Error::io("look at", shown(leaf.path.as_bytes()), e);
-        let (Some(parent), Some((_, name))) = (cursor.parent(&leaf.path)?, leaf.path.split_last()) else {
-            continue;
-        };
-        let stat = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => continue,
-            Err(e) => return Err(failed(e)),
-        };
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            continue;
-        }
-        let inner = openat(parent, name, DIRECTORY, FileMode::empty()).map_err(failed)?;
-        if let Some(found) = repository_below(&inner, &leaf.path)? {
-            let why = "a repository lies where a file of the tree has to go";
-            return Err(Refusal::new(Code::PreconditionFailed, why)
-                .reason("nested_repository")
-                .name(found.to_string())
-                .into());
+/// Lists the repositories that lie in directories which a file or link of the tree would replace, one for each.
+///
+/// It lists the directories of the tree rather than look at every file: there are fewer.
+pub(super) fn nested(root: &OwnedFd, leaves: &[Leaf]) -> Result<Vec<RelPath>> {
+    let (known, dirs) = shape(leaves);
+    let mut all = Vec::new();
+    let mut todo = vec![(reopen(root)?, RelPath::root())];
+    while let Some((dir, at)) = todo.pop() {
+        for (path, file_type) in entries(&dir, &at)? {
+            if file_type != FileType::Directory {
+                continue;
+            }
+            let name = path.split_last().map(|(_, name)| name).unwrap_or_default();
+            let in_the_way = known
+                .get(path.as_bytes())
+                .is_some_and(|mode| *mode != Mode::Gitlink);
+            if !in_the_way && !dirs.contains(path.as_bytes()) {
+                continue;
+            }
+            let inner = openat(&dir, name, DIRECTORY, FileMode::empty())
+                .map_err(|e| Error::io("open", shown(path.as_bytes()), e))?;
+            if in_the_way {
+                all.extend(repository_below(&inner, &path)?);
+            } else {
+                todo.push((inner, path));
+            }
         }
     }
-    Ok(())
+    Ok(all)
+}
+
+/// Gives the leaves of a tree by their paths, and the directories above them.
+fn shape(leaves: &[Leaf]) -> (HashMap<&[u8], Mode>, HashSet<&[u8]>) {
+    let mut known = HashMap::with_capacity(leaves.len());
+    let mut dirs = HashSet::new();
+    for leaf in leaves {
+        let mut path = leaf.path.as_bytes();
+        known.insert(path, leaf.mode);
+        while let Some(slash) = path.iter().rposition(|b| *b == b'/') {
+            path = &path[..slash];
+            if !dirs.insert(path) {
+                break;
+            }
+        }
+    }
+    (known, dirs)
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY
@@ -123,28 +146,87 @@ pub(super) struct Residue {
 
 /// Lists what lies in a worktree and is not of the tree; a directory stands for all below it.
 pub(super) fn residue(root: &OwnedFd, leaves: &[Leaf], most: usize) -> Result<Residue> {
-    let mut known: BTreeSet<&[u8]> = BTreeSet::new();
-    let mut dirs: BTreeSet<RelPath> = BTreeSet::new();
-    for leaf in leaves {
-        known.insert(leaf.path.as_bytes());
-        let mut at = leaf.path.split_last().map(|(parent, _)| parent);
-        while let Some(dir) = at.filter(|dir| !dir.is_root()) {
-            at = dir.split_last().map(|(parent, _)| parent);
-            if !dirs.insert(dir) {
-                break;
-            }
+    let mut found = foreign(root, leaves)?;
+    let count = found.len();
+    found.truncate(most);
+    Ok(Residue { first: found, count })
+}
+
+/// Removes what lies in a worktree and is not of the tree.
+pub(super) fn remove_residue(root: &OwnedFd, leaves: &[Leaf], most: usize) -> Result<Residue> {
+    let mut found = foreign(root, leaves)?;
+    let mut cursor = Cursor::new(root.as_fd());
+    for path in &found {
+        let failed = |e: Errno| Error::io("remove", shown(path.as_bytes()), e);
+        let (Some(parent), Some((_, name))) = (cursor.parent(path)?, path.split_last()) else {
+            continue;
+        };
+        match unlinkat(parent, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::ISDIR | Errno::PERM) => remove_directory(root, parent, name, path)?,
+            Err(e) => return Err(failed(e)),
         }
     }
+    let count = found.len();
+    found.truncate(most);
+    Ok(Residue { first: found, count })
+}
+
+fn remove_directory(root: &OwnedFd, parent: BorrowedFd<'_>, name: &[u8], path: &RelPath) -> Result<()> {
+    let failed = |e: Errno| Error::io("remove", shown(path.as_bytes()), e);
+    let dir = openat(parent, name, DIRECTORY, FileMode::empty()).map_err(failed)?;
+    let mounts = [mount_id(dir.as_fd()), mount_id(root.as_fd())];
+    let same = matches!(mounts, [Ok(inner), Ok(outer)] if inner == outer);
+    let kept = if same {
+        reaper::remove_tree(parent, name)?.kept
+    } else {
+        Vec::new()
+    };
+    if same && kept.is_empty() {
+        return Ok(());
+    }
+    let why = "what is not of the tree cannot be removed: something is mounted there, or the system keeps it";
+    Err(Refusal::new(Code::PreconditionFailed, why)
+        .reason("residue_kept")
+        .name(path.to_string())
+        .names(kept.into_iter().map(|kept| kept.path))
+        .into())
+}
+
+/// Finds a repository in what lies in a worktree and is not of the tree.
+pub(super) fn foreign_repository(root: &OwnedFd, leaves: &[Leaf]) -> Result<Option<RelPath>> {
+    let mut cursor = Cursor::new(root.as_fd());
+    for path in foreign(root, leaves)? {
+        let (Some(parent), Some((_, name))) = (cursor.parent(&path)?, path.split_last()) else {
+            continue;
+        };
+        if name == b".git" {
+            return Ok(Some(path));
+        }
+        let inner = match openat(parent, name, DIRECTORY, FileMode::empty()) {
+            Ok(inner) => inner,
+            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => continue,
+            Err(e) => return Err(Error::io("open", shown(path.as_bytes()), e)),
+        };
+        if let Some(found) = repository_below(&inner, &path)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+fn foreign(root: &OwnedFd, leaves: &[Leaf]) -> Result<Vec<RelPath>> {
+    let (known, dirs) = shape(leaves);
     let mut found = Vec::new();
     let mut todo = vec![(reopen(root)?, RelPath::root())];
     while let Some((dir, at)) = todo.pop() {
         for (path, file_type) in entries(&dir, &at)? {
-            let own = path.as_bytes() == b".git" || known.contains(path.as_bytes());
+            let own = path.as_bytes() == b".git" || known.contains_key(path.as_bytes());
             if own {
                 continue;
             }
             let name = path.split_last().map(|(_, name)| name).unwrap_or_default();
-            if file_type == FileType::Directory && dirs.contains(&path) {
+            if file_type == FileType::Directory && dirs.contains(path.as_bytes()) {
                 let inner = openat(&dir, name, DIRECTORY, FileMode::empty())
                     .map_err(|e| Error::io("open", shown(path.as_bytes()), e))?;
                 todo.push((inner, path));
@@ -154,9 +236,7 @@ pub(super) fn residue(root: &OwnedFd, leaves: &[Leaf], most: usize) -> Result<Re
         }
     }
     found.sort();
-    let count = found.len();
-    found.truncate(most);
-    Ok(Residue { first: found, count })
+    Ok(found)
 }
 
 fn reopen(dir: &OwnedFd) -> Result<OwnedFd> {

@@ -3,10 +3,12 @@
 //! The proof of life is the flock on the lock's inode: the owner and its git child hold it as long as either
 //! lives, whatever PID namespace they are in. Pid, start time and boot id are the second, independent witness.
 
+use super::lock::Shape;
 use crate::clock;
 use crate::error::Result;
 use rustix::fs::FlockOperation;
 use semel_core::restore::Provenance;
+use semel_core::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -34,6 +36,9 @@ pub(super) struct OwnerRecord {
     pub(super) boot_id: String,
     /// When it was made.
     pub(super) at_ms: u64,
+    /// The stranger's lock that was adopted; the record then lies beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) adopted: Option<Shape>,
 }
 
 impl OwnerRecord {
@@ -47,6 +52,7 @@ impl OwnerRecord {
             pid_ns: pid_namespace(),
             boot_id: clock::boot_id()?,
             at_ms: clock::now().0,
+            adopted: None,
         })
     }
 
@@ -57,19 +63,34 @@ impl OwnerRecord {
         (record.semel_lock == 1 && plain).then_some(record)
     }
 
+    /// Gives the bytes of the record.
+    pub(super) fn bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec(self)
+            .map_err(|e| Refusal::new(Code::Internal, format!("an owner record cannot be written: {e}")))?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
+    /// Says whether the owner lives, and is known here by its number.
+    pub(super) fn lives_here(&self) -> bool {
+        clock::boot_id().is_ok_and(|id| id == self.boot_id)
+            && self.pid_ns == pid_namespace()
+            && started(self.pid) == Some(self.started)
+    }
+
     /// Judges whether the owner is gone, from an open handle on the lock that holds no flock yet.
     ///
     /// Where the flock is free, this handle holds it afterwards.
     pub(super) fn judge(&self, lock: &OwnedFd) -> Provenance {
-        if rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Provenance::Alive;
-        }
-        let this_boot = clock::boot_id().is_ok_and(|id| id == self.boot_id);
-        if this_boot && self.pid_ns == pid_namespace() {
-            return match started(self.pid) {
-                Some(at) if at == self.started => Provenance::Alive,
-                _ => Provenance::Dead,
-            };
+        let busy = rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_err();
+        let known = clock::boot_id().is_ok_and(|id| id == self.boot_id) && self.pid_ns == pid_namespace();
+        let lives = started(self.pid) == Some(self.started);
+        match (busy, known) {
+            (true, true) if !lives => return Provenance::Ending,
+            (true, _) => return Provenance::Alive,
+            (false, true) if lives => return Provenance::Alive,
+            (false, true) => return Provenance::Dead,
+            (false, false) => {}
         }
         // From another namespace or boot only the flock speaks, and only where it is kept by this very kernel.
         if local(lock) {
@@ -99,7 +120,7 @@ fn pid_namespace() -> String {
 }
 
 /// Says whether locks of this file are kept by this kernel alone.
-fn local(file: impl AsFd) -> bool {
+pub(super) fn local(file: impl AsFd) -> bool {
     const LOCAL: &[u32] = &[
         0xef53,      // ext2, ext3, ext4
         0x0102_1994, // tmpfs

@@ -2,7 +2,7 @@
 //! object and writes nothing.
 
 use super::worktree::{self, Found};
-use super::{Call, Git, Place};
+use super::{Call, Git, Place, Said};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use semel_core::git_tree::{ObjectFormat, ObjectId};
@@ -167,6 +167,11 @@ impl Repository {
     /// Runs git in this repository.
     pub(crate) fn run(&self, call: Call<'_>) -> Result<Vec<u8>> {
         self.git.run(&self.place, call)
+    }
+
+    /// Runs git in this repository, and gives both its streams.
+    pub(crate) fn said(&self, call: Call<'_>) -> Result<Said> {
+        self.git.said(&self.place, call)
     }
 
     pub(crate) fn call<S: Into<OsString>>(&self, args: impl IntoIterator<Item = S>) -> Call<'_> {

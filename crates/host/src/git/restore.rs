@@ -2,24 +2,24 @@
 //!
 //! Nothing is inferred from git's text: the lock is taken by us, git runs on a private link of the index in a
 //! closed environment, content is verified and the lock fenced while it is held, and the index is published by
-//! rename. Not here yet: pinned identities, recovery of a stranger's stale lock on complete evidence, a queue
-//! among our own processes, filter drivers, sparse worktrees, submodule contents.
+//! rename. Not here yet: pinned identities, filter drivers, sparse worktrees, submodule contents.
 
 use super::Git;
 use super::held::Held;
-use super::lock::{Lock, Seeker, private_index};
+use super::lock::private_index;
 use super::objects::Leaf;
 use super::obstacles;
 use super::repository::Repository;
-use super::watch::Watch;
+use super::wait::acquire;
+use super::witness::{Nobody, Point, Witness};
 use super::worktree::{self, Checked};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use semel_core::git_tree::ObjectId;
-use semel_core::restore::{Counts, Observation, Step, Wait};
+use semel_core::restore::{Counts, Stale};
 use semel_core::{Code, Refusal, RelPath};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Says how much is proved before the restored index is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,38 @@ pub enum Verify {
     Tree,
     /// And every file, link and executable bit of the tree was read back and hashed.
     Bytes,
+    /// And nothing but the tree lies in the worktree: neither untracked nor ignored entries.
+    Pristine,
+}
+
+impl Verify {
+    /// Gives its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tree => "tree",
+            Self::Bytes => "bytes",
+            Self::Pristine => "pristine",
+        }
+    }
+}
+
+/// Says what becomes of entries that are not of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leftovers {
+    /// They stay.
+    Kept,
+    /// They are removed, ignored ones and repositories among them.
+    Removed,
+}
+
+/// Says what becomes of a repository that lies where a file of the tree has to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nested {
+    /// It stays, and nothing is restored.
+    Refused,
+    /// It is removed.
+    Removed,
 }
 
 /// Says how a restoration is to be done.
@@ -35,15 +67,26 @@ pub enum Verify {
 pub struct RestoreOptions {
     /// How long `index.lock` is waited for.
     pub wait: Duration,
+    /// Whether a stranger's lock may be taken for stale.
+    pub stale: Stale,
     /// How much is proved.
     pub verify: Verify,
+    /// What becomes of entries that are not of the tree.
+    pub leftovers: Leftovers,
+    /// What becomes of a repository in the way.
+    pub nested: Nested,
 }
 
 impl Default for RestoreOptions {
     fn default() -> Self {
         Self {
             wait: Duration::from_secs(60),
+            stale: Stale::Evidence {
+                grace: Duration::from_secs(10),
+            },
             verify: Verify::Bytes,
+            leftovers: Leftovers::Kept,
+            nested: Nested::Refused,
         }
     }
 }
@@ -70,11 +113,17 @@ pub struct Outcome {
     pub hashed: usize,
     /// How many files git had called restored though their bytes were not; they were written anew.
     pub mended: Vec<RelPath>,
-    /// Entries that are not of the tree, the first 100 by name; a directory stands for all below it. Looked for
-    /// with [`Verify::Bytes`].
+    /// Entries that are not of the tree, the first 100 by name; a directory stands for all below it. Not looked
+    /// for with [`Verify::Tree`].
     pub residue: Vec<RelPath>,
     /// How many such entries there are.
     pub residue_count: usize,
+    /// Entries that were not of the tree and were removed, the first 100 by name.
+    pub removed: Vec<RelPath>,
+    /// How many such entries there were.
+    pub removed_count: usize,
+    /// What git wrote to standard error though it succeeded, byte for byte.
+    pub stderr: Vec<u8>,
 }
 
 /// Says whether a refused restoration may have changed anything.
@@ -109,6 +158,23 @@ impl core::error::Error for Failed {}
 /// Restores a worktree to a tree.
 ///
 /// # Errors
+/// As [`restore_watched`].
+///
+/// # Durability
+/// As [`restore_watched`].
+pub fn restore(
+    git: &Git,
+    worktree: &Path,
+    tree: &str,
+    options: RestoreOptions,
+    cancel: &Cancel,
+) -> core::result::Result<Outcome, Box<Failed>> {
+    restore_watched(git, worktree, tree, options, cancel, &Nobody)
+}
+
+/// Restores a worktree to a tree, while somebody hears of it.
+///
+/// # Errors
 /// With nothing changed: `bad_input` (no worktree; not a full id in lower case; not a tree), `not_found`,
 /// `object_missing`, `worktree_redirected`, `lock_unsafe`, `lock_timeout`, `precondition_failed` (a repository
 /// lies where a file has to go; the tree uses attributes that need a program; a sparse worktree).
@@ -116,12 +182,13 @@ impl core::error::Error for Failed {}
 ///
 /// # Durability
 /// When this returns, the index and its directory are synced; the files of the worktree are not.
-pub fn restore(
+pub fn restore_watched(
     git: &Git,
     worktree: &Path,
     tree: &str,
     options: RestoreOptions,
     cancel: &Cancel,
+    witness: &dyn Witness,
 ) -> core::result::Result<Outcome, Box<Failed>> {
     let before = |error| {
         Box::new(Failed {
@@ -131,9 +198,10 @@ pub fn restore(
         })
     };
     let job = Job::prepare(git, worktree, tree, options, cancel).map_err(before)?;
+    witness.reached(Point::Checked);
     let mut counts = Counts::default();
     let mut touched = Touched::Nothing;
-    job.run(&mut counts, &mut touched).map_err(|error| {
+    job.run(witness, &mut counts, &mut touched).map_err(|error| {
         Box::new(Failed {
             error,
             touched,
@@ -166,7 +234,7 @@ impl Job {
         let tree = repo.parse_id(tree)?;
         let leaves = repo.list_whole_tree(&tree)?;
         repo.place.worktree = Some(at.worktree.clone());
-        if options.verify == Verify::Bytes && repo.config().is_true("core.sparsecheckout") {
+        if options.verify != Verify::Tree && repo.config().is_true("core.sparsecheckout") {
             let why = "a sparse worktree cannot be proved byte for byte";
             return Err(Refusal::new(Code::PreconditionFailed, why)
                 .reason("sparse_checkout")
@@ -182,76 +250,58 @@ impl Job {
         })
     }
 
-    fn run(self, counts: &mut Counts, touched: &mut Touched) -> Result<Outcome> {
+    fn refuse_nested(&self) -> Result<()> {
+        let mut found = obstacles::nested(&self.at.root, &self.leaves)?.into_iter().next();
+        let mut why = "a repository lies where a file of the tree has to go";
+        if found.is_none() && self.options.leftovers == Leftovers::Removed {
+            found = obstacles::foreign_repository(&self.at.root, &self.leaves)?;
+            why = "a repository lies in what is to be removed";
+        }
+        found.map_or(Ok(()), |found| {
+            Err(Refusal::new(Code::PreconditionFailed, why)
+                .reason("nested_repository")
+                .name(found.to_string())
+                .into())
+        })
+    }
+
+    fn run(self, witness: &dyn Witness, counts: &mut Counts, touched: &mut Touched) -> Result<Outcome> {
         let at = &self.at;
-        let lock = acquire(at, self.options.wait, self.repo.cancel(), counts)?;
+        let lock = acquire(at, &self.options, self.repo.cancel(), witness, counts)?;
         lock.sweep()?;
+        witness.reached(Point::Swept);
         let before = at.index()?;
         at.still_there()?;
-        obstacles::refuse_nested(&at.root, &self.leaves)?;
+        if self.options.nested == Nested::Refused {
+            self.refuse_nested()?;
+        }
         let mut held = Held {
             repo: self.repo,
             at,
             lock: &lock,
+            witness,
             private: private_index(&lock.nonce),
             before: None,
             tree: self.tree,
             leaves: &self.leaves,
-            verify: self.options.verify,
+            options: self.options,
         };
         if before.is_some() {
             held.link()?;
         }
+        witness.reached(Point::Linked);
         held.repo.place.index = Some(at.gitdir.join(&held.private));
         let outcome = held.work(touched).and_then(|outcome| {
             held.publish()?;
+            witness.reached(Point::Published);
             Ok(outcome)
         });
         held.clear();
+        witness.reached(Point::Cleared);
         let mut outcome = outcome?;
         lock.release()?;
+        witness.reached(Point::Released);
         outcome.counts = *counts;
         Ok(outcome)
-    }
-}
-
-/// Waits for the lock, as the machine says.
-fn acquire<'a>(at: &'a Checked, bound: Duration, cancel: &Cancel, counts: &mut Counts) -> Result<Lock<'a>> {
-    let began = Instant::now();
-    let mut seeker = Seeker::new(at)?;
-    let mut watch: Option<Watch> = None;
-    let mut machine = Wait::new(bound, Duration::from_millis(50));
-    let mut observation = seeker.look()?;
-    loop {
-        let step = machine.next(began.elapsed(), &observation);
-        *counts = machine.counts();
-        match step {
-            Step::Done => return seeker.acquired(),
-            Step::Refuse(refusal) => return Err(refusal.into()),
-            Step::Adopt => match seeker.adopt()? {
-                Ok(lock) => {
-                    machine.next(began.elapsed(), &Observation::Adopted);
-                    *counts = machine.counts();
-                    return Ok(lock);
-                }
-                Err(back) => seeker = back,
-            },
-            Step::Wait(until) => {
-                if cancel.is_cancelled() {
-                    let why = "cancelled while waiting for index.lock";
-                    return Err(Refusal::new(Code::LockTimeout, why).reason("cancelled").into());
-                }
-                match &watch {
-                    Some(watch) => watch.wait(began + until, cancel),
-                    // Armed only now, and looked at again before the first sleep: nothing is missed in between.
-                    None => {
-                        let armed = Watch::new(&at.gitdir);
-                        machine.set_poll(armed.net());
-                        watch = Some(armed);
-                    }
-                }
-            }
-        }
-        observation = seeker.look()?;
     }
 }

@@ -5,7 +5,7 @@
 
 use super::repository::Config;
 use crate::error::{Error, Result};
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, Stat, accessat};
 use semel_core::path::shown;
 use semel_core::{Code, Refusal};
 use std::ffi::OsStr;
@@ -136,6 +136,11 @@ pub(crate) fn check(found: &Found, config: &Config) -> Result<Checked> {
     }
     let us = rustix::process::geteuid().as_raw();
     if us != 0 && us != uid {
+        // Where no lock can be made anyway, that is what stands in the way, and it is said as for any other.
+        if let Err(errno) = accessat(&dir, ".", Access::WRITE_OK, AtFlags::EACCESS) {
+            let why = format!("index.lock cannot be created: {errno}");
+            return Err(Refusal::new(Code::LockUnsafe, why).reason("denied").into());
+        }
         return Err(redirected("the git directory is another user's", &found.gitdir));
     }
     Ok(Checked {

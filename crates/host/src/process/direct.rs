@@ -2,6 +2,7 @@
 //! a descendant that left the group lives on, so it never proves that the tree ended.
 
 use super::pump::{Ends, Pump};
+use super::spawner;
 use super::watch::{Tree, watch};
 use super::{Cancel, Command, End, Ended, Level, Orphan, TreeEnded};
 use crate::error::{Error, Result};
@@ -67,7 +68,7 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
     })
 }
 
-/// Spawns a process with the given streams and kept descriptors, which ends with the thread that spawned it.
+/// Spawns a process with the given streams and kept descriptors, which ends with this process.
 pub(super) fn start(
     mut process: std::process::Command,
     ends: Ends,
@@ -77,10 +78,10 @@ pub(super) fn start(
 ) -> Result<Child> {
     process.stdin(ends.stdin).stdout(ends.stdout).stderr(ends.stderr);
     inherit(&mut process, kept, orphan);
-    process.spawn().map_err(|e| Error::io("start", program, e))
+    spawner::spawn(process).map_err(|e| Error::io("start", program, e))
 }
 
-/// Lets a process inherit descriptors, and end with the thread that spawns it.
+/// Lets a process inherit descriptors, and end with the thread that spawns it, which is the spawner's.
 #[expect(
     unsafe_code,
     reason = "std asks for it wherever code runs between fork and exec"

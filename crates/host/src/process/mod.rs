@@ -8,6 +8,7 @@ mod cancel;
 mod direct;
 mod guarded;
 mod pump;
+mod spawner;
 #[cfg(test)]
 mod tests;
 mod through;

@@ -21,7 +21,9 @@ pub(super) struct Compat {
     #[arg(
         long,
         requires_all = ["exit", "stderr"],
-        conflicts_with_all = ["tree", "wait", "verify"]
+        conflicts_with_all = [
+            "tree", "git", "wait", "stale", "stale_grace", "verify", "clean", "remove_nested", "passthrough"
+        ]
     )]
     compat: bool,
     /// The exit status of that git

@@ -27,6 +27,7 @@ pub(crate) mod signing;
 mod surroundings;
 mod trial;
 pub(crate) mod volume;
+pub(crate) mod waits;
 
 use crate::config::Config;
 use crate::wire::{Absent, Link, Reached};

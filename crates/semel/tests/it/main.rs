@@ -43,6 +43,7 @@ mod power;
 mod probe;
 mod quota;
 mod reads;
+mod restoring;
 mod retention;
 mod retry;
 mod room;

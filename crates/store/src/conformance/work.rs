@@ -161,6 +161,7 @@ pub(super) fn every_record_can_be_read_again(journal: &dyn Journal) -> Kept {
         collisions: 3,
         adoptions: 1,
         waited_ms: 59_000,
+        git: None,
         at: sample::NOW,
     };
     done("restored", journal.restored(restoration))?;

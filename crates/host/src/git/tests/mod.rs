@@ -1,9 +1,13 @@
 //! Tests with real git, every one found on this machine.
 
+mod around;
+mod contended;
 mod deliver;
 mod draft;
+mod index;
 mod restore;
 mod select;
+mod stale;
 
 use super::*;
 use std::io::Write;

@@ -8,10 +8,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-fn options(wait_ms: u64) -> RestoreOptions {
+pub(super) fn options(wait_ms: u64) -> RestoreOptions {
     RestoreOptions {
         wait: Duration::from_millis(wait_ms),
-        verify: Verify::Bytes,
+        ..RestoreOptions::default()
     }
 }
 
@@ -19,13 +19,13 @@ fn run(lab: &Lab, tree: &str, wait_ms: u64) -> std::result::Result<Outcome, Box<
     restore(&lab.git, &lab.path("wt"), tree, options(wait_ms), &cancel())
 }
 
-fn code(result: std::result::Result<Outcome, Box<Failed>>) -> (Code, Touched) {
+pub(super) fn code(result: std::result::Result<Outcome, Box<Failed>>) -> (Code, Touched) {
     let failed = result.unwrap_err();
     (failed.error.code(), failed.touched)
 }
 
 /// No private file of ours is left beside the lock.
-fn no_residue(lock: &Path) {
+pub(super) fn no_residue(lock: &Path) {
     for entry in std::fs::read_dir(lock.parent().unwrap()).unwrap() {
         let name = entry.unwrap().file_name();
         assert!(!name.to_string_lossy().contains("semel"), "{name:?}");
