@@ -29,6 +29,7 @@ pub mod manifest;
 pub mod noise;
 pub mod patch;
 pub mod path;
+pub mod pin;
 pub mod pipeline;
 pub mod policy;
 pub mod record;
