@@ -237,7 +237,11 @@ impl Pin {
         if pin.semel_pin == Self::VERSION {
             return Ok(pin);
         }
-        let why = format!("a pin of version {}; this build knows {}", pin.semel_pin, Self::VERSION);
+        let why = format!(
+            "a pin of version {}; this build knows {}",
+            pin.semel_pin,
+            Self::VERSION
+        );
         Err(unknown(why))
     }
 
@@ -259,9 +263,19 @@ impl Pin {
     /// `common_changed` or `pointers_changed`.
     pub fn hold_against(&self, found: &Found) -> Result<(), Refusal> {
         let parts = [
-            ("the worktree", "worktree_changed", &self.worktree, &found.worktree),
+            (
+                "the worktree",
+                "worktree_changed",
+                &self.worktree,
+                &found.worktree,
+            ),
             ("the git directory", "gitdir_changed", &self.gitdir, &found.gitdir),
-            ("the common git directory", "common_changed", &self.common, &found.common),
+            (
+                "the common git directory",
+                "common_changed",
+                &self.common,
+                &found.common,
+            ),
         ];
         for (what, reason, pinned, found) in parts {
             match found {
@@ -298,9 +312,11 @@ pub fn require(pin: Option<&Pin>, worktree: &[u8]) -> Result<(), Refusal> {
     if pin.is_some() {
         return Ok(());
     }
-    Err(Refusal::new(Code::WorktreeRedirected, "the worktree is not pinned")
-        .reason("not_pinned")
-        .name(shown(worktree)))
+    Err(
+        Refusal::new(Code::WorktreeRedirected, "the worktree is not pinned")
+            .reason("not_pinned")
+            .name(shown(worktree)),
+    )
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::lock::Lock;
 use super::objects::Leaf;
 use super::obstacles::{self, Residue};
 use super::repository::Repository;
-use super::restore::{Identity, Outcome, Touched, Verify};
+use super::restore::{Outcome, Touched, Verify};
 use super::verify::{Cursor, Reading, Seen, seen};
 use super::worktree::{self, Checked};
 use crate::error::{Error, Result};
@@ -73,7 +73,7 @@ impl Held<'_> {
         let mut outcome = Outcome {
             tree: self.tree,
             counts: Counts::default(),
-            identity: Identity::Unpinned,
+            identity: self.at.identity,
             verified: self.verify,
             hashed: 0,
             mended: Vec::new(),

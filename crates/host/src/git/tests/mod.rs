@@ -2,6 +2,8 @@
 
 mod deliver;
 mod draft;
+mod linked;
+mod pin;
 mod restore;
 mod select;
 
