@@ -30,6 +30,7 @@ mod token;
 mod undo;
 mod unseal;
 mod volume;
+mod worktree;
 
 use crate::config::Config;
 use answer::{Answer, Format};
@@ -78,6 +79,7 @@ enum Command {
     Gate(gate::Args),
     Key(key::Args),
     Restore(restore::Args),
+    Worktree(worktree::Args),
     Approvals(approvals::Args),
     Approve(approve::Args),
     Log(log::Args),
@@ -197,6 +199,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Gate(args) => gate::run(args, context),
         Command::Key(args) => key::run(args, context),
         Command::Restore(args) => restore::run(args, context),
+        Command::Worktree(args) => worktree::run(args, context),
         Command::Approvals(args) => approvals::run(args, context),
         Command::Approve(args) => approve::run(args, context),
         Command::Log(args) => log::run(args, context),

@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// How much is proved before the index is published
     #[arg(long, value_enum, default_value_t = Verify::Bytes)]
     verify: Verify,
+    /// Refuse a worktree that is not pinned
+    #[arg(long)]
+    require_pin: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -53,6 +56,11 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         tree: args.tree,
         wait: args.wait.map_or(limits::LOCK_WAIT, Span::get),
         verify: proof,
+        require: if args.require_pin {
+            restore::Require::Pin
+        } else {
+            restore::Require::Nothing
+        },
     };
     match restore::restore(config, &asked, interrupt.cancel()) {
         Ok(restored) => {

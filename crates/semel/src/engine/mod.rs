@@ -25,6 +25,7 @@ pub(crate) mod signing;
 mod surroundings;
 mod trial;
 pub(crate) mod volume;
+pub(crate) mod worktree;
 
 use crate::config::Config;
 use crate::wire::{Absent, Link, Reached};

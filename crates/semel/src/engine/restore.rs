@@ -8,8 +8,9 @@ use semel_core::record::Restoration;
 use semel_core::restore::Counts;
 use semel_core::{Code, Refusal};
 use semel_host::clock;
+pub(crate) use semel_host::git::Require;
 pub(crate) use semel_host::git::Verify;
-use semel_host::git::{self, Failed, Git, Outcome, RestoreOptions, Touched};
+use semel_host::git::{self, Failed, Git, Identity, Outcome, Pins, RestoreOptions, Touched};
 use semel_host::process::Cancel;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -26,6 +27,8 @@ pub(crate) struct Asked {
     pub(crate) wait: Duration,
     /// How much is proved.
     pub(crate) verify: Verify,
+    /// Whether the worktree has to be pinned.
+    pub(crate) require: Require,
 }
 
 /// Is a restoration that was refused.
@@ -72,7 +75,7 @@ impl Restored {
         let Self(outcome) = self;
         json!({
             "tree": outcome.tree,
-            "identity": "unpinned",
+            "identity": match outcome.identity { Identity::Pinned => "pinned", Identity::Unpinned => "unpinned" },
             "verified": match outcome.verified { Verify::Tree => "tree", Verify::Bytes => "bytes" },
             "hashed": outcome.hashed,
             "mended": outcome.mended,
@@ -95,7 +98,9 @@ pub(crate) fn restore(config: Config, asked: &Asked, cancel: &Cancel) -> Result<
     let result = Git::find(&config.path)
         .map_err(|error| Box::new(untouched(error.into_refusal())))
         .and_then(|git| {
-            git::restore(&git, &asked.worktree, &asked.tree, options, cancel)
+            let target = Pins::of(&config.state).target(&asked.worktree, asked.require);
+            let target = target.map_err(|error| Box::new(untouched(error.into_refusal())))?;
+            git::restore(&git, target, &asked.tree, options, cancel)
                 .map_err(|failed| Box::new(refused(*failed)))
         });
     let (code, counts) = match &result {
