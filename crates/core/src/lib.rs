@@ -32,6 +32,7 @@ pub mod path;
 pub mod pin;
 pub mod pipeline;
 pub mod policy;
+pub mod prepared;
 pub mod record;
 pub mod recovery;
 pub mod report;

@@ -12,6 +12,7 @@ use crate::ids::{
     VolumeIdentity,
 };
 use crate::pipeline::{NewRun, RunEnd, Stage};
+use crate::prepared::Preparation;
 use crate::volume::{Durability, End, NewToken, NewVolume};
 use serde::{Deserialize, Serialize};
 
@@ -163,6 +164,8 @@ pub enum Record {
     CertificateConsumed(Consumption),
     /// A worktree was restored, or the restoration was refused.
     WorktreeRestored(Restoration),
+    /// A job prepared a tree in a pinned worktree; it takes the place of an older one of the job.
+    TreePrepared(Preparation),
     /// A person is asked about a call; nothing of it was done.
     ApprovalAsked(Box<Question>),
     /// A person decided.
@@ -292,6 +295,7 @@ impl Record {
             Record::DraftSealed(sealing) => sealing.at,
             Record::CertificateConsumed(consumption) => consumption.at,
             Record::WorktreeRestored(restoration) => restoration.at,
+            Record::TreePrepared(preparation) => preparation.at,
             Record::ApprovalAsked(question) => question.at,
             Record::ApprovalDecided { ruling, .. } => ruling.at,
         }
@@ -331,6 +335,7 @@ impl Record {
             | Record::AttemptJudged(_)
             | Record::DraftSealed(_)
             | Record::CertificateConsumed(_)
+            | Record::TreePrepared(_)
             | Record::ApprovalAsked(_)
             | Record::ApprovalDecided { .. } => Sync::Now,
         }

@@ -85,9 +85,15 @@ fn the_form_of_version_1() {
         FORM_1_RETENTION,
         "what is past retention is written otherwise than version 1 is"
     );
-    assert_eq!(sample::KINDS, 24);
+    assert_eq!(
+        form(24..25),
+        FORM_1_PREPARED,
+        "prepared trees are written otherwise than version 1 is"
+    );
+    assert_eq!(sample::KINDS, 25);
 }
 
+const FORM_1_PREPARED: &str = "9cba3f27826063194e338e7bc3d73828fb4d916c9a78fe4b934bc37deb2edaff";
 const FORM_1_RETENTION: &str = "92404bb9b41cb9148cb4d276c4fdfc2747ff17545be6080b471812b9a191ca48";
 const FORM_1_APPROVALS: &str = "d70d6839c7eef6343105208bdef0edffb701a8b08a7766546185bcde93bec98a";
 const FORM_1: &str = "d35e04d70a139548f7c991bd3c13b715cb876d8eff0dd646423468492b4ef4d4";

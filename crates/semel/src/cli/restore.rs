@@ -3,10 +3,12 @@
 use super::Context;
 use super::answer::Answer;
 use crate::engine::job::interrupt;
+use crate::engine::prepared::{self, Recording};
 use crate::engine::restore;
 use crate::limits;
 use clap::{Args as ClapArgs, ValueEnum};
 use semel_core::Refusal;
+use semel_core::ids::JobId;
 use semel_core::job::Span;
 use serde_json::json;
 use std::path::PathBuf;
@@ -17,9 +19,15 @@ pub(crate) struct Args {
     /// The worktree
     #[arg(long, value_name = "DIR")]
     worktree: PathBuf,
-    /// The tree, by its full object id
-    #[arg(long, value_name = "ID")]
-    tree: String,
+    /// The tree, by its full object id; with --job the one that was recorded, where none is named
+    #[arg(long, value_name = "ID", required_unless_present = "job")]
+    tree: Option<String>,
+    /// The job it is for: its recorded tree is restored, and no other
+    #[arg(long, value_name = "JOB")]
+    job: Option<JobId>,
+    /// Record the tree with the job once it is restored; needs a pinned worktree
+    #[arg(long, requires_all = ["job", "tree"])]
+    record: bool,
     /// How long index.lock is waited for
     #[arg(
         long,
@@ -53,7 +61,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     };
     let asked = restore::Asked {
         worktree: args.worktree,
-        tree: args.tree,
+        tree: args.tree.clone().unwrap_or_default(),
         wait: args.wait.map_or(limits::LOCK_WAIT, Span::get),
         verify: proof,
         require: if args.require_pin {
@@ -61,12 +69,31 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         } else {
             restore::Require::Nothing
         },
+        job: None,
     };
-    match restore::restore(config, &asked, interrupt.cancel()) {
-        Ok(restored) => {
+    let recording = if args.record {
+        Recording::Record
+    } else {
+        Recording::Recall
+    };
+    let result = match &args.job {
+        Some(job) => prepared::restore_for(
+            config,
+            asked,
+            args.tree.as_deref(),
+            job,
+            recording,
+            interrupt.cancel(),
+        )
+        .map(|(restored, recorded)| (restored, Some(recorded))),
+        None => restore::restore(config, &asked, interrupt.cancel()).map(|restored| (restored, None)),
+    };
+    match result {
+        Ok((restored, recorded)) => {
             let text = restored.residue_line();
-            let json =
-                json!({"schema": "semel.restore/v1", "status": "restored", "outcome": restored.facts()});
+            let record = recorded.map(|recorded| recorded.facts());
+            let json = json!({"schema": "semel.restore/v1", "status": "restored",
+                "outcome": restored.facts(), "record": record});
             Ok(Answer::new(text, json))
         }
         Err(refused) => {

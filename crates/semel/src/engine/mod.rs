@@ -19,6 +19,7 @@ pub(crate) mod gc;
 pub(crate) mod job;
 pub(crate) mod line;
 pub(crate) mod look;
+pub(crate) mod prepared;
 pub(crate) mod proposal;
 pub(crate) mod restore;
 pub(crate) mod signing;

@@ -4,6 +4,7 @@
 
 use crate::config::Config;
 use crate::wire::{self, Absent};
+use semel_core::ids::JobId;
 use semel_core::record::Restoration;
 use semel_core::restore::Counts;
 use semel_core::{Code, Refusal};
@@ -29,6 +30,8 @@ pub(crate) struct Asked {
     pub(crate) verify: Verify,
     /// Whether the worktree has to be pinned.
     pub(crate) require: Require,
+    /// The job it is for, where there is one.
+    pub(crate) job: Option<JobId>,
 }
 
 /// Is a restoration that was refused.
@@ -50,7 +53,23 @@ pub(crate) struct Refused {
 #[derive(Debug)]
 pub(crate) struct Restored(Outcome);
 
+impl Refused {
+    /// Is refused before anything was touched.
+    pub(crate) fn untouched(refusal: Refusal) -> Self {
+        untouched(refusal)
+    }
+}
+
 impl Restored {
+    /// Refuses what came after a worktree was restored.
+    pub(crate) fn but(&self, refusal: Refusal) -> Refused {
+        Refused {
+            touched: "perhaps",
+            counts: self.0.counts,
+            ..untouched(refusal)
+        }
+    }
+
     /// Gives one line for a person.
     pub(crate) fn residue_line(&self) -> String {
         let Self(outcome) = self;
@@ -107,7 +126,7 @@ pub(crate) fn restore(config: Config, asked: &Asked, cancel: &Cancel) -> Result<
         Ok(outcome) => (None, outcome.counts),
         Err(refused) => (Some(refused.refusal.code), refused.counts),
     };
-    report(config, &asked.tree, code, counts);
+    report(config, asked, code, counts);
     result.map(Restored)
 }
 
@@ -142,10 +161,10 @@ fn refused(failed: Failed) -> Refused {
 }
 
 /// Tells the daemon what was counted, if one runs. A restoration does not depend on it.
-fn report(config: Config, tree: &str, code: Option<Code>, counts: Counts) {
+fn report(config: Config, asked: &Asked, code: Option<Code>, counts: Counts) {
     let record = Restoration {
-        job: None,
-        tree: tree.to_owned(),
+        job: asked.job.clone(),
+        tree: asked.tree.clone(),
         code,
         collisions: counts.collisions,
         adoptions: counts.adopted,

@@ -54,3 +54,4 @@ mod undo;
 mod walks;
 mod wipe;
 mod wire;
+mod worktrees;
