@@ -31,6 +31,7 @@ mod http;
 mod interop;
 mod kills;
 mod laws;
+mod library;
 mod log;
 mod log_audit;
 mod metrics;
