@@ -35,6 +35,7 @@ mod library;
 mod log;
 mod log_audit;
 mod metrics;
+mod npm;
 mod openapi;
 mod patches;
 mod paths;
