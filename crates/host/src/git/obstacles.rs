@@ -1,6 +1,7 @@
 //! What stands in the way of a restoration, and what it leaves behind: attributes that need a program, nested
 //! repositories where a file has to go, entries that are not of the tree. It changes nothing.
 
+use super::draft::ATTRIBUTES;
 use super::objects::Leaf;
 use super::repository::Repository;
 use super::verify::Cursor;
@@ -18,6 +19,14 @@ use std::os::fd::{AsFd, OwnedFd};
 /// No filter program is ever run, and without it the files would not be what the person knows; that is said
 /// before anything is written, not after.
 pub(super) fn refuse_programs(repo: &Repository, leaves: &[Leaf]) -> Result<()> {
+    let own = repo.common_dir().join("info/attributes");
+    let own_text = match std::fs::read(&own) {
+        // These outrank the tree's own, and have everything written as it is stored.
+        Ok(text) if text == ATTRIBUTES.as_bytes() => return Ok(()),
+        Ok(text) => Some(text),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        Err(e) => return Err(Error::io("read", own, e)),
+    };
     let files: Vec<&Leaf> = leaves
         .iter()
         .filter(|leaf| matches!(leaf.path.split_last(), Some((_, b".gitattributes"))))
@@ -26,12 +35,7 @@ pub(super) fn refuse_programs(repo: &Repository, leaves: &[Leaf]) -> Result<()> 
     let ids: Vec<_> = files.iter().map(|leaf| leaf.id).collect();
     let named = files.iter().map(|leaf| leaf.path.to_string());
     let mut texts: Vec<(String, Vec<u8>)> = named.zip(repo.read_blobs(&ids)?).collect();
-    let own = repo.common_dir().join("info/attributes");
-    match std::fs::read(&own) {
-        Ok(text) => texts.push(("info/attributes".to_owned(), text)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        Err(e) => return Err(Error::io("read", own, e)),
-    }
+    texts.extend(own_text.map(|text| ("info/attributes".to_owned(), text)));
     for (name, text) in texts {
         if let Some(attribute) = converting(&text) {
             let why = "the tree has an attribute that needs a filter program or another encoding";

@@ -205,7 +205,6 @@ fn a_prepared_tree_is_recorded_and_retries_restore_from_the_record() {
     let scene = Scene::new();
     let [first, second] = [&scene.trees[0], &scene.trees[1]];
     scene.add("w");
-    scene.add("v");
     refused(
         &scene.restore("w", &["--job", "app"]),
         "not_found",
@@ -242,7 +241,27 @@ fn a_prepared_tree_is_recorded_and_retries_restore_from_the_record() {
         (again["outcome"]["tree"].as_str(), scene.content("w").as_str()),
         (Some(second.as_str()), "two\n")
     );
-    // The evidence is of one worktree and of one job.
+    let log = scene.home.lines(&["log", "--job", "app"]);
+    let told = |event: &str| log.iter().filter(|line| line["event"] == json!(event)).count();
+    assert_eq!(
+        (told("tree_prepared"), told("worktree_restored")),
+        (2, 4),
+        "{log:?}"
+    );
+    let text = log.iter().map(Value::to_string).collect::<String>();
+    assert!(
+        !text.contains(scene.home.path().to_str().unwrap()),
+        "a path is in the log"
+    );
+}
+
+#[test]
+fn what_was_recorded_elsewhere_or_by_another_job_is_no_evidence() {
+    let scene = Scene::new();
+    let [first, second] = [&scene.trees[0], &scene.trees[1]];
+    scene.add("w");
+    scene.add("v");
+    answer(&scene.restore("w", &["--tree", second, "--record", "--job", "app"]));
     scene.change("w");
     scene.change("v");
     refused(
@@ -256,18 +275,6 @@ fn a_prepared_tree_is_recorded_and_retries_restore_from_the_record() {
         [scene.content("w"), scene.content("v")],
         ["changed\n", "changed\n"]
     );
-    let log = scene.home.lines(&["log", "--job", "app"]);
-    let told = |event: &str| log.iter().filter(|line| line["event"] == json!(event)).count();
-    assert_eq!(
-        (told("tree_prepared"), told("worktree_restored")),
-        (2, 4),
-        "{log:?}"
-    );
-    let text = log.iter().map(Value::to_string).collect::<String>();
-    assert!(
-        !text.contains(scene.home.path().to_str().unwrap()),
-        "a path is in the log"
-    );
     // A worktree that was made anew has another pin: what was recorded in the former one is no evidence.
     answer(&scene.worktree("remove", "w", &["--discard"]));
     scene.add("w");
@@ -277,7 +284,7 @@ fn a_prepared_tree_is_recorded_and_retries_restore_from_the_record() {
         "other_worktree",
     );
     let anew = answer(&scene.restore("w", &["--tree", second, "--record", "--job", "app"]));
-    assert_eq!(anew["record"]["number"], 3);
+    assert_eq!(anew["record"]["number"], 2);
     let report = scene.home.json(&["check"]);
     assert_eq!(report["report"]["faults"], json!([]));
 }

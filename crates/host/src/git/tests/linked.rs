@@ -142,7 +142,7 @@ fn work_is_not_removed_unless_told() {
         std::fs::remove_file(lock).unwrap();
         remove_from(&lab, "wt", Discard::Work, &quiet).unwrap();
         assert_eq!(lab.read("r/.git/worktrees/other/x"), "a stranger's");
-        std::fs::remove_dir_all(lab.path("r/.git/worktrees")).unwrap();
+        remove_all(&lab.path("r/.git/worktrees"));
         nothing_left(&lab);
     }
 }
@@ -169,7 +169,7 @@ fn what_is_not_ours_is_not_removed() {
         assert_eq!(lab.read("wt/f"), "one\n");
         std::fs::rename(lab.path("wt"), lab.path("found")).unwrap();
         // Ours, gone by other hands.
-        std::fs::remove_dir_all(lab.path("mine")).unwrap();
+        remove_all(&lab.path("mine"));
         lab.sh("r", &["worktree", "prune"]);
         assert!(matches!(
             remove_from(&lab, "wt", Discard::Refuse, &quiet),
@@ -374,6 +374,6 @@ fn a_directory_of_a_stranger_in_the_place_of_a_killed_making_stays() {
         .into_refusal();
     assert_eq!(occupied.reason.as_deref(), Some("exists"));
     assert_eq!(lab.read("wt/f"), "a stranger's");
-    std::fs::remove_dir_all(lab.path("wt")).unwrap();
+    remove_all(&lab.path("wt"));
     nothing_left(&lab);
 }

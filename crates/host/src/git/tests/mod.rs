@@ -34,6 +34,16 @@ pub(super) fn skipped(why: &str) {
     writeln!(std::io::stderr(), "SKIPPED: {why}").unwrap();
 }
 
+/// Removes a directory and all that is in it.
+pub(super) fn remove_all(path: &Path) {
+    use std::os::fd::AsFd;
+    use std::os::unix::ffi::OsStrExt;
+    let parent = worktree::open_dir(path.parent().unwrap()).unwrap();
+    let name = path.file_name().unwrap().as_bytes();
+    let reaped = crate::volume::reaper::remove_tree(parent.as_fd(), name).unwrap();
+    assert!(reaped.kept.is_empty(), "{reaped:?}");
+}
+
 pub(super) fn cancel() -> Cancel {
     Cancel::new().unwrap()
 }

@@ -130,7 +130,7 @@ fn directories_that_are_exchanged_are_not_the_pinned_ones() {
             .status();
         assert!(copied.unwrap().success());
         redirected(&lab, &tree, "gitdir_changed");
-        std::fs::remove_dir_all(lab.path(gitdir)).unwrap();
+        remove_all(&lab.path(gitdir));
         symlink(lab.path("gitdir"), lab.path(gitdir)).unwrap();
         redirected(&lab, &tree, "gitdir_changed");
         std::fs::remove_file(lab.path(gitdir)).unwrap();
