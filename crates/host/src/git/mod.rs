@@ -25,9 +25,9 @@ mod worktree;
 
 pub use deliver::{Delivery, Import, Patch, Sealed, deliver_branch, make_patch};
 pub use draft::{Draft, prepare_draft};
-pub use linked::{Add, Discard, Point, Remove, Removed, Tell, add, remove};
+pub use linked::{Add, Discard, Milestone, Remove, Removed, Tell, add, remove};
 pub use objects::Leaf;
-pub use pin::{Kept, Pins, Repin, Require, State};
+pub use pin::{KeptPin, PinState, Pins, Repin, Require};
 pub use repository::{Config, Repository};
 pub use restore::{Failed, Identity, Outcome, RestoreOptions, Touched, Verify, restore};
 pub use select::{LeftOut, Selection, Why, select, tree_of};

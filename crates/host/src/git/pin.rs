@@ -61,7 +61,7 @@ pub enum Repin {
 
 /// Says whether a pinned worktree is what was pinned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum PinState {
     /// In every part.
     Intact,
     /// Neither files nor git directory are there.
@@ -72,11 +72,11 @@ pub enum State {
 
 /// Is a pin that is kept, and what has become of its worktree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptPin {
     /// The pin.
     pub pin: Pin,
     /// What is found where it leads.
-    pub state: State,
+    pub state: PinState,
 }
 
 fn hex_of(path: &[u8]) -> String {
@@ -124,7 +124,7 @@ impl Pins {
         let beside = given
             .parent()
             .and_then(|parent| std::fs::canonicalize(parent).ok())
-            .zip(given.file_name().filter(|_| plain))
+            .zip(given.file_name())
             .map(|(parent, name)| parent.join(name));
         let real = std::fs::canonicalize(&given).ok();
         for path in [Some(given).filter(|_| plain), beside, real]
@@ -187,7 +187,7 @@ impl Pins {
     ///
     /// # Errors
     /// `unknown_state` where one cannot be read; `io_failed`.
-    pub fn list(&self) -> Result<Vec<Kept>> {
+    pub fn list(&self) -> Result<Vec<KeptPin>> {
         let mut kept = Vec::new();
         for listed in plain::list_files(&self.dir)? {
             if !(listed.name.starts_with("w-") && listed.name.ends_with(".json")) {
@@ -195,7 +195,7 @@ impl Pins {
             }
             if let Some(pin) = read_pin(&self.dir.join(&listed.name))? {
                 let state = state(&pin)?;
-                kept.push(Kept { pin, state });
+                kept.push(KeptPin { pin, state });
             }
         }
         kept.sort_by(|a, b| a.pin.worktree.path.cmp(&b.pin.worktree.path));
@@ -365,14 +365,14 @@ pub(super) fn observe(pin: &Pin) -> Result<Found> {
     })
 }
 
-fn state(pin: &Pin) -> Result<State> {
+fn state(pin: &Pin) -> Result<PinState> {
     let found = observe(pin)?;
     if pin.is_gone(&found) {
-        return Ok(State::Gone);
+        return Ok(PinState::Gone);
     }
     Ok(match pin.hold_against(&found) {
-        Ok(()) => State::Intact,
-        Err(refusal) => State::Changed(refusal),
+        Ok(()) => PinState::Intact,
+        Err(refusal) => PinState::Changed(refusal),
     })
 }
 

@@ -8,7 +8,7 @@ use crate::config::Config;
 use semel_core::pin::{Layout, Origin, Pin};
 use semel_core::{Code, Refusal};
 use semel_host::daemon::StateRoot;
-use semel_host::git::{self, Git, Kept, Pins, State};
+use semel_host::git::{self, Git, KeptPin, PinState, Pins};
 pub(crate) use semel_host::git::{Add, Discard, Remove, Removed, Repin};
 use semel_host::process::Cancel;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ pub(crate) fn pin(
 ///
 /// # Errors
 /// `unknown_state` where a pin cannot be read; `io_failed`.
-pub(crate) fn list(config: &Config) -> Result<Vec<Kept>, Refusal> {
+pub(crate) fn list(config: &Config) -> Result<Vec<KeptPin>, Refusal> {
     Pins::of(&config.state).list().map_err(host)
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn facts(pin: &Pin) -> Value {
 }
 
 /// Gives what a pin says and what has become of its worktree, for machines.
-pub(crate) fn kept_facts(kept: &Kept) -> Value {
+pub(crate) fn kept_facts(kept: &KeptPin) -> Value {
     let mut facts = facts(&kept.pin);
     let (word, refusal) = state(kept);
     facts["state"] = word.into();
@@ -97,10 +97,10 @@ pub(crate) fn kept_facts(kept: &Kept) -> Value {
 }
 
 /// Names what has become of a pinned worktree.
-pub(crate) fn state(kept: &Kept) -> (&'static str, Option<&Refusal>) {
+pub(crate) fn state(kept: &KeptPin) -> (&'static str, Option<&Refusal>) {
     match &kept.state {
-        State::Intact => ("intact", None),
-        State::Gone => ("gone", None),
-        State::Changed(refusal) => ("changed", Some(refusal)),
+        PinState::Intact => ("intact", None),
+        PinState::Gone => ("gone", None),
+        PinState::Changed(refusal) => ("changed", Some(refusal)),
     }
 }

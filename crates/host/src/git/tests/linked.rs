@@ -2,6 +2,7 @@
 
 use super::pin::pins;
 use super::*;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Barrier;
 
@@ -33,7 +34,7 @@ fn remove_from(lab: &Lab, name: &str, discard: Discard, tell: Tell<'_>) -> Resul
     remove(&lab.git, &pins(lab), &asked, tell, &cancel())
 }
 
-fn quiet(_: Point) {}
+fn quiet(_: Milestone) {}
 
 fn repository(git: &Git) -> (Lab, String) {
     let lab = Lab::new(git);
@@ -91,9 +92,9 @@ fn a_worktree_is_made_pinned_listed_and_removed() {
         lab.sh("wt", &["update-ref", "HEAD", &commit]);
         assert_eq!(
             pins(&lab).list().unwrap(),
-            [Kept {
+            [KeptPin {
                 pin: pin.clone(),
-                state: State::Intact
+                state: PinState::Intact
             }]
         );
         let occupied = add_to(&lab, "wt", &commit, None, &quiet)
@@ -180,6 +181,84 @@ fn what_is_not_ours_is_not_removed() {
 }
 
 #[test]
+fn odd_repositories_and_odd_places_are_as_good() {
+    for git in gits() {
+        let (lab, commit) = repository(&git);
+        lab.sh("r", &["clone", "-q", "--bare", ".", "../bare"]);
+        lab.sh("r", &["worktree", "add", "-q", "../linked", "-b", "l"]);
+        std::fs::create_dir(lab.path("new")).unwrap();
+        lab.sh("new", &["init", "-q", "--object-format=sha256"]);
+        lab.write("new/f", "one\n");
+        let long = lab.commit("new", "one");
+        let odd = std::ffi::OsStr::from_bytes(b"a b\n\xff\"");
+        for (at, commit) in [("bare", &commit), ("linked", &commit), ("new", &long)] {
+            let asked = Add {
+                repository: lab.path(at),
+                worktree: lab.path("").join(odd),
+                commit: commit.clone(),
+                tree: None,
+                wait: Duration::from_secs(60),
+            };
+            let pin = add(&lab.git, &pins(&lab), &asked, &quiet, &cancel()).unwrap();
+            let place = asked.worktree.clone();
+            assert_eq!(std::fs::read(place.join("f")).unwrap(), b"one\n");
+            let target = pins(&lab).target(&place, Require::Pin).unwrap();
+            let options = RestoreOptions::default();
+            let tree = match &pin.origin {
+                semel_core::pin::Origin::Made { tree, .. } => tree.to_string(),
+                semel_core::pin::Origin::Found => unreachable!(),
+            };
+            std::fs::write(place.join("f"), "changed\n").unwrap();
+            let outcome = restore(&git, target, &tree, options, &cancel()).unwrap();
+            assert_eq!(outcome.identity, Identity::Pinned);
+            let asked = Remove {
+                worktree: place.clone(),
+                discard: Discard::Refuse,
+                wait: Duration::from_secs(60),
+            };
+            remove(&lab.git, &pins(&lab), &asked, &quiet, &cancel()).unwrap();
+            assert!(!place.exists());
+        }
+    }
+}
+
+/// Killed wherever it happens to be, git at work among it: what is left is taken back, or it is whole.
+#[test]
+fn makings_that_are_killed_at_any_time_leave_nothing_behind() {
+    let git = gits().remove(0);
+    let (lab, commit) = repository(&git);
+    for n in 0..200 {
+        lab.write(&format!("r/many/{n}"), format!("{n}\n"));
+    }
+    let many = lab.commit("r", "many");
+    let mut died = 0;
+    for n in 0..20_u64 {
+        let mut child = playing(&lab, "add", "Never", &many).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(n * 6));
+        child.kill().unwrap();
+        died += u32::from(child.wait().unwrap().signal() == Some(9));
+        let next = add_to(&lab, "next", &commit, None, &quiet).unwrap();
+        let pinned = pins(&lab).list().unwrap();
+        assert!(
+            pinned.iter().all(|kept| kept.state == PinState::Intact),
+            "{n}: {pinned:?}"
+        );
+        assert_eq!(lab.path("wt").exists(), pinned.len() == 2, "{n}");
+        if pinned.len() == 2 {
+            assert_eq!(lab.sh("wt", &["status", "--porcelain"]), "");
+            remove_from(&lab, "wt", Discard::Refuse, &quiet).unwrap();
+        }
+        remove_from(&lab, "next", Discard::Refuse, &quiet).unwrap();
+        assert_eq!(
+            next.worktree.path.as_bytes(),
+            lab.path("next").as_os_str().as_bytes()
+        );
+        nothing_left(&lab);
+    }
+    assert!(died > 0, "none was killed in time");
+}
+
+#[test]
 fn what_cannot_be_made_leaves_nothing_behind() {
     for git in gits() {
         let (lab, commit) = repository(&git);
@@ -240,23 +319,23 @@ fn many_at_once_are_in_order() {
     nothing_left(&lab);
 }
 
-const ADDS: &[Point] = &[
-    Point::Intended,
-    Point::Built,
-    Point::Restored,
-    Point::Identified,
-    Point::Pointed,
-    Point::Placed,
-    Point::Pinned,
-    Point::Done,
+const ADDS: &[Milestone] = &[
+    Milestone::Intended,
+    Milestone::Built,
+    Milestone::Restored,
+    Milestone::Identified,
+    Milestone::Pointed,
+    Milestone::Placed,
+    Milestone::Pinned,
+    Milestone::Done,
 ];
-const REMOVES: &[Point] = &[
-    Point::Intended,
-    Point::Aside,
-    Point::GitDirGone,
-    Point::FilesGone,
-    Point::Forgotten,
-    Point::Done,
+const REMOVES: &[Milestone] = &[
+    Milestone::Intended,
+    Milestone::Aside,
+    Milestone::GitDirGone,
+    Milestone::FilesGone,
+    Milestone::Forgotten,
+    Milestone::Done,
 ];
 
 /// Plays the part that the environment names, and kills itself at a point; alone it has none.
@@ -268,7 +347,7 @@ fn part() {
     let plays = plays.into_string().unwrap();
     let [what, point, root, git, commit] = plays.split('|').collect::<Vec<_>>().try_into().unwrap();
     let git = Git::find(&[PathBuf::from(git)]).unwrap();
-    let killed = |at: Point| {
+    let killed = |at: Milestone| {
         if format!("{at:?}") == point {
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
         }
@@ -295,17 +374,25 @@ fn part() {
     }
 }
 
-/// Runs a part in a process of its own, which has to be killed at that point.
-fn killed_at(lab: &Lab, what: &str, point: Point, commit: &str) {
+fn playing(lab: &Lab, what: &str, point: &str, commit: &str) -> std::process::Command {
     let root = lab.path("");
     let git = lab.git.program().parent().unwrap();
-    let plays = format!("{what}|{point:?}|{}|{}|{commit}", root.display(), git.display());
-    let ran = std::process::Command::new(std::env::current_exe().unwrap())
+    let plays = format!("{what}|{point}|{}|{}|{commit}", root.display(), git.display());
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command
         .args(["--exact", "git::tests::linked::part", "--nocapture"])
         .env(PLAYS, plays)
-        .output()
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+/// Runs a part in a process of its own, which has to be killed at that point.
+fn killed_at(lab: &Lab, what: &str, point: Milestone, commit: &str) {
+    let ran = playing(lab, what, &format!("{point:?}"), commit)
+        .status()
         .unwrap();
-    assert_eq!(ran.status.signal(), Some(9), "{what} at {point:?}: {ran:?}");
+    assert_eq!(ran.signal(), Some(9), "{what} at {point:?}: {ran:?}");
 }
 
 #[test]
@@ -314,12 +401,12 @@ fn a_making_that_is_killed_at_any_point_is_taken_back_or_is_whole() {
         let (lab, commit) = repository(&git);
         for point in ADDS {
             killed_at(&lab, "add", *point, &commit);
-            let whole = [Point::Pinned, Point::Done].contains(point);
+            let whole = [Milestone::Pinned, Milestone::Done].contains(point);
             // The next command on the repository settles it, whatever it is.
             let next = add_to(&lab, "next", &commit, None, &quiet).unwrap();
             let pinned = pins(&lab).list().unwrap();
             assert!(
-                pinned.iter().all(|kept| kept.state == State::Intact),
+                pinned.iter().all(|kept| kept.state == PinState::Intact),
                 "{point:?}: {pinned:?}"
             );
             assert_eq!(pinned.len(), if whole { 2 } else { 1 }, "{point:?}");
@@ -345,11 +432,11 @@ fn a_removal_that_is_killed_at_any_point_has_not_begun_or_is_ended() {
             add_to(&lab, "wt", &commit, None, &quiet).unwrap();
             killed_at(&lab, "remove", *point, &commit);
             add_to(&lab, "next", &commit, None, &quiet).unwrap();
-            let kept = *point == Point::Intended;
+            let kept = *point == Milestone::Intended;
             assert_eq!(lab.path("wt").exists(), kept, "{point:?}");
             let pinned = pins(&lab).list().unwrap();
             assert!(
-                pinned.iter().all(|kept| kept.state == State::Intact),
+                pinned.iter().all(|kept| kept.state == PinState::Intact),
                 "{point:?}: {pinned:?}"
             );
             assert_eq!(pinned.len(), if kept { 2 } else { 1 }, "{point:?}");
@@ -367,7 +454,7 @@ fn a_removal_that_is_killed_at_any_point_has_not_begun_or_is_ended() {
 fn a_directory_of_a_stranger_in_the_place_of_a_killed_making_stays() {
     let git = gits().remove(0);
     let (lab, commit) = repository(&git);
-    killed_at(&lab, "add", Point::Pointed, &commit);
+    killed_at(&lab, "add", Milestone::Pointed, &commit);
     lab.write("wt/f", "a stranger's");
     let occupied = add_to(&lab, "wt", &commit, None, &quiet)
         .unwrap_err()

@@ -75,7 +75,7 @@ fn a_pinned_worktree_is_restored_as_such_and_a_missing_pin_can_be_refused() {
         assert_eq!(run(&lab, "link", &tree, Require::Pin), Ok(Identity::Pinned));
         let kept = pins(&lab).list().unwrap();
         assert_eq!(kept.len(), 2);
-        assert!(kept.iter().all(|kept| kept.state == State::Intact), "{kept:?}");
+        assert!(kept.iter().all(|kept| kept.state == PinState::Intact), "{kept:?}");
     }
 }
 
@@ -118,6 +118,10 @@ fn directories_that_are_exchanged_are_not_the_pinned_ones() {
         swap("wt", "other");
         symlink(lab.path("other"), lab.path("wt")).unwrap();
         redirected(&lab, &tree, "worktree_changed");
+        for spelt in ["./wt/", "r/../wt", "r/../r/../wt/."] {
+            let refusal = run(&lab, spelt, &tree, Require::Nothing).unwrap_err();
+            assert_eq!(refusal.reason.as_deref(), Some("worktree_changed"), "{spelt}");
+        }
         std::fs::remove_file(lab.path("wt")).unwrap();
         redirected(&lab, &tree, "worktree_changed");
         swap("mine", "wt");
@@ -193,7 +197,7 @@ fn a_pin_that_does_not_hold_is_taken_anew_only_when_told() {
         let first = pin(&lab, "wt");
         lab.sh("r", &["worktree", "move", "../wt", "../moved"]);
         let kept = pins(&lab).list().unwrap();
-        assert!(matches!(&kept[0].state, State::Changed(refusal)
+        assert!(matches!(&kept[0].state, PinState::Changed(refusal)
             if refusal.reason.as_deref() == Some("worktree_changed")));
         let moved = pin(&lab, "moved");
         assert_ne!(moved.id, first.id);
