@@ -5,7 +5,8 @@
 //!
 //! # Shape
 //! `<state>/worktrees/w-<sha256 of the worktree's path>.json` holds a pin, `g-<sha256 of the git directory's path>` the
-//! name of the pin that claims it, `c-<sha256 of the common directory's path>.lock` is the lock of a repository, and
+//! name of the pin that claims it, `c-<sha256 of the common directory's path>.lock` is the lock of a repository (beside it
+//! `.new` and `.index`, used under that lock), and
 //! `doing-<id>.json` says what was begun and is not ended.
 
 use super::repository::Repository;
@@ -17,12 +18,13 @@ use crate::files::file_id;
 use crate::hold::Hold;
 use crate::plain;
 use crate::process::Cancel;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fsync, openat, renameat, statat};
 use rustix::io::Errno;
 use semel_core::digest::to_hex;
 use semel_core::path::shown;
 use semel_core::pin::{self, Found, Layout, Origin, PathBytes, Pin, PinId, Spot};
 use semel_core::{Code, Refusal, Sha256};
+use std::io::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -247,12 +249,47 @@ impl Pins {
             }
             self.forget(&other)?;
         }
-        plain::private_directory(&self.dir)?;
         let place = self.place(&path_of(pin.worktree.path.as_bytes()));
         // The claim first: without its pin it says nothing.
         let name = hex_of(pin.worktree.path.as_bytes());
-        plain::write_file(&self.claim(pin.gitdir.path.as_bytes()), name.as_bytes())?;
-        plain::write_file(&place, &pin.to_json()?)
+        self.write(
+            &pin.common,
+            &self.claim(pin.gitdir.path.as_bytes()),
+            name.as_bytes(),
+        )?;
+        self.write(&pin.common, &place, &pin.to_json()?)
+    }
+
+    /// Gives the place of a file that belongs to a repository, and is used under its lock alone.
+    pub(super) fn of_repository(&self, common: &[u8], suffix: &str) -> PathBuf {
+        self.dir.join(format!("c-{}.{suffix}", hex_of(common)))
+    }
+
+    /// Writes a whole file, over any earlier one; to be called under the lock of the repository. What a killed process
+    /// leaves of it bears one name, which the next one uses.
+    ///
+    /// # Durability
+    /// Atomic, and on the disk when this returns.
+    pub(super) fn write(&self, common: &Spot, place: &Path, bytes: &[u8]) -> Result<()> {
+        let fresh = self.of_repository(common.path.as_bytes(), "new");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(CWD, &fresh, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|e| Error::io("create", &fresh, e))?;
+        let mut file = std::fs::File::from(file);
+        file.write_all(bytes)
+            .and_then(|()| file.sync_all())
+            .map_err(|e| Error::io("write", &fresh, e))?;
+        renameat(CWD, &fresh, CWD, place).map_err(|e| Error::io("rename", place, e))?;
+        let dir = worktree::open_dir(&self.dir)?;
+        fsync(&dir).map_err(|e| Error::io("sync", &self.dir, e))
+    }
+
+    /// Removes what a killed process left unused; to be called under the lock of the repository.
+    pub(super) fn sweep(&self, common: &Path) -> Result<()> {
+        for suffix in ["new", "index", "index.lock"] {
+            plain::remove_file(&self.of_repository(common.as_os_str().as_bytes(), suffix))?;
+        }
+        Ok(())
     }
 
     /// Forgets a pin.
@@ -277,9 +314,7 @@ impl Pins {
     /// `lock_timeout`, reason `worktrees_busy`; `io_failed`.
     pub fn lock(&self, common: &Path, wait: Duration, cancel: &Cancel) -> Result<Hold> {
         plain::private_directory(&self.dir)?;
-        let place = self
-            .dir
-            .join(format!("c-{}.lock", hex_of(common.as_os_str().as_bytes())));
+        let place = self.of_repository(common.as_os_str().as_bytes(), "lock");
         let until = Instant::now() + wait;
         loop {
             if let Some(hold) = Hold::take(&place)? {

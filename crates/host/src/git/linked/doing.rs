@@ -63,7 +63,7 @@ impl Doing {
     pub(super) fn record(&self, pins: &Pins) -> Result<()> {
         let text = serde_json::to_vec(self)
             .map_err(|e| Refusal::new(Code::Internal, format!("what is begun has no JSON form: {e}")))?;
-        plain::write_file(&self.place(pins), &text)
+        pins.write(self.common(), &self.place(pins), &text)
     }
 }
 
@@ -73,6 +73,7 @@ impl Doing {
 /// `unknown_state` where a record cannot be read; `precondition_failed`, reason `kept`, where something of ours cannot
 /// be removed; `io_failed`.
 pub(in crate::git) fn recover(pins: &Pins, common: &Path) -> Result<()> {
+    pins.sweep(common)?;
     for listed in plain::list_files(&pins.dir)? {
         if !(listed.name.starts_with("doing-") && listed.name.ends_with(".json")) {
             continue;

@@ -162,17 +162,12 @@ fn refuse_work(
         return Err(refusal.name(shown(beyond)).into());
     }
     repo.place.worktree = Some(at.worktree.clone());
-    let index = pins.dir.join(format!("index-{}", pin.id));
-    repo.place.index = Some(index.clone());
+    repo.place.index = Some(pins.of_repository(pin.common.path.as_bytes(), "index"));
     let changed = changed_against(&repo, "HEAD^{tree}").and_then(|changed| match changed.is_empty() {
         true => Ok(changed),
         false => changed_against(&repo, &tree.to_string()),
     });
-    for suffix in ["", ".lock"] {
-        let mut place = index.clone().into_os_string();
-        place.push(suffix);
-        plain::remove_file(Path::new(&place))?;
-    }
+    pins.sweep(&found.common)?;
     let changed = changed?;
     if changed.is_empty() {
         return Ok(());

@@ -154,7 +154,13 @@ fn what_is_not_ours_is_not_removed() {
         let (lab, commit) = repository(&git);
         lab.sh("r", &["worktree", "add", "-q", "../found", "-b", "f"]);
         pins(&lab)
-            .pin(&git, &lab.path("found"), Repin::Refuse, Duration::ZERO, &cancel())
+            .pin(
+                &git,
+                &lab.path("found"),
+                Repin::Refuse,
+                Duration::from_secs(60),
+                &cancel(),
+            )
             .unwrap();
         refused(remove_from(&lab, "found", Discard::Work, &quiet), "not_ours");
         assert!(matches!(

@@ -7,15 +7,12 @@ pub(super) fn pins(lab: &Lab) -> Pins {
     Pins::of(&lab.path("state"))
 }
 
+/// A child of another test has what was let go for the moment between fork and exec.
+const LONG: Duration = Duration::from_secs(60);
+
 fn pin(lab: &Lab, name: &str) -> semel_core::pin::Pin {
     pins(lab)
-        .pin(
-            &lab.git,
-            &lab.path(name),
-            Repin::Refuse,
-            Duration::ZERO,
-            &cancel(),
-        )
+        .pin(&lab.git, &lab.path(name), Repin::Refuse, LONG, &cancel())
         .unwrap()
 }
 
@@ -183,7 +180,7 @@ fn an_unpinned_worktree_cannot_use_the_git_directory_of_a_pinned_one() {
         let back = lab.path("r/.git/worktrees/other/gitdir");
         std::fs::write(&back, format!("{}\n", lab.path("wt/.git").display())).unwrap();
         redirected(&lab, &tree, "gitdir_claimed");
-        let again = pins(&lab).pin(&git, &lab.path("wt"), Repin::Refuse, Duration::ZERO, &cancel());
+        let again = pins(&lab).pin(&git, &lab.path("wt"), Repin::Refuse, LONG, &cancel());
         let refusal = again.unwrap_err().into_refusal();
         assert_eq!(refusal.reason.as_deref(), Some("gitdir_claimed"));
         assert_eq!(lab.read("other/f"), "work of another\n");
@@ -208,7 +205,7 @@ fn a_pin_that_does_not_hold_is_taken_anew_only_when_told() {
         );
         lab.sh("r", &["worktree", "move", "../moved", "../wt"]);
         std::fs::rename(lab.path("wt"), lab.path("moved")).unwrap();
-        let put = |repin| pins(&lab).pin(&git, &lab.path("moved"), repin, Duration::ZERO, &cancel());
+        let put = |repin| pins(&lab).pin(&git, &lab.path("moved"), repin, LONG, &cancel());
         let refusal = put(Repin::Refuse).unwrap_err().into_refusal();
         assert_eq!(refusal.code, Code::WorktreeRedirected);
         lab.sh("moved", &["worktree", "repair"]);
