@@ -83,7 +83,7 @@ pub(crate) fn facts(pin: &Pin) -> Value {
         "origin": origin,
         "commit": commit,
         "tree": tree,
-        "pinned_at": pin.at,
+        "pinned_at": pin.at.to_string(),
     })
 }
 
