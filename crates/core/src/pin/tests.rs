@@ -2,6 +2,8 @@
 
 use super::*;
 
+type Part = fn(&mut Found) -> &mut Option<Spot>;
+
 fn spot(path: &str, inode: u64) -> Spot {
     Spot {
         path: PathBytes::new(path).unwrap(),
@@ -53,7 +55,7 @@ fn every_part_of_an_identity_counts() {
         |spot| spot.inode += 1,
         |spot| spot.file = FileId::parse("h:1:ff").unwrap(),
     ];
-    let parts: [(&str, fn(&mut Found) -> &mut Option<Spot>); 3] = [
+    let parts: [(&str, Part); 3] = [
         ("worktree_changed", |found| &mut found.worktree),
         ("gitdir_changed", |found| &mut found.gitdir),
         ("common_changed", |found| &mut found.common),
