@@ -371,6 +371,7 @@ pub fn apply(prior: Option<Approval>, record: &Record) -> Result<Option<Approval
         | Record::DraftSealed(_)
         | Record::WorktreeRestored(_)
         | Record::CommandRetried(_)
+        | Record::TreePrepared(_)
         | Record::TokenIssued(_)
         | Record::VolumeLifted { .. } => Ok(prior),
     }

@@ -462,6 +462,7 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::DraftSealed(_)
         | Record::WorktreeRestored(_)
         | Record::CommandRetried(_)
+        | Record::TreePrepared(_)
         | Record::ApprovalAsked(_)
         | Record::ApprovalDecided { .. } => Ok(prior),
     }

@@ -241,6 +241,7 @@ pub fn apply(prior: Option<Run>, record: &Record) -> Result<Option<Run>, Illegal
         | Record::DraftSealed(_)
         | Record::WorktreeRestored(_)
         | Record::CommandRetried(_)
+        | Record::TreePrepared(_)
         | Record::ApprovalAsked(_)
         | Record::ApprovalDecided { .. } => Ok(prior),
     }

@@ -12,6 +12,7 @@ use crate::ids::{
     VolumeIdentity,
 };
 use crate::pipeline::{NewRun, RunEnd, Stage};
+use crate::prepared::Preparation;
 use crate::retry::Retrial;
 use crate::volume::{Durability, End, NewToken, NewVolume};
 use serde::{Deserialize, Serialize};
@@ -166,6 +167,8 @@ pub enum Record {
     WorktreeRestored(Restoration),
     /// A command was tried again, or was not.
     CommandRetried(Retrial),
+    /// A job prepared a tree in a pinned worktree; it takes the place of an older one of the job.
+    TreePrepared(Preparation),
     /// A person is asked about a call; nothing of it was done.
     ApprovalAsked(Box<Question>),
     /// A person decided.
@@ -309,6 +312,7 @@ impl Record {
             Record::CertificateConsumed(consumption) => consumption.at,
             Record::WorktreeRestored(restoration) => restoration.at,
             Record::CommandRetried(retrial) => retrial.at,
+            Record::TreePrepared(preparation) => preparation.at,
             Record::ApprovalAsked(question) => question.at,
             Record::ApprovalDecided { ruling, .. } => ruling.at,
         }
@@ -350,6 +354,7 @@ impl Record {
             | Record::AttemptJudged(_)
             | Record::DraftSealed(_)
             | Record::CertificateConsumed(_)
+            | Record::TreePrepared(_)
             | Record::ApprovalAsked(_)
             | Record::ApprovalDecided { .. } => Sync::Now,
         }

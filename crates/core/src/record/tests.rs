@@ -104,10 +104,16 @@ fn the_form_of_version_1() {
         FORM_1_RETRIES,
         "the tries of a command are written otherwise than version 1 is"
     );
-    assert_eq!(sample::KINDS, 25);
+    assert_eq!(
+        form(25..26),
+        FORM_1_PREPARED,
+        "prepared trees are written otherwise than version 1 is"
+    );
+    assert_eq!(sample::KINDS, 26);
 }
 
 const FORM_1_RETRIES: &str = "10faa6076f1f3a98976dfddd60007af92322318f541ca8f5ad9dd360050eb3c0";
+const FORM_1_PREPARED: &str = "9cba3f27826063194e338e7bc3d73828fb4d916c9a78fe4b934bc37deb2edaff";
 const FORM_1_RETENTION: &str = "92404bb9b41cb9148cb4d276c4fdfc2747ff17545be6080b471812b9a191ca48";
 const FORM_1_APPROVALS: &str = "d70d6839c7eef6343105208bdef0edffb701a8b08a7766546185bcde93bec98a";
 const FORM_1: &str = "d35e04d70a139548f7c991bd3c13b715cb876d8eff0dd646423468492b4ef4d4";

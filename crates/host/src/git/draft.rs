@@ -2,13 +2,17 @@
 //! the source repository that could run a program or be written to.
 
 use super::objects::Leaf;
+use super::pin;
 use super::repository::Repository;
+use super::restore::{RestoreOptions, Verify, restore};
 use super::select::tree_of;
+use super::worktree::Target;
 use super::{Call, Git, Place, worktree};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use semel_core::git_tree::{Mode, ObjectFormat, ObjectId};
 use semel_core::path::shown;
+use semel_core::pin::Origin;
 use semel_core::{Code, Refusal, RelPath};
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -32,7 +36,7 @@ pub struct Draft {
 }
 
 /// Content reaches the disk as it is stored, whatever the tree's own attributes say: a seal reads bytes.
-const ATTRIBUTES: &str = "* -text -filter -ident !eol !working-tree-encoding\n";
+pub(super) const ATTRIBUTES: &str = "* -text -filter -ident !eol !working-tree-encoding\n";
 
 /// Prepares a draft in an empty directory: a repository of its own on branch `draft` at the base commit, with the
 /// working files of that commit, byte for byte.
@@ -160,9 +164,23 @@ fn check_out(git: &Git, place: &Place, base: &ObjectId, tree: &ObjectId, cancel:
         place,
         Call::new(["update-ref", "refs/heads/draft", &base], cancel),
     )?;
-    let tree = tree.to_string();
-    git.run(place, Call::new(["read-tree", "--reset", "-u", &tree], cancel))?;
-    Ok(())
+    // By the one way in which files are ever restored: its identity held from here on, under its own lock. What the
+    // bytes are is proved by the caller, by another reading.
+    let into = place.worktree.as_deref().unwrap_or(&place.gitdir);
+    let pin = pin::take(git, into, pin::fresh_id()?, Origin::Found, cancel)?;
+    let options = RestoreOptions {
+        verify: Verify::Tree,
+        ..RestoreOptions::default()
+    };
+    restore(
+        git,
+        Target::Pinned(Box::new(pin)),
+        &tree.to_string(),
+        options,
+        cancel,
+    )
+    .map(drop)
+    .map_err(|failed| failed.error)
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -6,7 +6,7 @@ use super::lock::Lock;
 use super::objects::Leaf;
 use super::obstacles::{self, Residue};
 use super::repository::Repository;
-use super::restore::{Identity, Leftovers, Outcome, RestoreOptions, Touched, Verify};
+use super::restore::{Leftovers, Outcome, RestoreOptions, Touched, Verify};
 use super::verify::{Cursor, Reading, Seen, seen};
 use super::witness::{Point, Witness};
 use super::worktree::{self, Checked};
@@ -73,7 +73,7 @@ impl Held<'_> {
         let mut outcome = Outcome {
             tree: self.tree,
             counts: Counts::default(),
-            identity: Identity::Unpinned,
+            identity: self.at.identity,
             verified: self.options.verify,
             hashed: 0,
             mended: Vec::new(),

@@ -1,6 +1,6 @@
 //! Git as hands: one resolved executable, every child in a closed environment.
 //!
-//! Restoring a worktree under our own `index.lock`, preparing a draft's private repository, reading objects
+//! Restoring a worktree under our own `index.lock`, pinning, making and removing worktrees, preparing a draft's private repository, reading objects
 //! (each one hashed again by us), selecting what a seal packs, delivering a certified tree. It does not decide
 //! how long a lock is waited for ([`semel_core::restore`]) and keeps no journal.
 //!
@@ -11,9 +11,11 @@ mod deliver;
 mod draft;
 mod held;
 mod index;
+mod linked;
 mod lock;
 mod objects;
 mod obstacles;
+mod pin;
 mod place;
 mod processes;
 mod record;
@@ -31,14 +33,17 @@ mod worktree;
 
 pub use deliver::{Delivery, Import, Patch, Sealed, deliver_branch, make_patch};
 pub use draft::{Draft, prepare_draft};
+pub use linked::{Add, Discard, Milestone, Remove, Removed, Tell, add, remove};
 pub use objects::Leaf;
+pub use pin::{KeptPin, PinState, Pins, Repin, Require};
 pub use repository::{Config, Repository};
 pub use restore::{
     Failed, Identity, Leftovers, Nested, Outcome, RestoreOptions, Touched, Verify, restore, restore_watched,
 };
-pub use retry::{Target, Waited};
+pub use retry::{Waited, Worktree};
 pub use select::{LeftOut, Selection, Why, select, tree_of};
 pub use witness::{Nobody, Point, Waiting, Witness};
+pub use worktree::Target;
 
 use crate::error::{Error, Result};
 use crate::plain::digest_file;

@@ -2,6 +2,7 @@
 //! repositories where a file has to go, entries that are not of the tree. It changes nothing but
 //! what it is asked to remove.
 
+use super::draft::ATTRIBUTES;
 use super::objects::Leaf;
 use super::repository::Repository;
 use super::verify::Cursor;
@@ -21,6 +22,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// No filter program is ever run, and without it the files would not be what the person knows; that is said
 /// before anything is written, not after.
 pub(super) fn refuse_programs(repo: &Repository, leaves: &[Leaf]) -> Result<()> {
+    let own = repo.common_dir().join("info/attributes");
+    let own_text = match std::fs::read(&own) {
+        // These outrank the tree's own, and have everything written as it is stored.
+        Ok(text) if text == ATTRIBUTES.as_bytes() => return Ok(()),
+        Ok(text) => Some(text),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        Err(e) => return Err(Error::io("read", own, e)),
+    };
     let files: Vec<&Leaf> = leaves
         .iter()
         .filter(|leaf| matches!(leaf.path.split_last(), Some((_, b".gitattributes"))))
@@ -29,12 +38,7 @@ pub(super) fn refuse_programs(repo: &Repository, leaves: &[Leaf]) -> Result<()> 
     let ids: Vec<_> = files.iter().map(|leaf| leaf.id).collect();
     let named = files.iter().map(|leaf| leaf.path.to_string());
     let mut texts: Vec<(String, Vec<u8>)> = named.zip(repo.read_blobs(&ids)?).collect();
-    let own = repo.common_dir().join("info/attributes");
-    match std::fs::read(&own) {
-        Ok(text) => texts.push(("info/attributes".to_owned(), text)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        Err(e) => return Err(Error::io("read", own, e)),
-    }
+    texts.extend(own_text.map(|text| ("info/attributes".to_owned(), text)));
     for (name, text) in texts {
         if let Some(attribute) = converting(&text) {
             let why = "the tree has an attribute that needs a filter program or another encoding";

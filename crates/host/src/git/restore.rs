@@ -2,7 +2,7 @@
 //!
 //! Nothing is inferred from git's text: the lock is taken by us, git runs on a private link of the index in a
 //! closed environment, content is verified and the lock fenced while it is held, and the index is published by
-//! rename. Not here yet: pinned identities, filter drivers, sparse worktrees, submodule contents.
+//! rename. Not here yet: a queue among our own processes, filter drivers, sparse worktrees, submodule contents.
 
 use super::Git;
 use super::held::Held;
@@ -12,13 +12,12 @@ use super::obstacles;
 use super::repository::Repository;
 use super::wait::acquire;
 use super::witness::{Nobody, Point, Witness};
-use super::worktree::{self, Checked};
+use super::worktree::{Checked, Target};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use semel_core::git_tree::ObjectId;
 use semel_core::restore::{Counts, Stale};
 use semel_core::{Code, Refusal, RelPath};
-use std::path::Path;
 use std::time::Duration;
 
 /// Says how much is proved before the restored index is published.
@@ -94,6 +93,8 @@ impl Default for RestoreOptions {
 /// Says how the identity of the worktree was known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
+    /// It is the one that was pinned, in every part.
+    Pinned,
     /// Worktree and git directory pointed at each other, and nothing redirected.
     Unpinned,
 }
@@ -164,12 +165,12 @@ impl core::error::Error for Failed {}
 /// As [`restore_watched`].
 pub fn restore(
     git: &Git,
-    worktree: &Path,
+    target: impl Into<Target>,
     tree: &str,
     options: RestoreOptions,
     cancel: &Cancel,
 ) -> core::result::Result<Outcome, Box<Failed>> {
-    restore_watched(git, worktree, tree, options, cancel, &Nobody)
+    restore_watched(git, target, tree, options, cancel, &Nobody)
 }
 
 /// Restores a worktree to a tree, while somebody hears of it.
@@ -184,7 +185,7 @@ pub fn restore(
 /// When this returns, the index and its directory are synced; the files of the worktree are not.
 pub fn restore_watched(
     git: &Git,
-    worktree: &Path,
+    target: impl Into<Target>,
     tree: &str,
     options: RestoreOptions,
     cancel: &Cancel,
@@ -197,7 +198,7 @@ pub fn restore_watched(
             counts: Counts::default(),
         })
     };
-    let job = Job::prepare(git, worktree, tree, options, cancel).map_err(before)?;
+    let job = Job::prepare(git, &target.into(), tree, options, cancel).map_err(before)?;
     witness.reached(Point::Checked);
     let mut counts = Counts::default();
     let mut touched = Touched::Nothing;
@@ -222,15 +223,15 @@ struct Job {
 impl Job {
     fn prepare(
         git: &Git,
-        worktree: &Path,
+        target: &Target,
         tree: &str,
         options: RestoreOptions,
         cancel: &Cancel,
     ) -> Result<Self> {
         ObjectId::parse(tree)?;
-        let found = worktree::find(worktree)?;
+        let found = target.find()?;
         let mut repo = Repository::at(git, found.clone(), cancel)?;
-        let at = worktree::check(&found, repo.config())?;
+        let at = target.check(&found, &repo)?;
         let tree = repo.parse_id(tree)?;
         let leaves = repo.list_whole_tree(&tree)?;
         repo.place.worktree = Some(at.worktree.clone());

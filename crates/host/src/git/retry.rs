@@ -6,7 +6,7 @@ use super::Git;
 use super::lock::LOCK;
 use super::repository::Repository;
 use super::watch::Watch;
-use super::worktree::{self, Checked};
+use super::worktree::{Checked, Target};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use rustix::fs::{AtFlags, FileType, statat};
@@ -26,9 +26,10 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Is a worktree that is what it seems.
 #[derive(Debug)]
-pub struct Target {
+pub struct Worktree {
     repo: Repository,
     asked: PathBuf,
+    target: Target,
     at: Checked,
 }
 
@@ -43,16 +44,17 @@ pub enum Waited {
     Cancelled(Duration),
 }
 
-impl Target {
-    /// Finds the worktree, and checks that nothing redirects.
+impl Worktree {
+    /// Finds the worktree, by its pin or as it is, and checks that nothing redirects; `worktree` is how the caller spelled it.
     ///
     /// # Errors
     /// `bad_input`, `not_found`, `worktree_redirected`, as for a restoration.
-    pub fn find(git: &Git, worktree: &Path, cancel: &Cancel) -> Result<Self> {
-        let (repo, at) = check(git, worktree, cancel)?;
+    pub fn find(git: &Git, worktree: &Path, target: Target, cancel: &Cancel) -> Result<Self> {
+        let (repo, at) = check(git, &target, cancel)?;
         Ok(Self {
             repo,
             asked: worktree.to_owned(),
+            target,
             at,
         })
     }
@@ -115,7 +117,7 @@ impl Target {
     /// `worktree_redirected`.
     pub fn still_there(&self) -> Result<()> {
         self.at.still_there()?;
-        let (_, now) = check(self.repo.git(), &self.asked, self.repo.cancel())?;
+        let (_, now) = check(self.repo.git(), &self.target, self.repo.cancel())?;
         if (&now.worktree, &now.gitdir) == (&self.at.worktree, &self.at.gitdir) {
             return Ok(());
         }
@@ -181,9 +183,9 @@ impl Target {
     }
 }
 
-fn check(git: &Git, worktree: &Path, cancel: &Cancel) -> Result<(Repository, Checked)> {
-    let found = worktree::find(worktree)?;
+fn check(git: &Git, target: &Target, cancel: &Cancel) -> Result<(Repository, Checked)> {
+    let found = target.find()?;
     let repo = Repository::at(git, found.clone(), cancel)?;
-    let at = worktree::check(&found, repo.config())?;
+    let at = target.check(&found, &repo)?;
     Ok((repo, at))
 }

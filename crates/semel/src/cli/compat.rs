@@ -22,7 +22,7 @@ pub(super) struct Compat {
         long,
         requires_all = ["exit", "stderr"],
         conflicts_with_all = [
-            "tree", "git", "wait", "stale", "stale_grace", "verify", "clean", "remove_nested", "passthrough"
+            "tree", "job", "record", "require_pin", "git", "wait", "stale", "stale_grace", "verify", "clean", "remove_nested", "passthrough"
         ]
     )]
     compat: bool,

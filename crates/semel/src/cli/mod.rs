@@ -32,6 +32,7 @@ mod token;
 mod undo;
 mod unseal;
 mod volume;
+mod worktree;
 
 use crate::config::Config;
 use answer::{Answer, Format};
@@ -81,6 +82,7 @@ enum Command {
     Key(key::Args),
     Restore(restore::Args),
     Retry(retry::Args),
+    Worktree(worktree::Args),
     Approvals(approvals::Args),
     Approve(approve::Args),
     Log(log::Args),
@@ -201,6 +203,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Key(args) => key::run(args, context),
         Command::Restore(args) => restore::run(args, context),
         Command::Retry(args) => retry::run(args, context),
+        Command::Worktree(args) => worktree::run(args, context),
         Command::Approvals(args) => approvals::run(args, context),
         Command::Approve(args) => approve::run(args, context),
         Command::Log(args) => log::run(args, context),

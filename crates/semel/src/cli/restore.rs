@@ -3,10 +3,12 @@
 use super::answer::{Answer, err, raw_err};
 use super::{Context, Progress, compat};
 use crate::engine::job::interrupt;
+use crate::engine::prepared::{self, Recording};
 use crate::engine::restore::{self, Leftovers, Nested, Point, Stale, Stops, Waiting, Witness};
 use crate::limits;
 use clap::{Args as ClapArgs, ValueEnum};
 use semel_core::Refusal;
+use semel_core::ids::JobId;
 use semel_core::job::Span;
 use serde_json::json;
 use std::io::IsTerminal as _;
@@ -20,9 +22,15 @@ pub(crate) struct Args {
     /// The worktree
     #[arg(long, value_name = "DIR")]
     worktree: PathBuf,
-    /// The tree, by its full object id
-    #[arg(long, value_name = "ID", required_unless_present = "compat")]
+    /// The tree, by its full object id; with --job the one that was recorded, where none is named
+    #[arg(long, value_name = "ID", required_unless_present_any = ["job", "compat"])]
     tree: Option<String>,
+    /// The job it is for: its recorded tree is restored, and no other
+    #[arg(long, value_name = "JOB")]
+    job: Option<JobId>,
+    /// Record the tree with the job once it is restored; needs a pinned worktree
+    #[arg(long, requires_all = ["job", "tree"])]
+    record: bool,
     /// The git that is used [default: the first one in the configured directories]
     #[arg(long, value_name = "PATH")]
     git: Option<PathBuf>,
@@ -46,6 +54,9 @@ pub(crate) struct Args {
     /// How much is proved before the index is published
     #[arg(long, value_enum, default_value_t = Verify::Bytes)]
     verify: Verify,
+    /// Refuse a worktree that is not pinned
+    #[arg(long)]
+    require_pin: bool,
     /// Remove what is not of the tree, untracked and ignored
     #[arg(long)]
     clean: bool,
@@ -146,6 +157,20 @@ impl Args {
             } else {
                 Nested::Refused
             },
+            require: if self.require_pin {
+                restore::Require::Pin
+            } else {
+                restore::Require::Nothing
+            },
+            job: None,
+        }
+    }
+
+    fn recording(&self) -> Recording {
+        if self.record {
+            Recording::Record
+        } else {
+            Recording::Recall
         }
     }
 }
@@ -169,11 +194,19 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         next: Mutex::new(TELL_AFTER),
         stops,
     };
-    match restore::restore(config, &args.asked(), interrupt.cancel(), &teller) {
-        Ok(restored) => {
+    let (asked, tree) = (args.asked(), args.tree.as_deref());
+    let cancel = interrupt.cancel();
+    let result = match &args.job {
+        Some(job) => prepared::restore_for(config, asked, tree, job, args.recording(), cancel, &teller)
+            .map(|(restored, recorded)| (restored, Some(recorded))),
+        None => restore::restore(config, &asked, cancel, &teller).map(|restored| (restored, None)),
+    };
+    match result {
+        Ok((restored, recorded)) => {
             raw_err(restored.stderr());
-            let json =
-                json!({"schema": "semel.restore/v1", "status": "restored", "outcome": restored.facts()});
+            let record = recorded.map(|recorded| recorded.facts());
+            let json = json!({"schema": "semel.restore/v1", "status": "restored",
+                "outcome": restored.facts(), "record": record});
             let text = if args.passthrough {
                 String::new()
             } else {

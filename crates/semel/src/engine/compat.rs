@@ -8,7 +8,7 @@ use semel_core::Refusal;
 use semel_core::collision::{self, Form};
 use semel_core::restore::unsafe_lock;
 use semel_core::retry::LockSeen;
-use semel_host::git::{Git, Target};
+use semel_host::git::{Git, Pins, Require, Worktree};
 use semel_host::process::Cancel;
 use std::path::Path;
 
@@ -47,7 +47,8 @@ pub(crate) enum Now {
 pub(crate) fn classify(config: &Config, worktree: &Path, ended: &Ended) -> Result<Met, Refusal> {
     let cancel = Cancel::new().map_err(host)?;
     let git = Git::find(&config.path).map_err(host)?;
-    let target = Target::find(&git, worktree, &cancel).map_err(host)?;
+    let target = Pins::of(&config.state).target(worktree, Require::Nothing);
+    let target = Worktree::find(&git, worktree, target.map_err(host)?, &cancel).map_err(host)?;
     let locks = target.locks().map_err(host)?;
     let Some(stderr) = &ended.stderr else {
         return Ok(Met::Other);

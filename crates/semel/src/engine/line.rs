@@ -6,6 +6,7 @@ use semel_core::approval::{Decision, Question, Ruling};
 use semel_core::call::{Event, Intent, Note, Outcome, Receipt, Source};
 use semel_core::ids::{ApprovalId, AttemptId, ExecutionId, Generation, IdempotencyKey, JobId, RunId};
 use semel_core::pipeline::{RunEnd, Stage};
+use semel_core::prepared::Preparation;
 use semel_core::record::{Judgement, Record, Restoration, Sealing};
 use semel_core::retry::{Ending, Retrial};
 use semel_core::volume::{End, NewToken, NewVolume, Role, Tools};
@@ -147,6 +148,7 @@ impl Line {
             } => self.decided(approval_id, ruling),
             Record::WorktreeRestored(met) => self.restored(met),
             Record::CommandRetried(met) => self.retried(met),
+            Record::TreePrepared(preparation) => self.prepared(preparation),
         }
     }
 
@@ -337,6 +339,14 @@ impl Line {
         self.told(
             "draft_sealed",
             format!("proposal {} of tree {}", sealing.proposal, sealing.tree),
+        );
+    }
+
+    fn prepared(&mut self, preparation: &Preparation) {
+        self.job = Some(preparation.job.clone());
+        self.told(
+            "tree_prepared",
+            format!("tree {}, number {}", preparation.tree, preparation.number),
         );
     }
 

@@ -20,6 +20,7 @@ pub(crate) mod gc;
 pub(crate) mod job;
 pub(crate) mod line;
 pub(crate) mod look;
+pub(crate) mod prepared;
 pub(crate) mod proposal;
 pub(crate) mod restore;
 pub(crate) mod retry;
@@ -28,6 +29,7 @@ mod surroundings;
 mod trial;
 pub(crate) mod volume;
 pub(crate) mod waits;
+pub(crate) mod worktree;
 
 use crate::config::Config;
 use crate::wire::{Absent, Link, Reached};

@@ -6,13 +6,14 @@
 use crate::config::Config;
 use crate::engine::waits::Reporter;
 use crate::wire::{self, Absent};
+use semel_core::ids::JobId;
 use semel_core::record::{Executable, Restoration};
 use semel_core::restore::Counts;
 pub(crate) use semel_core::restore::Stale;
 use semel_core::{Code, Refusal};
 use semel_host::clock;
-use semel_host::git::{self, Failed, Git, Outcome, RestoreOptions, Touched};
-pub(crate) use semel_host::git::{Leftovers, Nested, Point, Verify, Waiting, Witness};
+use semel_host::git::{self, Failed, Git, Identity, Outcome, Pins, RestoreOptions, Touched};
+pub(crate) use semel_host::git::{Leftovers, Nested, Point, Require, Verify, Waiting, Witness};
 use semel_host::process::Cancel;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -38,6 +39,10 @@ pub(crate) struct Asked {
     pub(crate) leftovers: Leftovers,
     /// What becomes of a repository in the way.
     pub(crate) nested: Nested,
+    /// Whether the worktree has to be pinned.
+    pub(crate) require: Require,
+    /// The job it is for, where there is one.
+    pub(crate) job: Option<JobId>,
 }
 
 /// Is a restoration that was refused.
@@ -65,7 +70,23 @@ pub(crate) struct Restored {
     version: String,
 }
 
+impl Refused {
+    /// Is refused before anything was touched.
+    pub(crate) fn untouched(refusal: Refusal) -> Self {
+        untouched(refusal)
+    }
+}
+
 impl Restored {
+    /// Refuses what came after a worktree was restored.
+    pub(crate) fn but(&self, refusal: Refusal) -> Refused {
+        Refused {
+            touched: "perhaps",
+            counts: self.outcome.counts,
+            ..untouched(refusal)
+        }
+    }
+
     /// Gives one line for a person.
     pub(crate) fn residue_line(&self) -> String {
         let outcome = &self.outcome;
@@ -103,7 +124,7 @@ impl Restored {
         let outcome = &self.outcome;
         json!({
             "tree": outcome.tree,
-            "identity": "unpinned",
+            "identity": match outcome.identity { Identity::Pinned => "pinned", Identity::Unpinned => "unpinned" },
             "verified": outcome.verified.name(),
             "hashed": outcome.hashed,
             "mended": outcome.mended,
@@ -160,17 +181,19 @@ pub(crate) fn restore(
         path: semel_core::path::shown(git.program().as_os_str().as_encoded_bytes()),
         sha256: git.sha256(),
     };
+    let target = Pins::of(&config.state).target(&asked.worktree, asked.require);
+    let target = target.map_err(|error| Box::new(untouched(error.into_refusal())))?;
     let heard = Heard {
         caller,
         reporter: Reporter::begin(Arc::new(config.clone()), &asked.worktree),
     };
-    let result = git::restore_watched(&git, &asked.worktree, &asked.tree, options, cancel, &heard);
+    let result = git::restore_watched(&git, target, &asked.tree, options, cancel, &heard);
     drop(heard);
     let (code, counts) = match &result {
         Ok(outcome) => (None, outcome.counts),
         Err(failed) => (Some(failed.error.code()), failed.counts),
     };
-    report(config, &asked.tree, code, counts, used.clone());
+    report(config, asked, code, counts, used.clone());
     match result {
         Ok(outcome) => Ok(Restored {
             outcome,
@@ -214,10 +237,10 @@ fn refused(failed: Failed, git: Executable) -> Refused {
 }
 
 /// Tells the daemon what was counted, if one runs. A restoration does not depend on it.
-fn report(config: Config, tree: &str, code: Option<Code>, counts: Counts, git: Executable) {
+fn report(config: Config, asked: &Asked, code: Option<Code>, counts: Counts, git: Executable) {
     let record = Restoration {
-        job: None,
-        tree: tree.to_owned(),
+        job: asked.job.clone(),
+        tree: asked.tree.clone(),
         code,
         collisions: counts.collisions,
         adoptions: counts.adopted,

@@ -12,7 +12,7 @@ use semel_core::collision::LONGEST;
 use semel_core::command::TreeEnded;
 use semel_core::retry::{self, Counts, End, Ending, Next, Retrial, Tried, Work};
 use semel_host::clock;
-use semel_host::git::{Git, Target, Waited};
+use semel_host::git::{Git, Pins, Require, Waited, Worktree};
 use semel_host::process::{self, Command, End as Ended, Output};
 use semel_host::stream::Stream;
 use std::ffi::OsString;
@@ -95,7 +95,9 @@ fn prepared<'a>(config: &Config, asked: &Asked, interrupt: &'a Interrupt) -> Res
         keep_bytes: LONGEST as u64,
     };
     let git = Git::find(&config.path).map_err(host)?;
-    let target = Target::find(&git, &asked.worktree, interrupt.cancel()).map_err(host)?;
+    let target = Pins::of(&config.state).target(&asked.worktree, Require::Nothing);
+    let target = target.and_then(|target| Worktree::find(&git, &asked.worktree, target, interrupt.cancel()));
+    let target = target.map_err(host)?;
     let tree = target.tree(&asked.tree).map_err(host)?;
     let (stream, sight) = match &asked.stream {
         Place::File(path) => Stream::open(path, target.owner()),
@@ -125,7 +127,7 @@ fn prepared<'a>(config: &Config, asked: &Asked, interrupt: &'a Interrupt) -> Res
 /// Is everything that is known before the first try.
 struct Tries<'a> {
     run: Command,
-    target: Target,
+    target: Worktree,
     stream: Stream,
     work: Work,
     wait: Duration,

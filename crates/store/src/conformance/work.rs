@@ -153,6 +153,45 @@ pub(super) fn a_job_has_one_run_at_a_time(journal: &dyn Journal) -> Kept {
     same("all", &(runs.len(), runs.last()), &(3, Some(&second)))
 }
 
+pub(super) fn a_job_has_one_prepared_tree(journal: &dyn Journal) -> Kept {
+    let prepare = |job: &str, pin: u8, tree: u8| -> Result<_, String> {
+        Ok(journal.prepare_tree(sample::preparation(job, pin, tree)?))
+    };
+    let (job, other) = (sample::job("job-p")?, sample::job("job-q")?);
+    same(
+        "none yet",
+        &done("prepared", journal.prepared(job.clone()))?,
+        &None,
+    )?;
+    let first = done("prepare_tree", prepare("job-p", 1, 1)?)?;
+    same(
+        "the same again",
+        &done("prepare_tree", prepare("job-p", 1, 1)?)?,
+        &first,
+    )?;
+    let foreign = |what: &str, answer| refused(what, answer, Code::TreeMismatch, Some("foreign_record"));
+    foreign("of another job", prepare("job-q", 1, 2)?)?;
+    let second = done("prepare_tree", prepare("job-p", 1, 2)?)?;
+    same("numbered", &(first.number, second.number), &(1, 2))?;
+    same(
+        "the newest",
+        &done("prepared", journal.prepared(job))?,
+        &Some(second.clone()),
+    )?;
+    same(
+        "there",
+        &done("prepared_in", journal.prepared_in(second.pin.clone()))?,
+        &Some(second),
+    )?;
+    let elsewhere = done("prepare_tree", prepare("job-q", 2, 2)?)?;
+    foreign("where the other one is", prepare("job-p", 2, 2)?)?;
+    same(
+        "still",
+        &done("prepared", journal.prepared(other))?,
+        &Some(elsewhere),
+    )
+}
+
 pub(super) fn every_record_can_be_read_again(journal: &dyn Journal) -> Kept {
     let restoration = Restoration {
         job: Some(sample::job("job-a")?),
@@ -193,6 +232,7 @@ pub(super) fn every_record_can_be_read_again(journal: &dyn Journal) -> Kept {
     let judgement = sample::judgement(&draft);
     done("judge", journal.judge(judgement.clone()))?;
     done("consume", journal.consume(sample::consumption(&judgement)))?;
+    a_job_has_one_prepared_tree(journal)?;
     let mut head = Sha256::from_bytes([0; 32]);
     for (at, line) in done("log", journal.log(LogFilter::default()))?
         .into_iter()

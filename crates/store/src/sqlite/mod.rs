@@ -32,7 +32,9 @@ use semel_core::ids::{
     ApprovalId, ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs,
     VolumeIdentity,
 };
+use semel_core::pin::PinId;
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
+use semel_core::prepared::{NewPreparation, Preparation};
 use semel_core::record::{Consumption, Judgement, Restoration, Sealing, Sync};
 use semel_core::retry::Retrial;
 use semel_core::volume::{Durability, End, Lease, NewToken, NewVolume, Volume};
@@ -510,6 +512,18 @@ impl Journal for SqliteJournal {
         self.ask(Class::Settles, Hint::Known(Sync::Later), move |desk| {
             desk.retried(&retrial)
         })
+    }
+
+    fn prepare_tree(&self, new: NewPreparation) -> Result<Preparation> {
+        self.settle(move |desk| desk.prepare_tree(&new))
+    }
+
+    fn prepared(&self, job: JobId) -> Result<Option<Preparation>> {
+        self.read(|conn| read::prepared(conn, &job))
+    }
+
+    fn prepared_in(&self, pin: PinId) -> Result<Option<Preparation>> {
+        self.read(|conn| read::prepared_in(conn, &pin))
     }
 
     fn heard(&self) -> Result<()> {

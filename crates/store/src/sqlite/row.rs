@@ -136,6 +136,7 @@ impl<'a> Found<'a> {
                 | Record::RunEnded { .. }
                 | Record::CertificateConsumed(_)
                 | Record::CommandRetried(_)
+                | Record::TreePrepared(_)
                 | Record::ApprovalAsked(_)
                 | Record::ApprovalDecided { .. },
             ) => job(None),

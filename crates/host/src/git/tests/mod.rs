@@ -5,6 +5,8 @@ mod contended;
 mod deliver;
 mod draft;
 mod index;
+mod linked;
+mod pin;
 mod restore;
 mod select;
 mod stale;
@@ -34,6 +36,16 @@ pub(super) fn gits() -> Vec<Git> {
 /// Says that something could not be tested here, so that it is counted.
 pub(super) fn skipped(why: &str) {
     writeln!(std::io::stderr(), "SKIPPED: {why}").unwrap();
+}
+
+/// Removes a directory and all that is in it.
+pub(super) fn remove_all(path: &Path) {
+    use std::os::fd::AsFd;
+    use std::os::unix::ffi::OsStrExt;
+    let parent = worktree::open_dir(path.parent().unwrap()).unwrap();
+    let name = path.file_name().unwrap().as_bytes();
+    let reaped = crate::volume::reaper::remove_tree(parent.as_fd(), name).unwrap();
+    assert!(reaped.kept.is_empty(), "{reaped:?}");
 }
 
 pub(super) fn cancel() -> Cancel {

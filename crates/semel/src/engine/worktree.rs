@@ -1,0 +1,106 @@
+//! `semel worktree`: git worktrees whose identity is taken once and kept in the state root.
+//!
+//! Pins lie beside the journal, not in it: a restoration needs them where no daemon runs, and no other record follows
+//! from them.
+
+use super::host;
+use crate::config::Config;
+use semel_core::pin::{Layout, Origin, Pin};
+use semel_core::{Code, Refusal};
+use semel_host::daemon::StateRoot;
+use semel_host::git::{self, Git, KeptPin, PinState, Pins};
+pub(crate) use semel_host::git::{Add, Discard, Remove, Removed, Repin};
+use semel_host::process::Cancel;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
+
+/// Makes a linked worktree, and pins it.
+///
+/// # Errors
+/// `bad_config` where the state root would lie in it; those of [`git::add`].
+pub(crate) fn add(config: &Config, asked: &Add, cancel: &Cancel) -> Result<Pin, Refusal> {
+    let (git, pins) = hands(config, &asked.worktree)?;
+    git::add(&git, &pins, asked, &|_| {}, cancel).map_err(host)
+}
+
+/// Takes the identity of a worktree that is there.
+///
+/// # Errors
+/// `bad_config` where the state root lies in it; those of [`Pins::pin`].
+pub(crate) fn pin(
+    config: &Config,
+    worktree: &Path,
+    repin: Repin,
+    wait: Duration,
+    cancel: &Cancel,
+) -> Result<Pin, Refusal> {
+    let (git, pins) = hands(config, worktree)?;
+    pins.pin(&git, worktree, repin, wait, cancel).map_err(host)
+}
+
+/// Lists what is pinned.
+///
+/// # Errors
+/// `unknown_state` where a pin cannot be read; `io_failed`.
+pub(crate) fn list(config: &Config) -> Result<Vec<KeptPin>, Refusal> {
+    Pins::of(&config.state).list().map_err(host)
+}
+
+/// Removes a worktree of ours, or forgets its pin.
+///
+/// # Errors
+/// Those of [`git::remove`].
+pub(crate) fn remove(config: &Config, asked: &Remove, cancel: &Cancel) -> Result<Removed, Refusal> {
+    let git = Git::find(&config.path).map_err(host)?;
+    git::remove(&git, &Pins::of(&config.state), asked, &|_| {}, cancel).map_err(host)
+}
+
+fn hands(config: &Config, worktree: &Path) -> Result<(Git, Pins), Refusal> {
+    let real = worktree.canonicalize().unwrap_or_else(|_| worktree.to_owned());
+    if config.state.starts_with(&real) {
+        let why = "the state root lies in the worktree: whoever works there could write its pin";
+        return Err(Refusal::new(Code::BadConfig, why).name(config.state.display().to_string()));
+    }
+    StateRoot::make(&config.state).map_err(host)?;
+    let git = Git::find(&config.path).map_err(host)?;
+    Ok((git, Pins::of(&config.state)))
+}
+
+/// Gives what a pin says, for machines.
+pub(crate) fn facts(pin: &Pin) -> Value {
+    let (origin, commit, tree) = match &pin.origin {
+        Origin::Made { commit, tree } => ("made", Some(commit), Some(tree)),
+        Origin::Found => ("found", None, None),
+    };
+    json!({
+        "id": pin.id,
+        "worktree": pin.worktree.path,
+        "gitdir": pin.gitdir.path,
+        "common": pin.common.path,
+        "layout": match &pin.layout { Layout::Main => "main", Layout::Linked { .. } => "linked" },
+        "format": pin.format,
+        "origin": origin,
+        "commit": commit,
+        "tree": tree,
+        "pinned_at": pin.at.to_string(),
+    })
+}
+
+/// Gives what a pin says and what has become of its worktree, for machines.
+pub(crate) fn kept_facts(kept: &KeptPin) -> Value {
+    let mut facts = facts(&kept.pin);
+    let (word, refusal) = state(kept);
+    facts["state"] = word.into();
+    facts["why"] = json!(refusal.map(|refusal| &refusal.why));
+    facts
+}
+
+/// Names what has become of a pinned worktree.
+pub(crate) fn state(kept: &KeptPin) -> (&'static str, Option<&Refusal>) {
+    match &kept.state {
+        PinState::Intact => ("intact", None),
+        PinState::Gone => ("gone", None),
+        PinState::Changed(refusal) => ("changed", Some(refusal)),
+    }
+}
