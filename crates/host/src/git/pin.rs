@@ -307,14 +307,14 @@ impl Pins {
         Ok(())
     }
 
-    /// Takes the lock of a repository, under which its worktrees are made, pinned and removed; waits for it within a
-    /// bound.
+    /// Takes the lock of a repository, by its common directory, under which its worktrees are made, pinned and removed; or
+    /// of one worktree. Waits for it within a bound.
     ///
     /// # Errors
     /// `lock_timeout`, reason `worktrees_busy`; `io_failed`.
-    pub fn lock(&self, common: &Path, wait: Duration, cancel: &Cancel) -> Result<Hold> {
+    pub fn lock(&self, of: &Path, wait: Duration, cancel: &Cancel) -> Result<Hold> {
         plain::private_directory(&self.dir)?;
-        let place = self.of_repository(common.as_os_str().as_bytes(), "lock");
+        let place = self.of_repository(of.as_os_str().as_bytes(), "lock");
         let until = Instant::now() + wait;
         loop {
             if let Some(hold) = Hold::take(&place)? {
@@ -322,10 +322,10 @@ impl Pins {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || cancel.is_cancelled() {
-                let why = "another process of ours works on the worktrees of this repository";
+                let why = "another process of ours works on this repository's worktrees, or on this one";
                 return Err(Refusal::new(Code::LockTimeout, why)
                     .reason("worktrees_busy")
-                    .name(shown(common.as_os_str().as_bytes()))
+                    .name(shown(of.as_os_str().as_bytes()))
                     .into());
             }
             std::thread::sleep(left.min(EVERY));

@@ -1,7 +1,7 @@
 //! Restorations for a job: a prepared tree is recorded with it, and a later retry restores from the record.
 //!
 //! The record is of one pinned worktree and of one job. It is made once the tree is restored and proved; from the
-//! first look to the record the repository is locked, so that the newest record is of the newest restoration.
+//! first look to the record the worktree is locked, so that the newest record is of the newest restoration.
 
 use super::restore::{self, Asked, Refused, Require, Restored, Witness};
 use super::{Engine, host, store};
@@ -97,7 +97,7 @@ pub(crate) fn restore_for(
     Ok((restored, Recorded { record, superseded }))
 }
 
-/// Is a pinned worktree whose repository is locked, and the journal.
+/// Is a pinned worktree that is locked, and the journal.
 struct Opened {
     engine: Engine,
     pin: Pin,
@@ -112,11 +112,12 @@ impl Opened {
             pin::require(pin.as_ref(), asked.worktree.as_os_str().as_bytes())?;
             pin.ok_or_else(|| Refusal::new(Code::Internal, "a required pin is not there"))
         };
-        let common = found()?.common.path;
-        let common = Path::new(std::ffi::OsStr::from_bytes(common.as_bytes())).to_owned();
+        let worktree = found()?.worktree.path;
+        let worktree = Path::new(std::ffi::OsStr::from_bytes(worktree.as_bytes())).to_owned();
         let engine = wire::command(config.clone())?;
-        let lock = pins.lock(&common, asked.wait, cancel).map_err(host)?;
-        // Pins change under the lock alone: this is the one that the restoration finds.
+        // Of this worktree alone: restorations of others go on meanwhile. Where the pin is changed in between, what is
+        // recorded is of the former one, and no evidence any more.
+        let lock = pins.lock(&worktree, asked.wait, cancel).map_err(host)?;
         let pin = found()?;
         Ok(Self {
             engine,

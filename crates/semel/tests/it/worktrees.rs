@@ -318,3 +318,37 @@ fn a_tree_that_is_not_restored_is_not_recorded() {
         "not_pinned",
     );
 }
+
+/// Whoever comes last in the worktree comes last in the record.
+#[test]
+fn many_that_record_at_once_leave_the_record_of_what_lies_there() {
+    let scene = Scene::new();
+    scene.add("w");
+    let place = scene.place("w");
+    for _ in 0..3 {
+        let started: Vec<_> = (0..6)
+            .map(|n| {
+                let tree = scene.trees[n % 2].as_str();
+                let args = [
+                    "restore",
+                    "--json",
+                    "--worktree",
+                    place.to_str().unwrap(),
+                    "--tree",
+                    tree,
+                ];
+                let mut command = scene
+                    .home
+                    .command(&[&args[..], &["--record", "--job", "app"]].concat());
+                command.stdout(std::process::Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        for child in started {
+            let out = child.wait_with_output().unwrap();
+            assert!(out.status.success(), "{}", said(&out));
+        }
+        let there = git(&place, &["write-tree"]);
+        let recalled = answer(&scene.restore("w", &["--job", "app", "--tree", &there]));
+        assert_eq!(recalled["record"]["tree"], json!(there));
+    }
+}
