@@ -40,7 +40,7 @@ for files in 1000 20000; do
 for n in range(int(sys.argv[1])):
     open(f"d{n % 16}/f{n}", "w").write(f"file {n}\n" * 20)' "$files"
         "$git" add -A
-        "$git" -c user.name=b -c user.email=b@example.org commit -qm one
+        "$git" -c user.name=b -c user.email=b@example.org -c gc.auto=0 -c maintenance.auto=false commit -qm one
         "$git" gc -q
         "$git" worktree add -q "$wt" -b w
     )

@@ -2,7 +2,8 @@
 //!
 //! Nothing is inferred from git's text: the lock is taken by us, git runs on a private link of the index in a
 //! closed environment, content is verified and the lock fenced while it is held, and the index is published by
-//! rename. Not here yet: a queue among our own processes, filter drivers, sparse worktrees, submodule contents.
+//! rename. Not here yet: a queue among our own processes (whoever is woken first is first), filter drivers, sparse
+//! worktrees, submodule contents.
 
 use super::Git;
 use super::held::Held;

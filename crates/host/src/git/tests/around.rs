@@ -105,22 +105,30 @@ fn a18_a_full_disk_ends_it_and_leaves_the_index() {
         assert_eq!(std::fs::read(lock.with_extension("")).unwrap(), index);
         assert!(!lock.exists());
         no_residue(&lock);
-        // With no room for the lock's record, it cannot be made at all: nothing was begun.
-        let (mut rest, mut count) = (1 << 20, 0);
-        while rest > 0 {
-            count += 1;
-            if std::fs::write(lab.path(&format!("disk/rest{count}")), vec![0; rest]).is_err() {
-                rest /= 2;
+        // With no room for the lock's record, it cannot be made at all: nothing was begun. The kernel may find a page that
+        // it had put by; then git meets the full disk once more.
+        let mut count = 0;
+        until("no page is left", || {
+            let mut rest = 1 << 20;
+            while rest > 0 {
+                count += 1;
+                if std::fs::write(lab.path(&format!("disk/rest{count}")), vec![0; rest]).is_err() {
+                    rest /= 2;
+                }
             }
-        }
-        let denied = restore(&git, &lab.path("disk/wt"), &tree, options(0), &cancel()).unwrap_err();
-        assert_eq!(denied.touched, Touched::Nothing);
-        let refusal = denied.error.into_refusal();
-        assert_eq!(
-            (refusal.code, refusal.reason.as_deref()),
-            (Code::LockUnsafe, Some("denied"))
-        );
-        assert!(refusal.why.contains("No space left"), "{}", refusal.why);
+            let failed = restore(&git, &lab.path("disk/wt"), &tree, options(0), &cancel()).unwrap_err();
+            let touched = failed.touched;
+            let refusal = failed.error.into_refusal();
+            if touched == Touched::Nothing {
+                assert_eq!(
+                    (refusal.code, refusal.reason.as_deref()),
+                    (Code::LockUnsafe, Some("denied"))
+                );
+                assert!(refusal.why.contains("No space left"), "{}", refusal.why);
+            }
+            touched == Touched::Nothing
+        });
+        assert_eq!(std::fs::read(lock.with_extension("")).unwrap(), index);
         no_residue(&lock);
     }
 }

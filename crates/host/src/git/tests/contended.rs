@@ -29,7 +29,7 @@ impl Witness for Pause {
 fn checked(lab: &Lab) -> Checked {
     let found = worktree::find(&lab.path("wt")).unwrap();
     let repo = Repository::at(&lab.git, found.clone(), &cancel()).unwrap();
-    worktree::check(&found, repo.config()).unwrap()
+    worktree::check(&found, &repo).unwrap()
 }
 
 fn full() -> bool {
