@@ -227,9 +227,8 @@ impl Config {
             (Some(flag), _) => flag.to_owned(),
             (None, Some(set)) => set.clone(),
             (None, None) if in_job => {
-                return Err(
-                    bad("inside a job no state root is taken from HOME or XDG_STATE_HOME").name("SEMEL_JOB"),
-                );
+                let why = "inside a job no state root is taken from HOME or XDG_STATE_HOME";
+                return Err(bad(why).reason(NO_STATE_ROOT).name("SEMEL_JOB"));
             }
             (None, None) => default_state()?,
         };
@@ -241,11 +240,7 @@ impl Config {
             listen: read.listen.clone(),
             probe: read.probe.clone().unwrap_or_else(|| "127.0.0.1:0".to_owned()),
             fetch_env: fetch_env(&read.fetch),
-            path: if read.path.is_empty() {
-                search_path()
-            } else {
-                read.path.clone()
-            },
+            path: programs(&read),
             tools: read.commands.tools.clone(),
             confinement: read.commands.confinement,
             revoked_keys: read.revoked_keys.clone(),
@@ -279,6 +274,48 @@ impl Config {
             .chain(&self.files)
             .filter(|place| place.exists());
         std::iter::once(&self.state).chain(others).cloned().collect()
+    }
+}
+
+/// The reason of a refusal where no state root is named.
+const NO_STATE_ROOT: &str = "no_state_root";
+
+/// Is what a command reaches that works without a state root, too, such as inside a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach {
+    /// Where programs are looked for.
+    pub(crate) path: Vec<PathBuf>,
+    /// The state root and what belongs to it; without one no worktree is pinned, and nobody is told of counts.
+    pub(crate) config: Option<Config>,
+}
+
+impl From<Config> for Reach {
+    fn from(config: Config) -> Self {
+        Self {
+            path: config.path.clone(),
+            config: Some(config),
+        }
+    }
+}
+
+impl Reach {
+    /// Merges as [`Config::load`]; where no state root is named there is none.
+    ///
+    /// # Errors
+    /// `bad_config` as [`Config::load`].
+    pub(crate) fn load(state: Option<&Path>, file: Option<&Path>) -> Result<Self, Refusal> {
+        match Config::load(state, file) {
+            Ok(config) => Ok(config.into()),
+            Err(refusal) if refusal.reason.as_deref() == Some(NO_STATE_ROOT) => {
+                let place = file_place(file, variable("SEMEL_JOB").is_some());
+                let read = place.as_deref().map(read_file).transpose()?.unwrap_or_default();
+                Ok(Self {
+                    path: programs(&read),
+                    config: None,
+                })
+            }
+            Err(refusal) => Err(refusal),
+        }
     }
 }
 
@@ -330,7 +367,9 @@ fn default_state() -> Result<PathBuf, Refusal> {
         .map(PathBuf::from)
         .or_else(|| Some(home()?.join(".local/state")))
         .map(|base| base.join("semel"))
-        .ok_or_else(|| bad("no state root: give --state, or set it in the configuration file"))
+        .ok_or_else(|| {
+            bad("no state root: give --state, or set it in the configuration file").reason(NO_STATE_ROOT)
+        })
 }
 
 /// Gives the real path of a place that need not be there yet.
@@ -355,6 +394,15 @@ fn real(place: &Path) -> Result<PathBuf, Refusal> {
                 _ => return Err(wrong(error.to_string())),
             },
         }
+    }
+}
+
+/// Says where programs are looked for.
+fn programs(read: &File) -> Vec<PathBuf> {
+    if read.path.is_empty() {
+        search_path()
+    } else {
+        read.path.clone()
     }
 }
 

@@ -384,13 +384,9 @@ impl Restore {
             Pinning::Optional => Require::Nothing,
             Pinning::Required => Require::Pin,
         };
-        match (&self.state_root, self.pinning) {
-            (Some(state), _) => Pins::of(state).target(&self.worktree, require),
-            (None, Pinning::Optional) => Ok(git::Target::from(&self.worktree)),
-            (None, Pinning::Required) => {
-                semel_core::pin::require(None, self.worktree.as_os_str().as_bytes())?;
-                Ok(git::Target::from(&self.worktree))
-            }
+        match &self.state_root {
+            Some(state) => Pins::of(state).target(&self.worktree, require),
+            None => git::Target::unpinned(&self.worktree, require),
         }
     }
 }

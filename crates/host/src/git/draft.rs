@@ -13,6 +13,7 @@ use crate::process::Cancel;
 use semel_core::git_tree::{Mode, ObjectFormat, ObjectId};
 use semel_core::path::shown;
 use semel_core::pin::Origin;
+use semel_core::restore::Counts;
 use semel_core::{Code, Refusal, RelPath};
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -33,6 +34,8 @@ pub struct Draft {
     pub leaves: Vec<Leaf>,
     /// The directories of objects that the sandbox has to show, read-only, at these very paths.
     pub alternates: Vec<PathBuf>,
+    /// What its restoration met.
+    pub counts: Counts,
 }
 
 /// Content reaches the disk as it is stored, whatever the tree's own attributes say: a seal reads bytes.
@@ -82,7 +85,7 @@ pub fn prepare_draft(
     }
     let alternates = source.object_dirs()?;
     let place = skeleton(&source, &into, &alternates)?;
-    check_out(git, &place, &base, &commit.tree, cancel)?;
+    let counts = check_out(git, &place, &base, &commit.tree, cancel)?;
     let root = worktree::open_dir(&into)?;
     let paths: Vec<RelPath> = leaves.iter().map(|leaf| leaf.path.clone()).collect();
     if tree_of(root.as_fd(), source.format(), &paths)? != commit.tree {
@@ -98,6 +101,7 @@ pub fn prepare_draft(
         format: source.format(),
         leaves,
         alternates,
+        counts,
     })
 }
 
@@ -158,7 +162,7 @@ fn skeleton(source: &Repository, into: &Path, alternates: &[PathBuf]) -> Result<
     })
 }
 
-fn check_out(git: &Git, place: &Place, base: &ObjectId, tree: &ObjectId, cancel: &Cancel) -> Result<()> {
+fn check_out(git: &Git, place: &Place, base: &ObjectId, tree: &ObjectId, cancel: &Cancel) -> Result<Counts> {
     let base = base.to_string();
     git.run(
         place,
@@ -179,7 +183,7 @@ fn check_out(git: &Git, place: &Place, base: &ObjectId, tree: &ObjectId, cancel:
         options,
         cancel,
     )
-    .map(drop)
+    .map(|outcome| outcome.counts)
     .map_err(|failed| failed.error)
 }
 

@@ -4,7 +4,7 @@
 //! pin says, whatever `.git` says by now; an unpinned one is taken only if both point at each other. This module does
 //! *not* keep pins.
 
-use super::pin::{self, Pins};
+use super::pin::{self, Pins, Require};
 use super::repository::Repository;
 use super::restore::Identity;
 use crate::error::{Error, Result};
@@ -58,6 +58,17 @@ impl From<&PathBuf> for Target {
 }
 
 impl Target {
+    /// Takes a worktree where no pins are kept.
+    ///
+    /// # Errors
+    /// `worktree_redirected`, reason `not_pinned`, where a pin is required.
+    pub fn unpinned(worktree: &Path, require: Require) -> Result<Self> {
+        if require == Require::Pin {
+            semel_core::pin::require(None, worktree.as_os_str().as_bytes())?;
+        }
+        Ok(Self::from(worktree))
+    }
+
     /// Finds the parts of the repository; for a pinned worktree nothing is read from its `.git` but to compare it.
     pub(super) fn find(&self) -> Result<Found> {
         match self {

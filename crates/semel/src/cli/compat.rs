@@ -1,7 +1,7 @@
 //! `semel restore --compat`: for callers that have to run Git themselves.
 
 use super::answer::Answer;
-use crate::config::Config;
+use crate::config::Reach;
 use crate::engine::compat::{self, Ended, Met, Now};
 use crate::engine::look::read_input;
 use clap::Args as ClapArgs;
@@ -66,8 +66,8 @@ fn read(file: &Path) -> Result<Vec<u8>, Refusal> {
 }
 
 /// Says what that git met.
-pub(super) fn run(config: &Config, worktree: &Path, ended: &Ended) -> Result<Answer, Refusal> {
-    let (text, form, lock, exit) = match compat::classify(config, worktree, ended)? {
+pub(super) fn run(reach: &Reach, worktree: &Path, ended: &Ended) -> Result<Answer, Refusal> {
+    let (text, form, lock, exit) = match compat::classify(reach, worktree, ended)? {
         Met::Collision(form, Now::Gone) => ("collision; the lock is gone", Some(form), Some("gone"), 0),
         Met::Collision(form, Now::Held) => ("collision; the lock is held", Some(form), Some("held"), 0),
         Met::Other => ("not a collision", None, None, NO),

@@ -34,7 +34,7 @@ mod unseal;
 mod volume;
 mod worktree;
 
-use crate::config::Config;
+use crate::config::{Config, Reach};
 use answer::{Answer, Format};
 use clap::{CommandFactory, Parser, Subcommand};
 use semel_core::{Code, Refusal};
@@ -129,6 +129,11 @@ impl Context {
     /// `bad_config`.
     pub(crate) fn config(&self) -> Result<Config, Refusal> {
         Config::load(self.state.as_deref(), self.file.as_deref())
+    }
+
+    /// Merges it for a command that works without a state root, too.
+    pub(crate) fn reach(&self) -> Result<Reach, Refusal> {
+        Reach::load(self.state.as_deref(), self.file.as_deref())
     }
 }
 

@@ -177,9 +177,9 @@ impl Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
-    let config = context.config()?;
+    let reach = context.reach()?;
     if let Some(ended) = args.compat.ended()? {
-        return compat::run(&config, &args.worktree, &ended);
+        return compat::run(&reach, &args.worktree, &ended);
     }
     let stops = Stops::parse(args.crash_at.as_deref(), args.hold_at.as_deref())?;
     let interrupt = interrupt::watch()?;
@@ -197,9 +197,17 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let (asked, tree) = (args.asked(), args.tree.as_deref());
     let cancel = interrupt.cancel();
     let result = match &args.job {
-        Some(job) => prepared::restore_for(config, asked, tree, job, args.recording(), cancel, &teller)
-            .map(|(restored, recorded)| (restored, Some(recorded))),
-        None => restore::restore(config, &asked, cancel, &teller).map(|restored| (restored, None)),
+        Some(job) => prepared::restore_for(
+            context.config()?,
+            asked,
+            tree,
+            job,
+            args.recording(),
+            cancel,
+            &teller,
+        )
+        .map(|(restored, recorded)| (restored, Some(recorded))),
+        None => restore::restore(&reach, &asked, cancel, &teller).map(|restored| (restored, None)),
     };
     match result {
         Ok((restored, recorded)) => {

@@ -60,10 +60,10 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
-    let config = context.config()?;
+    let reach = context.reach()?;
     let interrupt = interrupt::watch()?;
     let asked = asked(args)?;
-    match retry::retry(&config, &asked, &interrupt) {
+    match retry::retry(&reach, &asked, &interrupt) {
         Ok(outcome) => Ok(Answer {
             exit: outcome.status,
             ..Answer::new("", facts(&outcome))

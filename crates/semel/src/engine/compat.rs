@@ -3,12 +3,13 @@
 //! It restores nothing, waits for nothing and stores nothing.
 
 use super::host;
-use crate::config::Config;
+use super::restore::target;
+use crate::config::Reach;
 use semel_core::Refusal;
 use semel_core::collision::{self, Form};
 use semel_core::restore::unsafe_lock;
 use semel_core::retry::LockSeen;
-use semel_host::git::{Git, Pins, Require, Worktree};
+use semel_host::git::{Git, Require, Worktree};
 use semel_host::process::Cancel;
 use std::path::Path;
 
@@ -44,10 +45,10 @@ pub(crate) enum Now {
 /// # Errors
 /// `worktree_redirected`, `bad_input`, `not_found` for a worktree that is not what it seems; `lock_unsafe` for a
 /// collision with what is no lock: Git says the same of it, and no wait ends it.
-pub(crate) fn classify(config: &Config, worktree: &Path, ended: &Ended) -> Result<Met, Refusal> {
+pub(crate) fn classify(reach: &Reach, worktree: &Path, ended: &Ended) -> Result<Met, Refusal> {
     let cancel = Cancel::new().map_err(host)?;
-    let git = Git::find(&config.path).map_err(host)?;
-    let target = Pins::of(&config.state).target(worktree, Require::Nothing);
+    let git = Git::find(&reach.path).map_err(host)?;
+    let target = target(reach, worktree, Require::Nothing);
     let target = Worktree::find(&git, worktree, target.map_err(host)?, &cancel).map_err(host)?;
     let locks = target.locks().map_err(host)?;
     let Some(stderr) = &ended.stderr else {

@@ -87,7 +87,7 @@ pub(crate) fn restore_for(
         job: Some(job.clone()),
         ..asked
     };
-    let restored = restore::restore(config, &asked, cancel, caller)?;
+    let restored = restore::restore(&config.into(), &asked, cancel, caller)?;
     let record = match (recording, &own) {
         (Recording::Recall, Some(own)) => Ok(own.clone()),
         (Recording::Record, _) | (Recording::Recall, None) => opened.record(job, wanted),

@@ -3,7 +3,7 @@
 //! Outside of a job nothing is journaled but counts and the git that was used, and those only if a daemon runs: no
 //! path of the worktree, stderr or content.
 
-use crate::config::Config;
+use crate::config::Reach;
 use crate::engine::waits::Reporter;
 use crate::wire::{self, Absent};
 use semel_core::ids::JobId;
@@ -12,11 +12,11 @@ use semel_core::restore::Counts;
 pub(crate) use semel_core::restore::Stale;
 use semel_core::{Code, Refusal};
 use semel_host::clock;
-use semel_host::git::{self, Failed, Git, Identity, Outcome, Pins, RestoreOptions, Touched};
+use semel_host::git::{self, Failed, Git, Identity, Outcome, Pins, RestoreOptions, Target, Touched};
 pub(crate) use semel_host::git::{Leftovers, Nested, Point, Require, Verify, Waiting, Witness};
 use semel_host::process::Cancel;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ impl Restored {
 /// Hears of a restoration: the caller's lines, and the daemon's list of waits.
 struct Heard<'a> {
     caller: &'a dyn Witness,
-    reporter: Reporter,
+    reporter: Option<Reporter>,
 }
 
 impl Witness for Heard<'_> {
@@ -151,7 +151,9 @@ impl Witness for Heard<'_> {
 
     fn waiting(&self, waiting: &Waiting) {
         self.caller.waiting(waiting);
-        self.reporter.waiting(waiting);
+        if let Some(reporter) = &self.reporter {
+            reporter.waiting(waiting);
+        }
     }
 }
 
@@ -160,7 +162,7 @@ impl Witness for Heard<'_> {
 /// # Errors
 /// The refusals of [`git::restore`], each with what git itself said.
 pub(crate) fn restore(
-    config: Config,
+    reach: &Reach,
     asked: &Asked,
     cancel: &Cancel,
     caller: &dyn Witness,
@@ -174,18 +176,16 @@ pub(crate) fn restore(
     };
     let found = match &asked.git {
         Some(path) => Git::at(path),
-        None => Git::find(&config.path),
+        None => Git::find(&reach.path),
     };
     let git = found.map_err(|error| Box::new(untouched(error.into_refusal())))?;
-    let used = Executable {
-        path: semel_core::path::shown(git.program().as_os_str().as_encoded_bytes()),
-        sha256: git.sha256(),
-    };
-    let target = Pins::of(&config.state).target(&asked.worktree, asked.require);
+    let used = executable(&git);
+    let target = target(reach, &asked.worktree, asked.require);
     let target = target.map_err(|error| Box::new(untouched(error.into_refusal())))?;
+    let reporter = reach.config.clone().map(Arc::new);
     let heard = Heard {
         caller,
-        reporter: Reporter::begin(Arc::new(config.clone()), &asked.worktree),
+        reporter: reporter.map(|config| Reporter::begin(config, &asked.worktree)),
     };
     let result = git::restore_watched(&git, target, &asked.tree, options, cancel, &heard);
     drop(heard);
@@ -193,7 +193,7 @@ pub(crate) fn restore(
         Ok(outcome) => (None, outcome.counts),
         Err(failed) => (Some(failed.error.code()), failed.counts),
     };
-    report(config, asked, code, counts, used.clone());
+    report(reach, asked, code, counts, used.clone());
     match result {
         Ok(outcome) => Ok(Restored {
             outcome,
@@ -201,6 +201,25 @@ pub(crate) fn restore(
             version: git.version().to_owned(),
         }),
         Err(failed) => Err(Box::new(refused(*failed, used))),
+    }
+}
+
+/// Names the git that is used.
+pub(super) fn executable(git: &Git) -> Executable {
+    Executable {
+        path: semel_core::path::shown(git.program().as_os_str().as_encoded_bytes()),
+        sha256: git.sha256(),
+    }
+}
+
+/// Says how a worktree is known: by its pin where it has one.
+///
+/// # Errors
+/// As [`Pins::target`].
+pub(super) fn target(reach: &Reach, worktree: &Path, require: Require) -> semel_host::Result<Target> {
+    match &reach.config {
+        Some(config) => Pins::of(&config.state).target(worktree, require),
+        None => Target::unpinned(worktree, require),
     }
 }
 
@@ -237,7 +256,8 @@ fn refused(failed: Failed, git: Executable) -> Refused {
 }
 
 /// Tells the daemon what was counted, if one runs. A restoration does not depend on it.
-fn report(config: Config, asked: &Asked, code: Option<Code>, counts: Counts, git: Executable) {
+fn report(reach: &Reach, asked: &Asked, code: Option<Code>, counts: Counts, git: Executable) {
+    let Some(config) = &reach.config else { return };
     let record = Restoration {
         job: asked.job.clone(),
         tree: asked.tree.clone(),
@@ -248,7 +268,7 @@ fn report(config: Config, asked: &Asked, code: Option<Code>, counts: Counts, git
         git: Some(git),
         at: clock::now(),
     };
-    if let Ok(engine) = wire::connected(config, Absent::Refuse) {
+    if let Ok(engine) = wire::connected(config.clone(), Absent::Refuse) {
         drop(engine.journal.restored(record));
     }
 }

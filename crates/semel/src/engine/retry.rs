@@ -3,8 +3,9 @@
 //! Each try: look at the stream, run, look again, decide; then wait for the lock, look once more, and only then run
 //! again. Nothing is stored but counts, and those only if a daemon runs: no stderr, path or content.
 
+use super::restore::target;
 use super::{command, host};
-use crate::config::Config;
+use crate::config::Reach;
 use crate::engine::job::interrupt::Interrupt;
 use crate::wire::{self, Absent};
 use semel_core::Refusal;
@@ -12,7 +13,7 @@ use semel_core::collision::LONGEST;
 use semel_core::command::TreeEnded;
 use semel_core::retry::{self, Counts, End, Ending, Next, Retrial, Tried, Work};
 use semel_host::clock;
-use semel_host::git::{Git, Pins, Require, Waited, Worktree};
+use semel_host::git::{Git, Require, Waited, Worktree};
 use semel_host::process::{self, Command, End as Ended, Output};
 use semel_host::stream::Stream;
 use std::ffi::OsString;
@@ -70,18 +71,19 @@ pub(crate) struct Outcome {
 /// Only where the command never began: `stream_unsafe`, `ownership_taken` (the stream is being written),
 /// `worktree_redirected`, `bad_input`, `object_missing`, `not_found`, `io_failed`. And `outcome_unknown` where nobody
 /// can say whether it did.
-pub(crate) fn retry(config: &Config, asked: &Asked, interrupt: &Interrupt) -> Result<Outcome, Refusal> {
-    let result = prepared(config, asked, interrupt).and_then(Tries::all);
+pub(crate) fn retry(reach: &Reach, asked: &Asked, interrupt: &Interrupt) -> Result<Outcome, Refusal> {
+    let result = prepared(reach, asked, interrupt).and_then(Tries::all);
     let (end, counts) = match &result {
         Ok(outcome) => (outcome.end.recorded(), outcome.counts),
         Err(refusal) => (Ending::Refused(refusal.code), Counts::default()),
     };
-    report(config, end, counts);
+    report(reach, end, counts);
     result
 }
 
 /// Tells the daemon what was counted, if one runs. No try depends on it.
-fn report(config: &Config, end: Ending, counts: Counts) {
+fn report(reach: &Reach, end: Ending, counts: Counts) {
+    let Some(config) = &reach.config else { return };
     let at = clock::now();
     if let Ok(engine) = wire::connected(config.clone(), Absent::Refuse) {
         drop(engine.journal.retried(Retrial { end, counts, at }));
@@ -89,13 +91,13 @@ fn report(config: &Config, end: Ending, counts: Counts) {
 }
 
 /// Looks at all that a command is held against, before its first try.
-fn prepared<'a>(config: &Config, asked: &Asked, interrupt: &'a Interrupt) -> Result<Tries<'a>, Refusal> {
+fn prepared<'a>(reach: &Reach, asked: &Asked, interrupt: &'a Interrupt) -> Result<Tries<'a>, Refusal> {
     let mut run = command::own(&asked.command, Path::new("."))?;
     run.output = Output::Through {
         keep_bytes: LONGEST as u64,
     };
-    let git = Git::find(&config.path).map_err(host)?;
-    let target = Pins::of(&config.state).target(&asked.worktree, Require::Nothing);
+    let git = Git::find(&reach.path).map_err(host)?;
+    let target = target(reach, &asked.worktree, Require::Nothing);
     let target = target.and_then(|target| Worktree::find(&git, &asked.worktree, target, interrupt.cancel()));
     let target = target.map_err(host)?;
     let tree = target.tree(&asked.tree).map_err(host)?;

@@ -213,3 +213,30 @@ fn what_a_test_alone_may_ask_for_is_refused_by_name() {
     lab.refused(lab.command(&["--crash-at", "nowhere"]), 64, "usage");
     lab.refused(lab.command(&["--hold-at", "linked"]), 64, "usage");
 }
+
+/// Inside a job nothing is known of a state root: the worktree is taken as it is, and nobody is told.
+#[test]
+fn inside_a_job_it_works_without_a_state_root() {
+    let lab = Lab::new(&gits()[0], 2);
+    let inside = |args: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_semel"));
+        command
+            .args(["restore", "--json", "--tree", &lab.tree, "--worktree"])
+            .arg(&lab.worktree)
+            .args(args)
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("SEMEL_JOB", "job")
+            .env("HOME", lab.home.path());
+        command
+    };
+    let outcome = lab.restored(inside(&[]));
+    assert_eq!(outcome["identity"], "unpinned");
+    assert!(!lab.home.path().join(".local").exists());
+    lab.refused(inside(&["--require-pin"]), 45, "worktree_redirected");
+    lab.refused(inside(&["--job", "job"]), 78, "bad_config");
+    lab.spoil();
+    let mut nowhere = inside(&[]);
+    nowhere.env_remove("SEMEL_JOB").env_remove("HOME");
+    lab.restored(nowhere);
+}
