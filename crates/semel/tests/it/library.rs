@@ -1,6 +1,6 @@
 //! The library face: what is public, and that it restores as the command does.
 
-use crate::harness::{Home, executable};
+use crate::harness::{Home, executable, git};
 use semel::restore::{Cancel, Identity, Pinning, Restore, Touched, Verify};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -45,18 +45,6 @@ struct Scene {
     home: Home,
     worktree: PathBuf,
     tree: String,
-}
-
-fn git(dir: &Path, args: &[&str]) -> String {
-    let out = Command::new("git")
-        .args(["-c", "user.name=A", "-c", "user.email=a@example.org"])
-        .args(args)
-        .current_dir(dir)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .output()
-        .unwrap();
-    assert!(out.status.success(), "git {args:?}: {out:?}");
-    String::from_utf8(out.stdout).unwrap().trim().to_owned()
 }
 
 impl Scene {

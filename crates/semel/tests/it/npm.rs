@@ -1,6 +1,6 @@
 //! The npm package: laid out around this very binary, on Node and Bun, and called while a bundle is imported.
 
-use crate::harness::{Home, executable, said, skipped};
+use crate::harness::{Home, executable, git, said, skipped};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -17,18 +17,6 @@ fn tool(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path)
         .map(|dir| dir.join(name))
         .find(|place| place.is_file())
-}
-
-fn git(dir: &Path, args: &[&str]) -> String {
-    let out = Command::new("git")
-        .args(["-c", "user.name=A", "-c", "user.email=a@example.org"])
-        .args(args)
-        .current_dir(dir)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .output()
-        .unwrap();
-    assert!(out.status.success(), "git {args:?}: {}", said(&out));
-    String::from_utf8(out.stdout).unwrap().trim().to_owned()
 }
 
 /// A directory with the package installed, two worktrees, and a captured PATH.

@@ -34,7 +34,7 @@ mod killed;
 mod options;
 mod tampered;
 
-use crate::harness::{Home, said};
+use crate::harness::{Home, git_by, said};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -113,22 +113,7 @@ impl Lab {
     }
 
     pub(crate) fn git_command(&self, dir: &Path, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.git);
-        command
-            .args([
-                "-c",
-                "user.name=A",
-                "-c",
-                "user.email=a@example.org",
-                "-c",
-                "gc.auto=0",
-            ])
-            .args(args)
-            .current_dir(dir)
-            .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .env("GIT_CONFIG_SYSTEM", "/dev/null")
-            .env("GIT_OPTIONAL_LOCKS", "0");
-        command
+        git_by(&self.git, dir, args)
     }
 
     pub(crate) fn git_in(&self, dir: &Path, args: &[&str]) -> String {

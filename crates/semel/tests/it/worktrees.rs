@@ -1,9 +1,9 @@
 //! `semel worktree`, and restorations by pins and by the record of a job.
 
-use crate::harness::{Home, said};
+use crate::harness::{Home, git, said};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::PathBuf;
+use std::process::Output;
 
 /// A repository of two commits, beside a state root.
 struct Scene {
@@ -11,19 +11,6 @@ struct Scene {
     repository: PathBuf,
     commit: String,
     trees: [String; 2],
-}
-
-fn git(dir: &Path, args: &[&str]) -> String {
-    let out = Command::new("git")
-        .args(["-c", "user.name=A", "-c", "user.email=a@example.org"])
-        .args(args)
-        .current_dir(dir)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_CONFIG_SYSTEM", "/dev/null")
-        .output()
-        .unwrap();
-    assert!(out.status.success(), "git {args:?}: {}", said(&out));
-    String::from_utf8(out.stdout).unwrap().trim().to_owned()
 }
 
 impl Scene {

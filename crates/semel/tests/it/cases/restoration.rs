@@ -1,9 +1,9 @@
 //! The cases of git's index lock, by `semel restore`.
 
-use crate::harness::{Home, said, wait_until};
+use crate::harness::{Home, git, git_command, said, wait_until};
 use serde_json::{Value, json};
 use std::os::unix::fs::{MetadataExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output};
 use std::time::Duration;
 
@@ -13,23 +13,6 @@ struct Scene {
     worktree: PathBuf,
     tree: String,
     lock: PathBuf,
-}
-
-fn git_command(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new("git");
-    command
-        .args(["-c", "user.name=A", "-c", "user.email=a@example.org"])
-        .args(args)
-        .current_dir(dir)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_CONFIG_SYSTEM", "/dev/null");
-    command
-}
-
-fn git(dir: &Path, args: &[&str]) -> String {
-    let out = git_command(dir, args).output().unwrap();
-    assert!(out.status.success(), "git {args:?}: {}", said(&out));
-    String::from_utf8(out.stdout).unwrap().trim().to_owned()
 }
 
 impl Scene {
