@@ -3,6 +3,7 @@
 //! what it is asked to remove.
 
 use super::draft::ATTRIBUTES;
+use super::listing::Listing;
 use super::objects::Leaf;
 use super::repository::Repository;
 use super::verify::Cursor;
@@ -21,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 ///
 /// No filter program is ever run, and without it the files would not be what the person knows; that is said
 /// before anything is written, not after.
-pub(super) fn refuse_programs(repo: &Repository, leaves: &[Leaf]) -> Result<()> {
+pub(super) fn refuse_programs(repo: &Repository, listing: &Listing) -> Result<()> {
     let own = repo.common_dir().join("info/attributes");
     let own_text = match std::fs::read(&own) {
         // These outrank the tree's own, and have everything written as it is stored.
@@ -30,25 +31,35 @@ pub(super) fn refuse_programs(repo: &Repository, leaves: &[Leaf]) -> Result<()> 
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
         Err(e) => return Err(Error::io("read", own, e)),
     };
-    let files: Vec<&Leaf> = leaves
+    let mut found = of_the_tree(repo, listing)?;
+    if let (None, Some(text)) = (&found, &own_text) {
+        found = converting(text).map(|attribute| ["info/attributes".to_owned(), shown(attribute)]);
+    }
+    let Some(names) = found else { return Ok(()) };
+    let why = "the tree has an attribute that needs a filter program or another encoding";
+    Err(Refusal::new(Code::PreconditionFailed, why)
+        .reason("content_attribute")
+        .names(names)
+        .into())
+}
+
+/// Finds an attribute that converts content, in the files of the tree: they are read once for all, since they are what
+/// the tree's id says.
+fn of_the_tree(repo: &Repository, listing: &Listing) -> Result<Option<[String; 2]>> {
+    if let Some(known) = listing.converting.get() {
+        return Ok(known.clone());
+    }
+    let files: Vec<&Leaf> = listing
+        .leaves
         .iter()
         .filter(|leaf| matches!(leaf.path.split_last(), Some((_, b".gitattributes"))))
         .filter(|leaf| matches!(leaf.mode, Mode::File | Mode::Executable))
         .collect();
     let ids: Vec<_> = files.iter().map(|leaf| leaf.id).collect();
-    let named = files.iter().map(|leaf| leaf.path.to_string());
-    let mut texts: Vec<(String, Vec<u8>)> = named.zip(repo.read_blobs(&ids)?).collect();
-    texts.extend(own_text.map(|text| ("info/attributes".to_owned(), text)));
-    for (name, text) in texts {
-        if let Some(attribute) = converting(&text) {
-            let why = "the tree has an attribute that needs a filter program or another encoding";
-            return Err(Refusal::new(Code::PreconditionFailed, why)
-                .reason("content_attribute")
-                .names([name, shown(attribute)])
-                .into());
-        }
-    }
-    Ok(())
+    let texts = repo.read_blobs(&ids)?;
+    let mut all = files.iter().zip(&texts);
+    let found = all.find_map(|(leaf, text)| Some([leaf.path.to_string(), shown(converting(text)?)]));
+    Ok(listing.converting.get_or_init(|| found).clone())
 }
 
 /// Finds an attribute that converts content.
@@ -73,20 +84,16 @@ fn converting(text: &[u8]) -> Option<&[u8]> {
 /// Lists the repositories that lie in directories which a file or link of the tree would replace, one for each.
 ///
 /// It lists the directories of the tree rather than look at every file: there are fewer.
-pub(super) fn nested(root: &OwnedFd, leaves: &[Leaf]) -> Result<Vec<RelPath>> {
-    let (known, dirs) = shape(leaves);
+pub(super) fn nested(root: &OwnedFd, listing: &Listing) -> Result<Vec<RelPath>> {
     let mut all = Vec::new();
     let mut todo = vec![(reopen(root)?, RelPath::root())];
     while let Some((dir, at)) = todo.pop() {
-        for (path, file_type) in entries(&dir, &at)? {
-            if file_type != FileType::Directory {
-                continue;
-            }
+        for path in directories(&dir, &at)? {
             let name = path.split_last().map(|(_, name)| name).unwrap_or_default();
-            let in_the_way = known
-                .get(path.as_bytes())
-                .is_some_and(|mode| *mode != Mode::Gitlink);
-            if !in_the_way && !dirs.contains(path.as_bytes()) {
+            let in_the_way = listing
+                .leaf(path.as_bytes())
+                .is_some_and(|mode| mode != Mode::Gitlink);
+            if !in_the_way && !listing.dirs.contains(path.as_bytes()) {
                 continue;
             }
             let inner = openat(&dir, name, DIRECTORY, FileMode::empty())
@@ -247,7 +254,25 @@ fn reopen(dir: &OwnedFd) -> Result<OwnedFd> {
     openat(dir, ".", DIRECTORY, FileMode::empty()).map_err(|e| Error::io("open", "the worktree", e))
 }
 
+/// Lists the directories in one.
+fn directories(dir: &OwnedFd, at: &RelPath) -> Result<Vec<RelPath>> {
+    let only = |file_type| file_type == FileType::Directory;
+    Ok(entries_of(dir, at, only)?
+        .into_iter()
+        .map(|(path, _)| path)
+        .collect())
+}
+
 fn entries(dir: &OwnedFd, at: &RelPath) -> Result<Vec<(RelPath, FileType)>> {
+    entries_of(dir, at, |_| true)
+}
+
+/// Lists those entries of a directory whose type is asked for.
+fn entries_of(
+    dir: &OwnedFd,
+    at: &RelPath,
+    asked: impl Fn(FileType) -> bool,
+) -> Result<Vec<(RelPath, FileType)>> {
     let failed = |e| Error::io("list", shown(at.as_bytes()), e);
     let mut all = Vec::new();
     for entry in Dir::read_from(dir).map_err(failed)? {
@@ -263,7 +288,9 @@ fn entries(dir: &OwnedFd, at: &RelPath) -> Result<Vec<(RelPath, FileType)>> {
             }
             known => known,
         };
-        all.push((at.join(name)?, file_type));
+        if asked(file_type) {
+            all.push((at.join(name)?, file_type));
+        }
     }
     Ok(all)
 }

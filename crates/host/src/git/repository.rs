@@ -1,6 +1,7 @@
 //! An opened repository: where its parts are, what it configures, where its objects come from. It reads no
 //! object and writes nothing.
 
+use super::settings;
 use super::worktree::{self, Found};
 use super::{Call, Git, Place, Said};
 use crate::error::{Error, Result};
@@ -45,8 +46,14 @@ impl Config {
         self.0.iter().filter_map(|(key, _)| name(key)).collect()
     }
 
+    /// Says whether some of it may come from files that it names.
+    pub(super) fn includes(&self) -> bool {
+        let mut keys = self.0.iter().map(|(key, _)| key);
+        keys.any(|key| key.starts_with(b"include.") || key.starts_with(b"includeif."))
+    }
+
     /// Parses `git config --list --show-scope -z`.
-    fn parse(bytes: &[u8]) -> Self {
+    pub(super) fn parse(bytes: &[u8]) -> Self {
         let mut all = Vec::new();
         let mut fields = bytes.split(|b| *b == 0);
         while let (Some(scope), Some(entry)) = (fields.next(), fields.next()) {
@@ -85,16 +92,8 @@ impl Repository {
     }
 
     pub(crate) fn at(git: &Git, found: Found, cancel: &Cancel) -> Result<Self> {
-        let mut place = Place {
-            gitdir: found.gitdir,
-            common: found.common,
-            worktree: None,
-            index: None,
-            objects: None,
-            config: Vec::new(),
-        };
-        let list = Call::new(["config", "--list", "--show-scope", "-z"], cancel);
-        let config = Config::parse(&git.run(&place, list)?);
+        let mut place = found.place();
+        let config = settings::read(git, &place, cancel)?;
         let format = match config.get("extensions.objectformat") {
             None | Some(b"sha1") => ObjectFormat::Sha1,
             Some(b"sha256") => ObjectFormat::Sha256,

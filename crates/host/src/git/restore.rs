@@ -5,20 +5,21 @@
 //! rename. Not here yet: a queue among our own processes (whoever is woken first is first), filter drivers, sparse
 //! worktrees, submodule contents.
 
-use super::Git;
 use super::held::Held;
+use super::listing::{self, Listing, Objects};
 use super::lock::private_index;
-use super::objects::Leaf;
 use super::obstacles;
 use super::repository::Repository;
 use super::wait::acquire;
 use super::witness::{Nobody, Point, Witness};
 use super::worktree::{Checked, Target};
+use super::{Git, beside};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use semel_core::git_tree::ObjectId;
 use semel_core::restore::{Counts, Stale};
 use semel_core::{Code, Refusal, RelPath};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Says how much is proved before the restored index is published.
@@ -217,7 +218,7 @@ struct Job {
     repo: Repository,
     at: Checked,
     tree: ObjectId,
-    leaves: Vec<Leaf>,
+    listing: Arc<Listing>,
     options: RestoreOptions,
 }
 
@@ -229,12 +230,21 @@ impl Job {
         options: RestoreOptions,
         cancel: &Cancel,
     ) -> Result<Self> {
-        ObjectId::parse(tree)?;
+        let id = ObjectId::parse(tree)?;
         let found = target.find()?;
-        let mut repo = Repository::at(git, found.clone(), cancel)?;
+        // A process that does not know the tree yet asks for its parts while it reads the configuration.
+        let (repo, hint) = if listing::known(&id).is_some() {
+            (Repository::at(git, found.clone(), cancel), None)
+        } else {
+            let place = found.place();
+            let opened = || Repository::at(git, found.clone(), cancel);
+            let (repo, hint) = beside(opened, || Objects::hint(git, &place, &id, cancel));
+            (repo, Some(hint))
+        };
+        let mut repo = repo?;
         let at = target.check(&found, &repo)?;
         let tree = repo.parse_id(tree)?;
-        let leaves = repo.list_whole_tree(&tree)?;
+        let listing = repo.whole_listing(&tree, hint)?;
         repo.place.worktree = Some(at.worktree.clone());
         if options.verify != Verify::Tree && repo.config().is_true("core.sparsecheckout") {
             let why = "a sparse worktree cannot be proved byte for byte";
@@ -242,21 +252,23 @@ impl Job {
                 .reason("sparse_checkout")
                 .into());
         }
-        obstacles::refuse_programs(&repo, &leaves)?;
+        obstacles::refuse_programs(&repo, &listing)?;
         Ok(Self {
             repo,
             at,
             tree,
-            leaves,
+            listing,
             options,
         })
     }
 
     fn refuse_nested(&self) -> Result<()> {
-        let mut found = obstacles::nested(&self.at.root, &self.leaves)?.into_iter().next();
+        let mut found = obstacles::nested(&self.at.root, &self.listing)?
+            .into_iter()
+            .next();
         let mut why = "a repository lies where a file of the tree has to go";
         if found.is_none() && self.options.leftovers == Leftovers::Removed {
-            found = obstacles::foreign_repository(&self.at.root, &self.leaves)?;
+            found = obstacles::foreign_repository(&self.at.root, &self.listing.leaves)?;
             why = "a repository lies in what is to be removed";
         }
         found.map_or(Ok(()), |found| {
@@ -285,7 +297,7 @@ impl Job {
             private: private_index(&lock.nonce),
             before: None,
             tree: self.tree,
-            leaves: &self.leaves,
+            leaves: &self.listing.leaves,
             options: self.options,
         };
         if before.is_some() {

@@ -4,6 +4,7 @@
 //! pin says, whatever `.git` says by now; an unpinned one is taken only if both point at each other. This module does
 //! *not* keep pins.
 
+use super::Place;
 use super::pin::{self, Pins, Require};
 use super::repository::Repository;
 use super::restore::Identity;
@@ -26,6 +27,20 @@ pub(crate) struct Found {
     pub(crate) worktree: Option<PathBuf>,
     pub(crate) gitdir: PathBuf,
     pub(crate) common: PathBuf,
+}
+
+impl Found {
+    /// Gives where a git that only reads works.
+    pub(super) fn place(&self) -> Place {
+        Place {
+            gitdir: self.gitdir.clone(),
+            common: self.common.clone(),
+            worktree: None,
+            index: None,
+            objects: None,
+            config: Vec::new(),
+        }
+    }
 }
 
 /// Says which worktree is meant, and how it is known.

@@ -95,7 +95,13 @@ fn nothing_is_launched_elsewhere() {
         let imported = product
             .lines()
             .any(|line| line.starts_with("use std::process::") && line.contains("Command"));
-        imported || product.contains("std::process::Command::new")
+        let code = product
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        imported
+            || code
+                .clone()
+                .any(|line| line.contains("std::process::Command::new"))
     };
     let mut places: Vec<String> = found
         .iter()
@@ -110,6 +116,8 @@ fn nothing_is_launched_elsewhere() {
         "host/src/exec/start.rs",
         "host/src/process/direct.rs",
         "host/src/process/guarded.rs",
+        // The one thread that starts what these two prepared.
+        "host/src/process/spawner.rs",
         "host/src/sandbox/enter.rs",
     ];
     assert_eq!(places, known);
