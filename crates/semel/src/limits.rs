@@ -47,7 +47,7 @@ limits! {
     PATTERNS: usize = 64, "64 patterns", "in one argument: `bad_input`";
     SEARCH: Duration = Duration::from_secs(10), "10 s", "a search ends then, `truncated`";
     SEARCHES: usize = 4, "4 searches", "at once in the daemon: the next one waits";
-    HEARD: Duration = Duration::from_secs(2), "2 s", "a command that reads the log waits so long for a daemon that runs to record what it heard";
+    HEARD: Duration = Duration::from_secs(2), "2 s", "a command that reads the log waits so long for a daemon that runs to record what it heard, and one that tells it of counts until they are heard";
     IN_FLIGHT_WAIT: Duration = Duration::from_secs(10), "10 s", "a duplicate waits so long for the first one's receipt, then `call_in_flight`";
     IN_FLIGHT_WAIT_MOST: Duration = Duration::from_secs(60), "60 s", "the longest wait that `Prefer: wait=N` can ask for";
     DUPLICATE_ADVISORY: Duration = Duration::from_secs(600), "10 min", "the very same call under a new key within that time runs, and its answer has `possible_duplicate_of`";

@@ -79,6 +79,10 @@ function text(options, name) {
   if (typeof value !== 'string' || value === '' || value.includes('\0')) {
     throw new TypeError(`${name} must be a string that is not empty`);
   }
+  // It would reach the system as another text.
+  if (/\p{Surrogate}/u.test(value)) {
+    throw new TypeError(`${name} must be well-formed text`);
+  }
   return value;
 }
 

@@ -2,7 +2,7 @@
 // PATH is captured: it begins with programs named git and semel that leave a mark when they are run.
 
 import assert from 'node:assert/strict';
-import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { isAbsolute, join } from 'node:path';
 import { binaryPath, restore, restoreSync, RestoreError } from 'semel';
 
@@ -49,11 +49,15 @@ assert.equal(held.retry, 'later');
 assert.ok(held.counts.collisions > 0 && held.next !== '');
 await assert.rejects(restore({ worktree, tree, state, waitSeconds: 1 }), { code: 'lock_timeout' });
 const abort = new AbortController();
-setTimeout(() => abort.abort(), 200);
-await assert.rejects(restore({ worktree, tree, state, signal: abort.signal }), {
+const aborted = assert.rejects(restore({ worktree, tree, state, signal: abort.signal }), {
   code: 'lock_timeout',
   reason: 'cancelled',
 });
+// Its private file stands beside the lock while it waits.
+const waits = () => readdirSync(join(worktree, '.git')).some((name) => name.startsWith('index.lock.semel-'));
+while (!waits()) await new Promise((done) => setTimeout(done, 5));
+abort.abort();
+await aborted;
 await assert.rejects(restore({ worktree, tree, state, signal: abort.signal }), { name: 'AbortError' });
 rmSync(lock);
 assert.equal(readFileSync(file, 'utf8'), 'changed\n');
@@ -72,6 +76,7 @@ writeFileSync(index, whole);
 for (const options of [
   null,
   {},
+  { worktree: 'a\ud800', tree: 'b' },
   { worktree: '' },
   { worktree, tree: 7 },
   { worktree, tree, wait: 5 },

@@ -4,7 +4,7 @@ use super::answer::{Answer, err, raw_err};
 use super::{Context, Progress, compat};
 use crate::engine::job::interrupt;
 use crate::engine::prepared::{self, Recording};
-use crate::engine::restore::{self, Leftovers, Nested, Point, Stale, Stops, Waiting, Witness};
+use crate::engine::restore::{self, Leftovers, Nested, Point, Refused, Stale, Stops, Waiting, Witness};
 use crate::limits;
 use clap::{Args as ClapArgs, ValueEnum};
 use semel_core::Refusal;
@@ -222,22 +222,30 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
             };
             Ok(Answer::new(text, json))
         }
-        Err(refused) => {
-            // Git's own bytes come first, unchanged.
-            raw_err(&refused.stderr);
-            let mut json = super::answer::refusal_json(&refused.refusal);
-            json["schema"] = "semel.restore/v1".into();
-            json["status"] = "refused".into();
-            json["git_exit"] = refused.git_exit.into();
-            json["touched"] = refused.touched.into();
-            json["counts"] = json!(refused.counts);
-            json["git"] = json!(refused.git);
-            let answer = Answer::new("", json);
-            let own = refused.git_exit.and_then(|status| u8::try_from(status).ok());
-            match own.filter(|_| args.passthrough) {
-                Some(exit) => Ok(Answer { exit, ..answer }),
-                None => Ok(answer.refused(refused.refusal)),
-            }
-        }
+        Err(refused) => Ok(refusal(*refused, &args, interrupt.status())),
+    }
+}
+
+/// Tells of a refusal; `signal` is the exit status of a signal that came meanwhile: whatever was under way, that it came
+/// is why.
+fn refusal(refused: Refused, args: &Args, signal: Option<u8>) -> Answer {
+    // Git's own bytes come first, unchanged.
+    raw_err(&refused.stderr);
+    let mut json = super::answer::refusal_json(&refused.refusal);
+    json["schema"] = "semel.restore/v1".into();
+    json["status"] = signal.map_or("refused", |_| "cancelled").into();
+    json["git_exit"] = refused.git_exit.into();
+    json["touched"] = refused.touched.into();
+    json["counts"] = json!(refused.counts);
+    json["git"] = json!(refused.git);
+    let answer = Answer::new("", json);
+    let own = refused.git_exit.and_then(|status| u8::try_from(status).ok());
+    match (signal, own.filter(|_| args.passthrough)) {
+        (Some(exit), _) => Answer {
+            exit,
+            ..answer.refused(refused.refusal)
+        },
+        (None, Some(exit)) => Answer { exit, ..answer },
+        (None, None) => answer.refused(refused.refusal),
     }
 }

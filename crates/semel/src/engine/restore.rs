@@ -5,7 +5,7 @@
 
 use crate::config::Reach;
 use crate::engine::waits::Reporter;
-use crate::wire::{self, Absent};
+use crate::wire;
 use semel_core::ids::JobId;
 use semel_core::record::{Executable, Restoration};
 use semel_core::restore::Counts;
@@ -15,6 +15,7 @@ use semel_host::clock;
 use semel_host::git::{self, Failed, Git, Identity, Outcome, Pins, RestoreOptions, Target, Touched};
 pub(crate) use semel_host::git::{Leftovers, Nested, Point, Require, Verify, Waiting, Witness};
 use semel_host::process::Cancel;
+use semel_store::Journal as _;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -268,9 +269,7 @@ fn report(reach: &Reach, asked: &Asked, code: Option<Code>, counts: Counts, git:
         git: Some(git),
         at: clock::now(),
     };
-    if let Ok(engine) = wire::connected(config.clone(), Absent::Refuse) {
-        drop(engine.journal.restored(record));
-    }
+    drop(wire::telling(config.clone()).restored(record));
 }
 
 /// Kills or holds the process at a point, for a test.

@@ -7,7 +7,7 @@ use super::restore::target;
 use super::{command, host};
 use crate::config::Reach;
 use crate::engine::job::interrupt::Interrupt;
-use crate::wire::{self, Absent};
+use crate::wire;
 use semel_core::Refusal;
 use semel_core::collision::LONGEST;
 use semel_core::command::TreeEnded;
@@ -16,6 +16,7 @@ use semel_host::clock;
 use semel_host::git::{Git, Require, Waited, Worktree};
 use semel_host::process::{self, Command, End as Ended, Output};
 use semel_host::stream::Stream;
+use semel_store::Journal as _;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -85,9 +86,7 @@ pub(crate) fn retry(reach: &Reach, asked: &Asked, interrupt: &Interrupt) -> Resu
 fn report(reach: &Reach, end: Ending, counts: Counts) {
     let Some(config) = &reach.config else { return };
     let at = clock::now();
-    if let Ok(engine) = wire::connected(config.clone(), Absent::Refuse) {
-        drop(engine.journal.retried(Retrial { end, counts, at }));
-    }
+    drop(wire::telling(config.clone()).retried(Retrial { end, counts, at }));
 }
 
 /// Looks at all that a command is held against, before its first try.

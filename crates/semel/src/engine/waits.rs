@@ -5,13 +5,13 @@
 use crate::config::Config;
 use crate::engine::daemon::admin::read;
 use crate::limits;
-use crate::wire::{Absent, Link};
+use crate::wire::Link;
 use semel_core::Refusal;
 use semel_host::git::Waiting;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -87,7 +87,7 @@ impl Reporter {
         let thread = std::thread::Builder::new()
             .name("lock-waits".to_owned())
             .spawn(move || {
-                let link = Link::new(config, Absent::Refuse);
+                let link = Link::telling(config);
                 while let Ok(mut wait) = waits.recv() {
                     // What lay in the queue meanwhile is old.
                     loop {
@@ -101,7 +101,7 @@ impl Reporter {
                     drop(link.admin("POST", "/v1/admin/lock-waits", body));
                 }
             });
-        let worktree = PathBuf::from(worktree);
+        let worktree = std::path::absolute(worktree).unwrap_or_else(|_| worktree.to_owned());
         Self {
             tell: thread.is_ok().then_some(tell),
             thread: thread.ok(),

@@ -1,7 +1,7 @@
 //! The options of `semel restore`, what it says to people, machines and the daemon, and what it passes through.
 
 use super::{Lab, answer, gits};
-use crate::harness::{said, wait_until};
+use crate::harness::{said, signal, wait_until};
 use serde_json::json;
 use std::path::Path;
 use std::process::Stdio;
@@ -239,4 +239,52 @@ fn inside_a_job_it_works_without_a_state_root() {
     let mut nowhere = inside(&[]);
     nowhere.env_remove("SEMEL_JOB").env_remove("HOME");
     lab.restored(nowhere);
+}
+
+/// A daemon that does not answer is not waited for: a finished restoration ends.
+#[test]
+fn a_stopped_daemon_holds_no_restoration_up() {
+    let lab = Lab::new(&gits()[0], 2);
+    let daemon = lab.home.serve_unix(&[]);
+    signal(daemon.pid, libc::SIGSTOP);
+    let mut child = lab.command(&[]).stdout(Stdio::piped()).spawn().unwrap();
+    let ended = wait_until(LONG, || child.try_wait().unwrap().is_some());
+    signal(daemon.pid, libc::SIGCONT);
+    assert!(ended, "it waits for the daemon");
+    assert!(child.wait().unwrap().success());
+    lab.is_restored();
+}
+
+/// Told to end while it waits, it says so and leaves everything as it was.
+#[test]
+fn a_signal_ends_the_wait() {
+    let lab = Lab::new(&gits()[0], 2);
+    std::fs::write(&lab.lock, "").unwrap();
+    let mut child = lab
+        .command(&["--stale", "never"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its private file stands ready beside the lock while it waits.
+    let gitdir = lab.lock.parent().unwrap();
+    let waits = || {
+        std::fs::read_dir(gitdir).unwrap().any(|e| {
+            e.unwrap()
+                .file_name()
+                .to_string_lossy()
+                .starts_with("index.lock.semel-")
+        })
+    };
+    assert!(wait_until(LONG, waits));
+    signal(child.id(), libc::SIGTERM);
+    assert!(wait_until(LONG, || child.try_wait().unwrap().is_some()));
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(143), "{}", said(&out));
+    let told = answer(&out);
+    assert_eq!(
+        (&told["status"], &told["touched"]),
+        (&json!("cancelled"), &json!("nothing"))
+    );
+    assert!(lab.lock.exists() && !waits());
 }
