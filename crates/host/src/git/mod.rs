@@ -15,6 +15,7 @@ mod linked;
 mod listing;
 mod lock;
 mod memo;
+mod nested;
 mod objects;
 mod obstacles;
 mod pin;

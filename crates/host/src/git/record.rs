@@ -11,6 +11,7 @@ use semel_core::restore::Provenance;
 use semel_core::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// The longest record that is read.
 pub(super) const LONGEST: usize = 4096;
@@ -41,16 +42,46 @@ pub(super) struct OwnerRecord {
     pub(super) adopted: Option<Shape>,
 }
 
+/// What stays the same as long as this process lives.
+#[derive(Clone)]
+struct Us {
+    pid: u32,
+    started: u64,
+    pid_ns: String,
+    boot_id: String,
+}
+
+static US: OnceLock<Us> = OnceLock::new();
+
+impl Us {
+    fn get() -> Result<Self> {
+        // A fork is another process with the same memory.
+        if let Some(us) = US.get().filter(|us| us.pid == std::process::id()) {
+            return Ok(us.clone());
+        }
+        let pid = std::process::id();
+        let us = Self {
+            pid,
+            started: started(pid).unwrap_or_default(),
+            pid_ns: pid_namespace(),
+            boot_id: clock::boot_id()?,
+        };
+        US.set(us.clone()).ok();
+        Ok(us)
+    }
+}
+
 impl OwnerRecord {
     /// Describes this very process.
     pub(super) fn ours(nonce: &str) -> Result<Self> {
+        let us = Us::get()?;
         Ok(Self {
             semel_lock: 1,
             nonce: nonce.to_owned(),
-            pid: std::process::id(),
-            started: started(std::process::id()).unwrap_or_default(),
-            pid_ns: pid_namespace(),
-            boot_id: clock::boot_id()?,
+            pid: us.pid,
+            started: us.started,
+            pid_ns: us.pid_ns,
+            boot_id: us.boot_id,
             at_ms: clock::now().0,
             adopted: None,
         })

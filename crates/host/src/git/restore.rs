@@ -8,6 +8,7 @@
 use super::held::Held;
 use super::listing::{self, Listing, Objects};
 use super::lock::private_index;
+use super::nested::nested;
 use super::obstacles;
 use super::repository::Repository;
 use super::wait::acquire;
@@ -263,9 +264,7 @@ impl Job {
     }
 
     fn refuse_nested(&self) -> Result<()> {
-        let mut found = obstacles::nested(&self.at.root, &self.listing)?
-            .into_iter()
-            .next();
+        let mut found = nested(&self.at, &self.tree, &self.listing)?;
         let mut why = "a repository lies where a file of the tree has to go";
         if found.is_none() && self.options.leftovers == Leftovers::Removed {
             found = obstacles::foreign_repository(&self.at.root, &self.listing.leaves)?;
