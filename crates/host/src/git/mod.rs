@@ -11,6 +11,7 @@ mod deliver;
 mod draft;
 mod held;
 mod index;
+mod line;
 mod linked;
 mod listing;
 mod lock;

@@ -2,8 +2,7 @@
 //!
 //! Nothing is inferred from git's text: the lock is taken by us, git runs on a private link of the index in a
 //! closed environment, content is verified and the lock fenced while it is held, and the index is published by
-//! rename. Not here yet: a queue among our own processes (whoever is woken first is first), filter drivers, sparse
-//! worktrees, submodule contents.
+//! rename. Not here yet: filter drivers, sparse worktrees, submodule contents.
 
 use super::held::Held;
 use super::listing::{self, Listing, Objects};
@@ -18,7 +17,7 @@ use super::{Git, beside};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use semel_core::git_tree::ObjectId;
-use semel_core::restore::{Counts, Stale};
+use semel_core::restore::{Counts, Stale, Wait};
 use semel_core::{Code, Refusal, RelPath};
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +68,8 @@ pub enum Nested {
 pub struct RestoreOptions {
     /// How long `index.lock` is waited for.
     pub wait: Duration,
+    /// How long a free lock is left to one of ours that waits since before, until it is passed over.
+    pub patience: Duration,
     /// Whether a stranger's lock may be taken for stale.
     pub stale: Stale,
     /// How much is proved.
@@ -83,6 +84,7 @@ impl Default for RestoreOptions {
     fn default() -> Self {
         Self {
             wait: Duration::from_secs(60),
+            patience: Wait::PATIENCE,
             stale: Stale::Evidence {
                 grace: Duration::from_secs(10),
             },
