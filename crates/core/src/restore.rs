@@ -255,7 +255,7 @@ impl Wait {
             Observation::Examined(evidence) => return self.examined(now, since, evidence),
             Observation::Held(sight) => sight,
         };
-        self.queue.held();
+        self.queue.held(now);
         self.counts.looks += 1;
         self.counts.collisions += 1;
         if let Some(refusal) = unsafe_lock(sight.kind, sight.names, sight.owner) {

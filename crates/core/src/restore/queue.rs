@@ -33,12 +33,21 @@ pub(super) enum Turn {
     Theirs(Duration),
 }
 
-/// Remembers whose turn it is since when, and who let its turn pass.
+/// Remembers whose turn it is and for how long it was, and who let its turn pass.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     patience: Duration,
-    turn: Option<(Ticket, Duration)>,
+    turn: Option<Running>,
     passed: BTreeSet<Ticket>,
+}
+
+/// A turn. It runs while the lock is free, and goes on where it stopped: whoever stands still costs us one patience in all,
+/// not one at every release.
+#[derive(Clone, Debug)]
+struct Running {
+    whose: Ticket,
+    spent: Duration,
+    since: Option<Duration>,
 }
 
 impl Queue {
@@ -59,12 +68,20 @@ impl Queue {
                 self.turn = None;
                 return Turn::Ours;
             };
-            let since = match &self.turn {
-                Some((whose, since)) if whose == first => *since,
-                _ => now,
+            let turn = match self.turn.take() {
+                Some(turn) if turn.whose == *first => turn,
+                _ => Running {
+                    whose: first.clone(),
+                    spent: Duration::ZERO,
+                    since: None,
+                },
             };
-            self.turn = Some((first.clone(), since));
-            let until = since + self.patience;
+            let since = turn.since.unwrap_or(now);
+            let until = since + self.patience.saturating_sub(turn.spent);
+            self.turn = Some(Running {
+                since: Some(since),
+                ..turn
+            });
             if now < until {
                 return Turn::Theirs(until);
             }
@@ -73,7 +90,11 @@ impl Queue {
     }
 
     /// Hears that the lock is held: whoever has it, nobody's turn runs meanwhile.
-    pub(super) fn held(&mut self) {
-        self.turn = None;
+    pub(super) fn held(&mut self, now: Duration) {
+        if let Some(turn) = &mut self.turn
+            && let Some(since) = turn.since.take()
+        {
+            turn.spent += now.saturating_sub(since);
+        }
     }
 }

@@ -270,12 +270,12 @@ fn a_free_lock_is_left_to_who_came_before_and_to_nobody_else() {
     assert_eq!(queued().next(ms(0), &line(3, &[4, 9])), Step::Take);
     let mut wait = queued();
     assert_eq!(wait.next(ms(5), &line(3, &[2, 4])), Step::Wait(ms(105)));
-    // Held meanwhile, by whomever: the next turn begins anew.
+    // Held meanwhile, by whomever: its turn goes on when the lock is free again.
     assert!(matches!(
         wait.next(ms(90), &held(Provenance::Alive)),
         Step::Wait(_)
     ));
-    assert_eq!(wait.next(ms(104), &line(3, &[2])), Step::Wait(ms(204)));
+    assert_eq!(wait.next(ms(104), &line(3, &[2])), Step::Wait(ms(119)));
     // It went.
     assert_eq!(wait.next(ms(110), &line(3, &[4])), Step::Take);
     assert_eq!(wait.counts().collisions, 3);
