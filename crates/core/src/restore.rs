@@ -1,7 +1,8 @@
 //! The wait for `index.lock`: what to do next, given what was seen.
 //!
 //! The host observes the lock and carries out the step; this machine decides, with the time passed in, so that
-//! sixty seconds of waiting are tested in microseconds. It knows no file, no inotify and no clock.
+//! sixty seconds of waiting are tested in microseconds. It knows no file, no inotify and no clock. A free lock is taken
+//! by whoever of ours came first.
 //!
 //! A lock is recovered in two ways alone, and both adopt it in place: by provenance, where an owner record of ours
 //! belongs to it and that owner is proven dead; and, if the caller lets us, a stranger's by complete [`Evidence`], after
@@ -9,8 +10,12 @@
 //! `lock_timeout`.
 
 mod evidence;
+mod queue;
 
 pub use evidence::{Began, Evidence, Fact, Tie, Tied};
+pub use queue::{Line, Ticket};
+
+use queue::{Queue, Turn};
 
 use crate::code::{Code, Refusal};
 use core::time::Duration;
@@ -19,6 +24,8 @@ use serde::{Deserialize, Serialize};
 /// Says what was seen at the place of the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
+    /// Nothing is there; those of ours that wait for it.
+    Free(Line),
     /// The lock was free, and now it is ours.
     Acquired,
     /// An old lock of ours was taken over in place.
@@ -120,6 +127,8 @@ pub enum Provenance {
 pub enum Step {
     /// The lock is ours: go on.
     Done,
+    /// Take the free lock, then report what came of it.
+    Take,
     /// Wait until the lock moves, at the latest until this time on the clock of [`Wait::next`]; then look again.
     Wait(Duration),
     /// Take the lock over in place, then report what came of it.
@@ -162,6 +171,7 @@ pub struct Wait {
     unchanged: Option<(Duration, Duration)>,
     doubt: Option<String>,
     counts: Counts,
+    queue: Queue,
 }
 
 /// How soon a lock is looked at again whose owner is gone.
@@ -188,7 +198,16 @@ impl Wait {
             unchanged: None,
             doubt: None,
             counts: Counts::default(),
+            queue: Queue::new(Self::PATIENCE),
         }
+    }
+
+    /// How long a free lock is left to one of ours that came before, unless [`Wait::set_patience`] says otherwise.
+    pub const PATIENCE: Duration = Duration::from_millis(100);
+
+    /// Changes how long a free lock is left to one of ours that came before.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.queue = Queue::new(patience);
     }
 
     /// Changes how often the lock is looked at: seldom where the system tells of its moves.
@@ -214,6 +233,7 @@ impl Wait {
         let waited = now.saturating_sub(since);
         self.counts.waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         let sight = match seen {
+            Observation::Free(line) => return self.free(now, since, line),
             Observation::Acquired => {
                 self.counts.looks += 1;
                 return Step::Done;
@@ -235,6 +255,7 @@ impl Wait {
             Observation::Examined(evidence) => return self.examined(now, since, evidence),
             Observation::Held(sight) => sight,
         };
+        self.queue.held(now);
         self.counts.looks += 1;
         self.counts.collisions += 1;
         if let Some(refusal) = unsafe_lock(sight.kind, sight.names, sight.owner) {
@@ -256,6 +277,23 @@ impl Wait {
             None if sight.provenance == Provenance::Ending => self.wait(now, since, Some(now + ENDING)),
             at => self.wait(now, since, at),
         }
+    }
+
+    fn free(&mut self, now: Duration, since: Duration, line: &Line) -> Step {
+        self.adopting = Adopting::No;
+        self.unchanged = None;
+        let until = match self.queue.free(now, line) {
+            Turn::Ours => return Step::Take,
+            Turn::Theirs(until) => until,
+        };
+        self.counts.looks += 1;
+        self.counts.collisions += 1;
+        if now.saturating_sub(since) < self.bound {
+            return self.wait(now, since, Some(until));
+        }
+        let bound = self.bound.as_millis();
+        let why = format!("other restorations were first in the line for index.lock for all of {bound} ms");
+        Step::Refuse(Refusal::new(Code::LockTimeout, why))
     }
 
     /// Says when the lock that is seen is to be examined, if ever; remembers since when it did not change.

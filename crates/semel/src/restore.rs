@@ -373,6 +373,7 @@ impl Restore {
                 Nested::Refused => git::Nested::Refused,
                 Nested::Removed => git::Nested::Removed,
             },
+            ..git::RestoreOptions::default()
         };
         git::restore(&git, target, &self.tree, options, &cancel)
             .map(Restored::of)

@@ -241,3 +241,108 @@ fn never_means_never_and_our_own_living_locks_are_not_examined() {
         }
     }
 }
+
+fn ticket(n: u64) -> Ticket {
+    Ticket {
+        arrived_ns: n,
+        nonce: format!("{n:020}"),
+    }
+}
+
+fn line(own: u64, others: &[u64]) -> Observation {
+    Observation::Free(Line {
+        own: ticket(own),
+        others: others.iter().copied().map(ticket).collect(),
+    })
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn queued() -> Wait {
+    Wait::new(seconds(60), seconds(1), Stale::Never)
+}
+
+#[test]
+fn a_free_lock_is_left_to_who_came_before_and_to_nobody_else() {
+    assert_eq!(queued().next(ms(0), &line(3, &[])), Step::Take);
+    assert_eq!(queued().next(ms(0), &line(3, &[4, 9])), Step::Take);
+    let mut wait = queued();
+    assert_eq!(wait.next(ms(5), &line(3, &[2, 4])), Step::Wait(ms(105)));
+    // Held meanwhile, by whomever: its turn goes on when the lock is free again.
+    assert!(matches!(
+        wait.next(ms(90), &held(Provenance::Alive)),
+        Step::Wait(_)
+    ));
+    assert_eq!(wait.next(ms(104), &line(3, &[2])), Step::Wait(ms(119)));
+    // It went.
+    assert_eq!(wait.next(ms(110), &line(3, &[4])), Step::Take);
+    assert_eq!(wait.counts().collisions, 3);
+    // At one moment the nonce decides: never both, never neither.
+    let (a, b) = (
+        ticket(7),
+        Ticket {
+            nonce: "x".to_owned(),
+            ..ticket(7)
+        },
+    );
+    let turn = |own: &Ticket, other: &Ticket| {
+        let line = Line {
+            own: own.clone(),
+            others: vec![other.clone()],
+        };
+        queued().next(ms(0), &Observation::Free(line)) == Step::Take
+    };
+    assert_ne!(turn(&a, &b), turn(&b, &a));
+}
+
+#[test]
+fn who_leaves_a_free_lock_is_passed_over_after_its_turn_once_for_all() {
+    let mut wait = queued();
+    assert_eq!(wait.next(ms(0), &line(9, &[1, 2])), Step::Wait(ms(100)));
+    assert_eq!(wait.next(ms(60), &line(9, &[1, 2])), Step::Wait(ms(100)));
+    // The next one has a turn of its own.
+    assert_eq!(wait.next(ms(100), &line(9, &[1, 2])), Step::Wait(ms(200)));
+    assert!(matches!(
+        wait.next(ms(110), &held(Provenance::Alive)),
+        Step::Wait(_)
+    ));
+    // Passed over for good; a stopped one costs one turn, not one at every release.
+    assert_eq!(wait.next(ms(500), &line(9, &[1])), Step::Take);
+    // Behind the bound nobody is passed over any more.
+    let mut wait = Wait::new(ms(50), seconds(1), Stale::Never);
+    assert_eq!(wait.next(ms(0), &line(9, &[1])), Step::Wait(ms(50)));
+    let Step::Refuse(refusal) = wait.next(ms(50), &line(9, &[1])) else {
+        panic!("not refused")
+    };
+    assert_eq!(refusal.code, Code::LockTimeout);
+}
+
+proptest! {
+    /// Waiters that look in any order: those that move get the lock by their age, whoever stands still.
+    #[test]
+    fn the_line_is_served_by_age(
+        still in proptest::collection::vec(any::<bool>(), 8),
+        looks in proptest::collection::vec(0..8_usize, 0..200),
+    ) {
+        let mut waits: Vec<Wait> = (0..8).map(|_| queued()).collect();
+        let mut waiting: Vec<usize> = (0..8).collect();
+        let mut served = Vec::new();
+        let every = |turn: usize| (0..8).map(move |n| (turn, n));
+        // After the given looks, everybody looks once in each hundredth of a second.
+        let given = looks.into_iter().map(|n| (0, n));
+        for (turn, n) in given.chain((1..200).flat_map(every)) {
+            if still[n] || !waiting.contains(&n) {
+                continue;
+            }
+            let others: Vec<u64> = waiting.iter().filter(|m| **m != n).map(|m| *m as u64).collect();
+            if waits[n].next(ms(turn as u64 * 10), &line(n as u64, &others)) == Step::Take {
+                waiting.retain(|m| *m != n);
+                served.push(n);
+            }
+        }
+        let moving: Vec<usize> = (0..8).filter(|n| !still[*n]).collect();
+        prop_assert_eq!(served, moving);
+    }
+}

@@ -56,20 +56,25 @@ fn known(index: &[u8], tree: &ObjectId, leaves: &[Leaf]) -> Option<()> {
         if !own || flags & STAGE != 0 {
             return None;
         }
+        let named: &[u8];
         if version == 4 {
             let (kept, behind) = strip(entry, head)?;
             name.truncate(name.len().checked_sub(kept)?);
             let end = behind + entry.get(behind..)?.iter().position(|b| *b == 0)?;
             name.extend_from_slice(entry.get(behind..end)?);
             at += end + 1;
+            named = &name;
         } else {
-            let end = head + entry.get(head..)?.iter().position(|b| *b == 0)?;
-            name.clear();
-            name.extend_from_slice(entry.get(head..end)?);
+            // The length is known: what has to be there is compared, not looked for.
+            let end = head + leaf.path.as_bytes().len();
+            if entry.get(end)? != &0 {
+                return None;
+            }
+            named = entry.get(head..end)?;
             at += (end + 8) & !7;
         }
         let length = usize::from(flags & LENGTH);
-        if name != leaf.path.as_bytes() || length != name.len().min(usize::from(LENGTH)) {
+        if named != leaf.path.as_bytes() || length != named.len().min(usize::from(LENGTH)) {
             return None;
         }
     }

@@ -57,8 +57,20 @@ pub(super) fn adopted_record(nonce: &str) -> String {
     format!("{PRIVATE_LOCK}{nonce}{ADOPTED}")
 }
 
+/// Names a lock that is being let go. Not as it was called before it was taken: it waits no more.
+fn aside_lock(nonce: &str) -> String {
+    format!("{PRIVATE_LOCK}{nonce}{ASIDE}")
+}
+
+/// Gives the nonce in the name of a private file that waits for the lock.
+pub(super) fn waiter(name: &[u8]) -> Option<&[u8]> {
+    let nonce = name.strip_prefix(PRIVATE_LOCK.as_bytes())?;
+    (nonce.len() == 20 && nonce.iter().all(u8::is_ascii_hexdigit)).then_some(nonce)
+}
+
 const PRIVATE_LOCK: &str = "index.lock.semel-";
 const ADOPTED: &str = ".adopted";
+const ASIDE: &str = ".aside";
 
 /// What a lock looked like: as long as it looks like that, nobody changed or exchanged it. Meaningful while a handle
 /// keeps the number of the inode from being given again.
@@ -136,8 +148,8 @@ impl Lock<'_> {
                 continue;
             }
             // What it had adopted, and put aside to let it go, goes before the record that tells of it.
-            if let Some(aside) = name.strip_suffix(ADOPTED.as_bytes()) {
-                remove(aside);
+            if let Some(lock) = name.strip_suffix(ADOPTED.as_bytes()) {
+                remove(&[lock, ASIDE.as_bytes()].concat());
             }
             remove(name);
         }
@@ -167,7 +179,7 @@ impl Lock<'_> {
     fn put_away(&self) -> Result<()> {
         // What is visibly another's is not moved at all; the look behind the rename is for what happens in between.
         self.fence()?;
-        let aside = private_lock(&self.nonce);
+        let aside = aside_lock(&self.nonce);
         let dir = &self.at.dir;
         match renameat_with(dir, LOCK, dir, &aside, RenameFlags::NOREPLACE) {
             Ok(()) => {}
@@ -214,7 +226,7 @@ pub(super) fn read_record(file: &OwnedFd) -> Option<OwnerRecord> {
     OwnerRecord::parse(bytes.get(..read)?)
 }
 
-fn open_entry(at: &Checked, name: &CStr) -> Option<OwnedFd> {
+pub(super) fn open_entry(at: &Checked, name: &CStr) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     openat(&at.dir, name, flags, Mode::empty()).ok()
 }

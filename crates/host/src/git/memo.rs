@@ -25,7 +25,7 @@ const STEP_MS: i128 = 100;
 /// The same where the fraction is nothing: it may keep whole seconds alone.
 const WHOLE_STEP_MS: i128 = 2_000;
 
-/// What a file or directory looked like, links followed.
+/// What a file or directory looked like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Look {
     dev: u64,
@@ -58,9 +58,18 @@ impl Look {
         }
     }
 
-    /// Looks; `None` where nothing is there.
+    /// Looks, through links; `None` where nothing is there.
     pub(super) fn at(dir: impl AsFd, name: impl Arg) -> rustix::io::Result<Option<Self>> {
-        match statat(dir, name, AtFlags::empty()) {
+        Self::with(dir, name, AtFlags::empty())
+    }
+
+    /// As [`Look::at`], but looks at a link itself.
+    pub(super) fn at_no_link(dir: impl AsFd, name: impl Arg) -> rustix::io::Result<Option<Self>> {
+        Self::with(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    fn with(dir: impl AsFd, name: impl Arg, flags: AtFlags) -> rustix::io::Result<Option<Self>> {
+        match statat(dir, name, flags) {
             Ok(stat) => Ok(Some(Self::of(&stat))),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(e) => Err(e),

@@ -1,6 +1,6 @@
-//! What stands in the way of a restoration, and what it leaves behind: attributes that need a program, nested
-//! repositories where a file has to go, entries that are not of the tree. It changes nothing but
-//! what it is asked to remove.
+//! What stands in the way of a restoration, and what it leaves behind: attributes that need a program, entries that are
+//! not of the tree. Repositories where a file has to go are the matter of [`super::nested`]. It changes nothing but what
+//! it is asked to remove.
 
 use super::draft::ATTRIBUTES;
 use super::listing::Listing;
@@ -81,33 +81,6 @@ fn converting(text: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// Lists the repositories that lie in directories which a file or link of the tree would replace, one for each.
-///
-/// It lists the directories of the tree rather than look at every file: there are fewer.
-pub(super) fn nested(root: &OwnedFd, listing: &Listing) -> Result<Vec<RelPath>> {
-    let mut all = Vec::new();
-    let mut todo = vec![(reopen(root)?, RelPath::root())];
-    while let Some((dir, at)) = todo.pop() {
-        for path in directories(&dir, &at)? {
-            let name = path.split_last().map(|(_, name)| name).unwrap_or_default();
-            let in_the_way = listing
-                .leaf(path.as_bytes())
-                .is_some_and(|mode| mode != Mode::Gitlink);
-            if !in_the_way && !listing.dirs.contains(path.as_bytes()) {
-                continue;
-            }
-            let inner = openat(&dir, name, DIRECTORY, FileMode::empty())
-                .map_err(|e| Error::io("open", shown(path.as_bytes()), e))?;
-            if in_the_way {
-                all.extend(repository_below(&inner, &path)?);
-            } else {
-                todo.push((inner, path));
-            }
-        }
-    }
-    Ok(all)
-}
-
 /// Gives the leaves of a tree by their paths, and the directories above them.
 fn shape(leaves: &[Leaf]) -> (HashMap<&[u8], Mode>, HashSet<&[u8]>) {
     let mut known = HashMap::with_capacity(leaves.len());
@@ -125,12 +98,12 @@ fn shape(leaves: &[Leaf]) -> (HashMap<&[u8], Mode>, HashSet<&[u8]>) {
     (known, dirs)
 }
 
-const DIRECTORY: OFlags = OFlags::RDONLY
+pub(super) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-fn repository_below(dir: &OwnedFd, at: &RelPath) -> Result<Option<RelPath>> {
+pub(super) fn repository_below(dir: &OwnedFd, at: &RelPath) -> Result<Option<RelPath>> {
     for (path, file_type) in entries(dir, at)? {
         let Some((_, name)) = path.split_last() else {
             continue;
@@ -250,17 +223,8 @@ fn foreign(root: &OwnedFd, leaves: &[Leaf]) -> Result<Vec<RelPath>> {
     Ok(found)
 }
 
-fn reopen(dir: &OwnedFd) -> Result<OwnedFd> {
+pub(super) fn reopen(dir: &OwnedFd) -> Result<OwnedFd> {
     openat(dir, ".", DIRECTORY, FileMode::empty()).map_err(|e| Error::io("open", "the worktree", e))
-}
-
-/// Lists the directories in one.
-fn directories(dir: &OwnedFd, at: &RelPath) -> Result<Vec<RelPath>> {
-    let only = |file_type| file_type == FileType::Directory;
-    Ok(entries_of(dir, at, only)?
-        .into_iter()
-        .map(|(path, _)| path)
-        .collect())
 }
 
 fn entries(dir: &OwnedFd, at: &RelPath) -> Result<Vec<(RelPath, FileType)>> {
@@ -268,7 +232,7 @@ fn entries(dir: &OwnedFd, at: &RelPath) -> Result<Vec<(RelPath, FileType)>> {
 }
 
 /// Lists those entries of a directory whose type is asked for.
-fn entries_of(
+pub(super) fn entries_of(
     dir: &OwnedFd,
     at: &RelPath,
     asked: impl Fn(FileType) -> bool,

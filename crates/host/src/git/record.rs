@@ -7,18 +7,40 @@ use super::lock::Shape;
 use crate::clock;
 use crate::error::Result;
 use rustix::fs::FlockOperation;
-use semel_core::restore::Provenance;
+use semel_core::restore::{Provenance, Ticket};
 use semel_core::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// The longest record that is read.
 pub(super) const LONGEST: usize = 4096;
 
+/// Says since when one of ours waits.
+///
+/// Two that came one after the other have different times, by a clock that nobody sets and that runs through sleep; it
+/// counts from the boot in `boot_id`, and where a time namespace shifts it, for that namespace alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Arrival {
+    pub(super) boot_ns: u64,
+    pub(super) time_ns: String,
+}
+
+impl Arrival {
+    pub(super) fn now() -> Self {
+        Self {
+            boot_ns: clock::since_boot_ns(),
+            time_ns: time_namespace(),
+        }
+    }
+}
+
 /// Says who made a lock.
 ///
 /// # Shape
-/// One line of JSON: `{"semel_lock":1,"nonce":"…","pid":71,"started":5120,"pid_ns":"pid:[…]","boot_id":"…","at_ms":…}`
+/// One line of JSON: `{"semel_lock":1,"nonce":"…","pid":71,"started":5120,"pid_ns":"pid:[…]","boot_id":"…","at_ms":…,
+/// "arrived":{"boot_ns":…,"time_ns":"time:[…]"}}`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OwnerRecord {
@@ -36,22 +58,56 @@ pub(super) struct OwnerRecord {
     pub(super) boot_id: String,
     /// When it was made.
     pub(super) at_ms: u64,
+    /// Its place in the line, while it waits; a record without one stands in no line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) arrived: Option<Arrival>,
     /// The stranger's lock that was adopted; the record then lies beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) adopted: Option<Shape>,
 }
 
+/// What stays the same as long as this process lives.
+#[derive(Clone)]
+struct Us {
+    pid: u32,
+    started: u64,
+    pid_ns: String,
+    boot_id: String,
+}
+
+static US: OnceLock<Us> = OnceLock::new();
+
+impl Us {
+    fn get() -> Result<Self> {
+        // A fork is another process with the same memory.
+        if let Some(us) = US.get().filter(|us| us.pid == std::process::id()) {
+            return Ok(us.clone());
+        }
+        let pid = std::process::id();
+        let us = Self {
+            pid,
+            started: started(pid).unwrap_or_default(),
+            pid_ns: pid_namespace(),
+            boot_id: clock::boot_id()?,
+        };
+        US.set(us.clone()).ok();
+        Ok(us)
+    }
+}
+
 impl OwnerRecord {
     /// Describes this very process.
     pub(super) fn ours(nonce: &str) -> Result<Self> {
+        let us = Us::get()?;
         Ok(Self {
             semel_lock: 1,
             nonce: nonce.to_owned(),
-            pid: std::process::id(),
-            started: started(std::process::id()).unwrap_or_default(),
-            pid_ns: pid_namespace(),
-            boot_id: clock::boot_id()?,
+            pid: us.pid,
+            started: us.started,
+            pid_ns: us.pid_ns,
+            boot_id: us.boot_id,
             at_ms: clock::now().0,
+            arrived: None,
             adopted: None,
         })
     }
@@ -69,6 +125,18 @@ impl OwnerRecord {
             .map_err(|e| Refusal::new(Code::Internal, format!("an owner record cannot be written: {e}")))?;
         bytes.push(b'\n');
         Ok(bytes)
+    }
+
+    /// Gives its place in the line that this process stands in; `None` where it stands in none, or in one whose times are
+    /// not ours.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        let arrived = self.arrived.as_ref().filter(|_| self.adopted.is_none())?;
+        let ours =
+            Us::get().is_ok_and(|us| us.boot_id == self.boot_id) && arrived.time_ns == time_namespace();
+        ours.then(|| Ticket {
+            arrived_ns: arrived.boot_ns,
+            nonce: self.nonce.clone(),
+        })
     }
 
     /// Says whether the owner lives, and is known here by its number.
@@ -112,6 +180,17 @@ fn started(pid: u32) -> Option<u64> {
         return None;
     }
     fields.nth(18)?.parse().ok()
+}
+
+/// Names the time namespace; nothing where the kernel has none.
+fn time_namespace() -> String {
+    static OURS: OnceLock<String> = OnceLock::new();
+    // A process cannot change its own: only its children begin in another.
+    let ours = OURS.get_or_init(|| {
+        let link = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+        link.into_os_string().into_string().unwrap_or_default()
+    });
+    ours.clone()
 }
 
 fn pid_namespace() -> String {

@@ -2,12 +2,12 @@
 //!
 //! Nothing is inferred from git's text: the lock is taken by us, git runs on a private link of the index in a
 //! closed environment, content is verified and the lock fenced while it is held, and the index is published by
-//! rename. Not here yet: a queue among our own processes (whoever is woken first is first), filter drivers, sparse
-//! worktrees, submodule contents.
+//! rename. Not here yet: filter drivers, sparse worktrees, submodule contents.
 
 use super::held::Held;
 use super::listing::{self, Listing, Objects};
 use super::lock::private_index;
+use super::nested::nested;
 use super::obstacles;
 use super::repository::Repository;
 use super::wait::acquire;
@@ -17,7 +17,7 @@ use super::{Git, beside};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use semel_core::git_tree::ObjectId;
-use semel_core::restore::{Counts, Stale};
+use semel_core::restore::{Counts, Stale, Wait};
 use semel_core::{Code, Refusal, RelPath};
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +68,8 @@ pub enum Nested {
 pub struct RestoreOptions {
     /// How long `index.lock` is waited for.
     pub wait: Duration,
+    /// How long a free lock is left to one of ours that waits since before, until it is passed over.
+    pub patience: Duration,
     /// Whether a stranger's lock may be taken for stale.
     pub stale: Stale,
     /// How much is proved.
@@ -82,6 +84,7 @@ impl Default for RestoreOptions {
     fn default() -> Self {
         Self {
             wait: Duration::from_secs(60),
+            patience: Wait::PATIENCE,
             stale: Stale::Evidence {
                 grace: Duration::from_secs(10),
             },
@@ -263,9 +266,7 @@ impl Job {
     }
 
     fn refuse_nested(&self) -> Result<()> {
-        let mut found = obstacles::nested(&self.at.root, &self.listing)?
-            .into_iter()
-            .next();
+        let mut found = nested(&self.at, &self.tree, &self.listing)?;
         let mut why = "a repository lies where a file of the tree has to go";
         if found.is_none() && self.options.leftovers == Leftovers::Removed {
             found = obstacles::foreign_repository(&self.at.root, &self.listing.leaves)?;

@@ -1,13 +1,14 @@
 //! Seeking `index.lock`: the owner record stands ready in a private file that is renamed to the lock without replacing
 //! anything; what is in the way is described, and where the machine says so, adopted in place. It does not decide.
 
+use super::line;
 use super::lock::{
     LOCK, Lock, Released, Shape, adopted_record, is_at, private_index, private_lock, read_record, records,
     write_all,
 };
 use super::place::LOOK;
 use super::processes::Moment;
-use super::record::OwnerRecord;
+use super::record::{Arrival, OwnerRecord};
 use super::stale;
 use super::witness::{Point, Witness};
 use super::worktree::Checked;
@@ -19,7 +20,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use semel_core::digest::to_hex;
-use semel_core::restore::{Fact, LockKind, LockOwner, Names, Observation, Provenance, Sight, Since};
+use semel_core::restore::{
+    Fact, Line, LockKind, LockOwner, Names, Observation, Provenance, Sight, Since, Ticket,
+};
 use semel_core::{Code, Refusal};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,6 +32,8 @@ pub(super) struct Seeker<'a> {
     at: &'a Checked,
     points: &'a dyn Witness,
     nonce: String,
+    /// Kept through every new nonce: it is the place in the line.
+    arrived: Arrival,
     file: Option<OwnedFd>,
     met: Option<Met>,
     /// The handle of the examination, with the flock on a lock that seems to have no owner.
@@ -43,12 +48,30 @@ struct Met {
     record: Option<OwnerRecord>,
 }
 
+/// What is at the place of the lock.
+enum Place {
+    Free,
+    Held(Sight),
+    /// It changes while it is looked at.
+    Moving,
+}
+
+/// A lock that was there, and was gone before it could be looked at.
+const MOVING: Observation = Observation::Held(Sight {
+    kind: LockKind::Regular,
+    names: Names::One,
+    owner: LockOwner::Ours,
+    provenance: Provenance::Alive,
+    since: Since::Now,
+});
+
 impl<'a> Seeker<'a> {
     pub(super) fn new(at: &'a Checked, points: &'a dyn Witness) -> Result<Self> {
         Ok(Self {
             at,
             points,
             nonce: to_hex(&clock::random::<10>()?),
+            arrived: Arrival::now(),
             file: None,
             met: None,
             candidate: None,
@@ -73,42 +96,57 @@ impl<'a> Seeker<'a> {
             .map(|record| record.pid)
     }
 
-    /// Tries to take the lock; says what is there if it cannot. Where the record cannot be written, it says so.
+    /// Says what is at the place of the lock, and where nothing is, who else waits. Where the record cannot be written,
+    /// it says so.
     pub(super) fn look(&mut self) -> Result<Observation> {
-        let name = private_lock(&self.nonce);
         self.candidate = None;
         if self.file.is_none() {
-            match self.prepare(&name)? {
+            match self.prepare(&private_lock(&self.nonce))? {
                 Ok(file) => self.file = Some(file),
                 Err(errno) => return Ok(Observation::Denied(errno.to_string())),
             }
             self.points.reached(Point::Recorded);
         }
-        // A lock that vanishes between the two looks is tried again, a bounded number of times.
+        // A lock that changes while it is looked at is looked at again, a bounded number of times.
         for _ in 0..16 {
-            match renameat_with(&self.at.dir, &name, &self.at.dir, LOCK, RenameFlags::NOREPLACE) {
-                Ok(()) => {
-                    self.points.reached(Point::Taken);
-                    return Ok(Observation::Acquired);
+            match self.sight()? {
+                Place::Free => {
+                    return Ok(Observation::Free(Line {
+                        own: Ticket {
+                            arrived_ns: self.arrived.boot_ns,
+                            nonce: self.nonce.clone(),
+                        },
+                        others: line::others(self.at, &self.nonce),
+                    }));
                 }
-                Err(Errno::EXIST) => {}
-                Err(errno) => return Ok(Observation::Denied(errno.to_string())),
-            }
-            if let Some(sight) = self.sight()? {
-                return Ok(Observation::Held(sight));
+                Place::Held(sight) => return Ok(Observation::Held(sight)),
+                Place::Moving => {}
             }
         }
-        Ok(Observation::Held(Sight {
-            kind: LockKind::Regular,
-            names: Names::One,
-            owner: LockOwner::Ours,
-            provenance: Provenance::Alive,
-            since: Since::Now,
-        }))
+        Ok(MOVING)
+    }
+
+    /// Takes the lock, if it is free still.
+    pub(super) fn take(&mut self) -> Result<Observation> {
+        let (dir, name) = (&self.at.dir, private_lock(&self.nonce));
+        match renameat_with(dir, &name, dir, LOCK, RenameFlags::NOREPLACE) {
+            Ok(()) => {
+                self.points.reached(Point::Taken);
+                Ok(Observation::Acquired)
+            }
+            // Somebody was faster. Should it be gone already, it moved: whoever waits for that is woken.
+            Err(Errno::EXIST) => Ok(match self.look()? {
+                Observation::Free(_) => MOVING,
+                seen => seen,
+            }),
+            Err(errno) => Ok(Observation::Denied(errno.to_string())),
+        }
     }
 
     fn prepare(&self, name: &str) -> Result<core::result::Result<OwnedFd, Errno>> {
-        let bytes = OwnerRecord::ours(&self.nonce)?.bytes()?;
+        let mut record = OwnerRecord::ours(&self.nonce)?;
+        record.arrived = Some(self.arrived.clone());
+        let bytes = record.bytes()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match openat(&self.at.dir, name, flags, Mode::from_raw_mode(0o644)) {
             Ok(file) => file,
@@ -124,11 +162,11 @@ impl<'a> Seeker<'a> {
         Ok(Ok(file))
     }
 
-    /// Describes what is at the place of the lock; `None` where nothing is, or it changes while it is looked at.
-    fn sight(&mut self) -> Result<Option<Sight>> {
+    /// Describes what is at the place of the lock.
+    fn sight(&mut self) -> Result<Place> {
         let stat = match statat(&self.at.dir, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::NOENT) => return Ok(Place::Free),
             Err(e) => return Err(Error::io("look at", self.at.gitdir.join(LOCK), e)),
         };
         let kind = match FileType::from_raw_mode(stat.st_mode) {
@@ -152,17 +190,17 @@ impl<'a> Seeker<'a> {
         };
         if kind != LockKind::Regular {
             self.met = None;
-            return Ok(Some(sight));
+            return Ok(Place::Held(sight));
         }
         if self.shape() != Some(Shape::of(&stat)) {
             sight.since = Since::Now;
             let Some(met) = self.meet(&stat) else {
-                return Ok(None);
+                return Ok(Place::Moving);
             };
             self.met = Some(met);
         }
         sight.provenance = self.provenance();
-        Ok(Some(sight))
+        Ok(Place::Held(sight))
     }
 
     fn meet(&self, stat: &Stat) -> Option<Met> {
@@ -296,6 +334,7 @@ impl<'a> Seeker<'a> {
             return Ok(None);
         };
         let mut record = OwnerRecord::ours(&self.nonce)?;
+        record.arrived = Some(self.arrived.clone());
         record.adopted = Some(*shape);
         let bytes = record.bytes()?;
         let beside = adopted_record(&self.nonce);

@@ -30,6 +30,7 @@ pub(super) fn acquire<'a>(
     let mut seeker = Seeker::new(at, witness)?;
     let mut watch: Option<Watch> = None;
     let mut machine = Wait::new(options.wait, Duration::from_millis(50), options.stale);
+    machine.set_patience(options.patience);
     let mut teller = Teller::new(options.wait);
     let mut observation = seeker.look()?;
     loop {
@@ -37,6 +38,10 @@ pub(super) fn acquire<'a>(
         *counts = machine.counts();
         match step {
             Step::Done => return seeker.acquired(),
+            Step::Take => {
+                observation = seeker.take()?;
+                continue;
+            }
             Step::Refuse(refusal) => return Err(refusal.into()),
             Step::Examine => {
                 observation = seeker.examine();

@@ -174,6 +174,7 @@ pub(crate) fn restore(
         verify: asked.verify,
         leftovers: asked.leftovers,
         nested: asked.nested,
+        ..RestoreOptions::default()
     };
     let found = match &asked.git {
         Some(path) => Git::at(path),
