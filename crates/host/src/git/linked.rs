@@ -6,10 +6,13 @@
 //! nothing else is ever touched.
 
 mod doing;
+mod look;
 mod remove;
+mod work;
 
-pub(super) use doing::recover;
-pub use remove::{Discard, Remove, Removed, remove};
+pub use doing::{Begun, Unfinished};
+pub(super) use doing::{recover, unfinished};
+pub use remove::{Discard, Locked, Remove, Removed, remove};
 
 use super::pin::{self, Pins, spot_at};
 use super::repository::Repository;
@@ -24,8 +27,9 @@ use rustix::fs::renameat;
 use semel_core::git_tree::ObjectId;
 use semel_core::pin::{Origin, Pin, PinId};
 use semel_core::{Code, Refusal};
+use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +96,8 @@ fn own_name(id: &PinId) -> String {
 /// # Durability
 /// When this returns, the pin is on the disk; the files of the worktree are not synced.
 pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel) -> Result<Pin> {
-    let repo = Repository::open(git, &asked.repository, cancel)?;
+    let mut repo = Repository::open(git, &asked.repository, cancel)?;
+    no_hooks(&mut repo);
     let common = repo.common_dir().to_owned();
     let target = real_target(&asked.worktree)?;
     let commit = repo.parse_id(&asked.commit)?;
@@ -144,6 +149,14 @@ pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel)
             drop(settle(pins, doing));
             Err(error)
         }
+    }
+}
+
+/// Switches off the hooks that the repository's configuration names (git 2.54 and later); `core.hooksPath` does not.
+fn no_hooks(repo: &mut Repository) {
+    for name in repo.config().hooks() {
+        let key = [b"hook.", name.as_slice(), b".enabled"].concat();
+        repo.place.config.push((OsString::from_vec(key), "false".into()));
     }
 }
 

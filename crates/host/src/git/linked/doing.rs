@@ -1,5 +1,6 @@
 //! What was begun with a worktree and is not ended: recorded before, taken up again after a kill.
 
+use super::look::{Entries, NAMED, look};
 use super::{Milestone, Tell, own_name};
 use crate::error::{Error, Result};
 use crate::git::pin::{Pins, open_real, spot_at};
@@ -16,9 +17,6 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-
-/// How many entries are named that cannot be removed.
-const NAMED: usize = 20;
 
 /// Is what was begun and is not ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -67,28 +65,102 @@ impl Doing {
     }
 }
 
+/// Names something that was begun with a worktree and is not ended: it is under way, or was cut off, or something of it
+/// cannot be removed. The next command on the repository goes on with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The pin's id.
+    pub id: PinId,
+    /// What was begun.
+    pub begun: Begun,
+    /// Where the worktree was or was to be.
+    pub worktree: PathBytes,
+    /// Where the rest of it lies.
+    pub rest: PathBytes,
+}
+
+/// Says what was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// A worktree is made, or taken back.
+    Add,
+    /// One is removed.
+    Remove,
+}
+
+/// What could not be ended, and why.
+pub(in crate::git) struct Left(Vec<(PinId, Error)>);
+
+impl Left {
+    /// Takes out why the removal of a worktree could not be ended.
+    pub(super) fn of(self, id: &PinId) -> Option<Error> {
+        self.0
+            .into_iter()
+            .find_map(|(left, why)| (left == *id).then_some(why))
+    }
+}
+
 /// Ends or takes back what former processes began in a repository; to be called under its lock.
 ///
+/// What cannot be ended stays recorded for the next call, and is in nobody's way: every place that it lies at bears a name
+/// of its own.
+///
 /// # Errors
-/// `unknown_state` where a record cannot be read; `precondition_failed`, reason `kept`, where something of ours cannot
-/// be removed; `io_failed`.
-pub(in crate::git) fn recover(pins: &Pins, common: &Path) -> Result<()> {
+/// `unknown_state` where a record cannot be read; `io_failed`.
+pub(in crate::git) fn recover(pins: &Pins, common: &Path) -> Result<Left> {
     pins.sweep(common)?;
+    let mut left = Vec::new();
+    for doing in recorded(pins)? {
+        if doing.common().path.as_bytes() != common.as_os_str().as_bytes() {
+            continue;
+        }
+        let id = doing.id().clone();
+        if let Err(why) = settle(pins, doing) {
+            left.push((id, why));
+        }
+    }
+    Ok(Left(left))
+}
+
+/// Lists what was begun and is not ended.
+pub(in crate::git) fn unfinished(pins: &Pins) -> Result<Vec<Unfinished>> {
+    let named = recorded(pins)?.into_iter().map(|doing| match doing {
+        Doing::Add {
+            id, target, building, ..
+        } => Unfinished {
+            id,
+            begun: Begun::Add,
+            worktree: target,
+            rest: building,
+        },
+        Doing::Remove { pin, aside } => Unfinished {
+            id: pin.id,
+            begun: Begun::Remove,
+            worktree: pin.worktree.path,
+            rest: aside,
+        },
+    });
+    Ok(named.collect())
+}
+
+fn recorded(pins: &Pins) -> Result<Vec<Doing>> {
+    let mut all = Vec::new();
     for listed in plain::list_files(&pins.dir)? {
         if !(listed.name.starts_with("doing-") && listed.name.ends_with(".json")) {
             continue;
         }
         let place = pins.dir.join(&listed.name);
-        let bytes = plain::read_file(&place, 64 << 10)?;
-        let doing: Doing = serde_json::from_slice(&bytes).map_err(|e| {
+        let bytes = match plain::read_file(&place, 64 << 10) {
+            // Ended meanwhile, in another repository.
+            Err(gone) if gone.code() == Code::NotFound => continue,
+            read => read?,
+        };
+        all.push(serde_json::from_slice(&bytes).map_err(|e| {
             Refusal::new(Code::UnknownState, format!("what was begun cannot be read: {e}"))
                 .name(place.display().to_string())
-        })?;
-        if doing.common().path.as_bytes() == common.as_os_str().as_bytes() {
-            settle(pins, doing)?;
-        }
+        })?);
     }
-    Ok(())
+    Ok(all)
 }
 
 /// Ends or takes back one of them.
@@ -166,24 +238,33 @@ fn free(path: &Path) -> Result<()> {
     let Some(parent) = path.parent().map(open_real).transpose()?.flatten() else {
         return Ok(());
     };
-    free_in(&parent, path.file_name().unwrap_or_default().as_bytes())
+    free_in(&parent, path)
 }
 
-fn free_in(parent: &OwnedFd, name: &[u8]) -> Result<()> {
-    let reaped = remove_tree(parent.as_fd(), name)?;
+fn free_in(parent: &OwnedFd, path: &Path) -> Result<()> {
+    let reaped = remove_tree(parent.as_fd(), path.file_name().unwrap_or_default().as_bytes())?;
     if reaped.kept.is_empty() {
         return Ok(());
     }
-    let names = reaped
-        .kept
-        .into_iter()
-        .map(|kept| format!("{}: {}", kept.path, kept.why));
-    Err(
-        Refusal::new(Code::PreconditionFailed, "some entries cannot be removed")
-            .reason("kept")
-            .names(names.take(NAMED).collect::<Vec<_>>())
-            .into(),
-    )
+    // Whole paths: on its way the reaper moves directories up, and knows two names of each.
+    let mut names = look(path, Entries::Passed)?.stuck;
+    if names.is_empty() {
+        let below = |kept: crate::volume::reaper::Kept| {
+            format!(
+                "{}/{}: {}",
+                shown(path.as_os_str().as_bytes()),
+                kept.path,
+                kept.why
+            )
+        };
+        names = reaped.kept.into_iter().take(NAMED).map(below).collect();
+    }
+    let why =
+        "the rest of a worktree cannot be removed yet; the next command on the repository goes on with it";
+    Err(Refusal::new(Code::PreconditionFailed, why)
+        .reason("kept")
+        .names(names)
+        .into())
 }
 
 /// Frees the git directory that bears our own name.
@@ -198,10 +279,11 @@ fn free_gitdir(common: &Spot, id: &PinId) -> Result<()> {
             &path,
         ));
     }
-    let Some(worktrees) = open_real(&path.join("worktrees"))? else {
+    let place = path.join("worktrees");
+    let Some(worktrees) = open_real(&place)? else {
         return Ok(());
     };
-    free_in(&worktrees, own_name(id).as_bytes())?;
+    free_in(&worktrees, &place.join(own_name(id)))?;
     // As git does: the directory goes with the last of them.
     unlinkat(&dir, "worktrees", AtFlags::REMOVEDIR).ok();
     Ok(())
