@@ -22,7 +22,7 @@ use super::{Call, Git};
 use crate::error::{Error, Result};
 use crate::plain;
 use crate::process::Cancel;
-use doing::{Doing, occupied, rename, settle};
+use doing::{Doing, occupied, rename, take_back};
 use rustix::fs::renameat;
 use semel_core::git_tree::ObjectId;
 use semel_core::pin::{Origin, Pin, PinId};
@@ -109,7 +109,7 @@ pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel)
         .transpose()?;
     let tree = tree.unwrap_or(own_tree);
     let lock = pins.lock(&common, asked.wait, cancel)?;
-    recover(pins, &common)?;
+    recover(git, pins, &common, cancel)?;
     if lstat(&target)?.is_some() {
         return Err(occupied(&target));
     }
@@ -123,6 +123,7 @@ pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel)
         target: pin::bytes(&target)?,
         building: pin::bytes(&building)?,
         built: None,
+        origin: Origin::Made { commit, tree },
     };
     doing.record(pins)?;
     tell(Milestone::Intended);
@@ -146,7 +147,7 @@ pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel)
         }
         Err(error) => {
             // The first error is the one to tell; what stays is taken back by the next command.
-            drop(settle(pins, doing));
+            drop(take_back(pins, &doing));
             Err(error)
         }
     }

@@ -237,7 +237,14 @@ impl Pins {
         }
         let found = worktree::find(worktree)?;
         let _lock = self.lock(&found.common, wait, cancel)?;
-        linked::recover(self, &found.common)?;
+        linked::recover(git, self, &found.common, cancel)?;
+        if let Some(pin) = self.find(worktree)?
+            && repin == Repin::Refuse
+        {
+            // It was made by us, and what was cut off is ended now.
+            pin.hold_against(&observe(&pin)?)?;
+            return Ok(pin);
+        }
         let pin = take(git, worktree, fresh_id()?, Origin::Found, cancel)?;
         self.keep(&pin)?;
         Ok(pin)

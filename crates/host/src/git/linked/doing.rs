@@ -3,14 +3,16 @@
 use super::look::{Entries, NAMED, look};
 use super::{Milestone, Tell, own_name};
 use crate::error::{Error, Result};
-use crate::git::pin::{Pins, open_real, spot_at};
+use crate::git::Git;
+use crate::git::pin::{self, Pins, open_real, spot_at};
 use crate::git::worktree::{self, path_of};
 use crate::plain;
+use crate::process::Cancel;
 use crate::volume::reaper::remove_tree;
 use rustix::fs::{AtFlags, RenameFlags, renameat_with, unlinkat};
 use rustix::io::Errno;
 use semel_core::path::shown;
-use semel_core::pin::{PathBytes, Pin, PinId, Spot};
+use semel_core::pin::{Origin, PathBytes, Pin, PinId, Spot};
 use semel_core::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -31,6 +33,8 @@ pub(super) enum Doing {
         building: PathBytes,
         /// What was built there, once it is whole.
         built: Option<Spot>,
+        /// What it is made of.
+        origin: Origin,
     },
     Remove {
         pin: Box<Pin>,
@@ -107,7 +111,7 @@ impl Left {
 ///
 /// # Errors
 /// `unknown_state` where a record cannot be read; `io_failed`.
-pub(in crate::git) fn recover(pins: &Pins, common: &Path) -> Result<Left> {
+pub(in crate::git) fn recover(git: &Git, pins: &Pins, common: &Path, cancel: &Cancel) -> Result<Left> {
     pins.sweep(common)?;
     let mut left = Vec::new();
     for doing in recorded(pins)? {
@@ -115,7 +119,7 @@ pub(in crate::git) fn recover(pins: &Pins, common: &Path) -> Result<Left> {
             continue;
         }
         let id = doing.id().clone();
-        if let Err(why) = settle(pins, doing) {
+        if let Err(why) = settle(git, pins, doing, cancel) {
             left.push((id, why));
         }
     }
@@ -124,23 +128,43 @@ pub(in crate::git) fn recover(pins: &Pins, common: &Path) -> Result<Left> {
 
 /// Lists what was begun and is not ended.
 pub(in crate::git) fn unfinished(pins: &Pins) -> Result<Vec<Unfinished>> {
-    let named = recorded(pins)?.into_iter().map(|doing| match doing {
-        Doing::Add {
-            id, target, building, ..
-        } => Unfinished {
-            id,
-            begun: Begun::Add,
-            worktree: target,
-            rest: building,
-        },
-        Doing::Remove { pin, aside } => Unfinished {
-            id: pin.id,
-            begun: Begun::Remove,
-            worktree: pin.worktree.path,
-            rest: aside,
-        },
+    let named = |doing| {
+        Ok(match doing {
+            Doing::Add {
+                id,
+                target,
+                building,
+                built,
+                ..
+            } => Unfinished {
+                rest: match lies_at(&path_of(target.as_bytes()), built.as_ref())? {
+                    true => target.clone(),
+                    false => building,
+                },
+                id,
+                begun: Begun::Add,
+                worktree: target,
+            },
+            Doing::Remove { pin, aside } => Unfinished {
+                id: pin.id,
+                begun: Begun::Remove,
+                worktree: pin.worktree.path,
+                rest: aside,
+            },
+        })
+    };
+    recorded(pins)?.into_iter().map(named).collect()
+}
+
+/// Finds the repository of a worktree whose making was begun and is not ended.
+pub(super) fn making(pins: &Pins, worktree: &Path) -> Result<Option<PathBuf>> {
+    let found = recorded(pins)?.into_iter().find_map(|doing| match doing {
+        Doing::Add { common, target, .. } if target.as_bytes() == worktree.as_os_str().as_bytes() => {
+            Some(path_of(common.path.as_bytes()))
+        }
+        Doing::Add { .. } | Doing::Remove { .. } => None,
     });
-    Ok(named.collect())
+    Ok(found)
 }
 
 fn recorded(pins: &Pins) -> Result<Vec<Doing>> {
@@ -164,7 +188,7 @@ fn recorded(pins: &Pins) -> Result<Vec<Doing>> {
 }
 
 /// Ends or takes back one of them.
-pub(super) fn settle(pins: &Pins, doing: Doing) -> Result<()> {
+fn settle(git: &Git, pins: &Pins, doing: Doing, cancel: &Cancel) -> Result<()> {
     let place = doing.place(pins);
     match doing {
         Doing::Add {
@@ -173,31 +197,70 @@ pub(super) fn settle(pins: &Pins, doing: Doing) -> Result<()> {
             target,
             building,
             built,
+            origin,
         } => {
-            let target = path_of(target.as_bytes());
-            let pinned = pins.read(&target)?.is_some_and(|pin| pin.id == id);
-            if !pinned {
-                let building = path_of(building.as_bytes());
-                if let (Some(built), Some((_, now))) = (&built, spot_at(&target)?)
-                    && same_directory(built, &now)
-                {
-                    rename(&target, &building)?;
+            let (target, building) = (path_of(target.as_bytes()), path_of(building.as_bytes()));
+            let ours = |now: &Spot| built.as_ref().is_some_and(|built| same_directory(built, now));
+            let pinned = |pin: Pin| pin.id == id || ours(&pin.worktree);
+            if pins.read(&target)?.is_some_and(pinned) {
+                // It is whole.
+            } else if lies_at(&target, built.as_ref())? {
+                // Once it has its name others may work in it: it is never taken back from then on.
+                let pin = pin::take(git, &target, id, origin, cancel)?;
+                let place = path_of(common.path.as_bytes()).join("worktrees");
+                let own = pin::bytes(&place.join(own_name(&pin.id)))?;
+                if pin.gitdir.path != own || !same_directory(&pin.common, &common) || !ours(&pin.worktree) {
+                    let why = "the worktree was exchanged before it could be pinned";
+                    return Err(worktree::redirected(why, &target));
                 }
-                free(&building)?;
+                pins.keep(&pin)?;
+            } else if built.is_none() || lies_at(&building, built.as_ref())? {
                 free_gitdir(&common, &id)?;
+                free(&building)?;
             }
+            // Else other hands moved or removed what had its name: what is left of it is theirs.
         }
         Doing::Remove { pin, aside } => {
             let aside = path_of(aside.as_bytes());
-            let put_aside = spot_at(&aside)?.is_some_and(|(_, now)| same_directory(&pin.worktree, &now));
-            let still_there = spot_at(&path_of(pin.worktree.path.as_bytes()))?
-                .is_some_and(|(_, now)| same_directory(&pin.worktree, &now));
-            if put_aside || !still_there {
+            let worktree = path_of(pin.worktree.path.as_bytes());
+            if lies_at(&aside, Some(&pin.worktree))? || !lies_at(&worktree, Some(&pin.worktree))? {
                 finish_removal(pins, &pin, &aside, &|_| {})?;
             }
         }
     }
     plain::remove_file(&place)
+}
+
+/// Takes back what this process makes and nobody was told of yet.
+pub(super) fn take_back(pins: &Pins, doing: &Doing) -> Result<()> {
+    if let Doing::Add {
+        id,
+        common,
+        target,
+        building,
+        built,
+        ..
+    } = doing
+    {
+        let (target, building) = (path_of(target.as_bytes()), path_of(building.as_bytes()));
+        if pins.read(&target)?.is_some_and(|pin| pin.id == *id) {
+            return Ok(());
+        }
+        if lies_at(&target, built.as_ref())? {
+            rename(&target, &building)?;
+        }
+        free_gitdir(common, id)?;
+        free(&building)?;
+    }
+    plain::remove_file(&doing.place(pins))
+}
+
+/// Says whether a directory lies at a path.
+fn lies_at(path: &Path, directory: Option<&Spot>) -> Result<bool> {
+    let Some(directory) = directory else {
+        return Ok(false);
+    };
+    Ok(spot_at(path)?.is_some_and(|(_, now)| same_directory(directory, &now)))
 }
 
 pub(super) fn same_directory(one: &Spot, other: &Spot) -> bool {

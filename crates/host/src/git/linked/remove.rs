@@ -1,9 +1,9 @@
 //! Removing worktrees of ours: nothing that is nowhere else, unless told; nothing that is not ours, ever.
 
-use super::doing::{Doing, finish_removal, recover, rename, same_directory};
+use super::doing::{Doing, finish_removal, making, recover, rename, same_directory};
 use super::look::{Entries, Looked, look};
 use super::work::{Held, refuse_work};
-use super::{Milestone, Tell, own_name};
+use super::{Milestone, Tell, own_name, real_target};
 use crate::error::{Error, Result};
 use crate::git::Git;
 use crate::git::lock::LOCK;
@@ -77,18 +77,23 @@ pub enum Removed {
 /// `lock_timeout`, reason `worktrees_busy`; `git_failed`, `io_failed`. After it was begun: `kept` where something is in the
 /// way meanwhile; the next command on the repository goes on.
 pub fn remove(git: &Git, pins: &Pins, asked: &Remove, tell: Tell<'_>, cancel: &Cancel) -> Result<Removed> {
-    let known = || {
-        pins.find(&asked.worktree)?.ok_or_else(|| {
-            Error::from(
-                Refusal::new(Code::NotFound, "the worktree is not pinned")
-                    .name(shown(asked.worktree.as_os_str().as_bytes())),
-            )
-        })
+    let unknown = || {
+        Error::from(
+            Refusal::new(Code::NotFound, "the worktree is not pinned")
+                .name(shown(asked.worktree.as_os_str().as_bytes())),
+        )
     };
-    let common = path_of(known()?.common.path.as_bytes());
+    let common = match pins.find(&asked.worktree)? {
+        Some(pin) => path_of(pin.common.path.as_bytes()),
+        // Its making may have been cut off before it was pinned.
+        None => match real_target(&asked.worktree) {
+            Ok(target) => making(pins, &target)?.ok_or_else(unknown)?,
+            Err(_) => return Err(unknown()),
+        },
+    };
     let _lock = pins.lock(&common, asked.wait, cancel)?;
-    let left = recover(pins, &common)?;
-    let pin = known()?;
+    let left = recover(git, pins, &common, cancel)?;
+    let pin = pins.find(&asked.worktree)?.ok_or_else(unknown)?;
     if asked.discard == Discard::PinOnly {
         pins.forget(&pin)?;
         return Ok(Removed::Pin(pin));

@@ -400,7 +400,7 @@ fn playing(lab: &Lab, what: &str, point: &str, commit: &str) -> std::process::Co
 }
 
 /// Runs a part in a process of its own, which has to be killed at that point.
-fn killed_at(lab: &Lab, what: &str, point: Milestone, commit: &str) {
+pub(super) fn killed_at(lab: &Lab, what: &str, point: Milestone, commit: &str) {
     let ran = playing(lab, what, &format!("{point:?}"), commit)
         .status()
         .unwrap();
@@ -413,7 +413,8 @@ fn a_making_that_is_killed_at_any_point_is_taken_back_or_is_whole() {
         let (lab, commit) = repository(&git);
         for point in ADDS {
             killed_at(&lab, "add", *point, &commit);
-            let whole = [Milestone::Pinned, Milestone::Done].contains(point);
+            // From its name on others may work in it: it is ended, not taken back.
+            let whole = [Milestone::Placed, Milestone::Pinned, Milestone::Done].contains(point);
             // The next command on the repository settles it, whatever it is.
             let next = add_to(&lab, "next", &commit, None, &quiet).unwrap();
             let pinned = pins(&lab).list().unwrap();

@@ -1,6 +1,6 @@
 //! What a removal refuses to lose, held against git's own, and what stands in its way.
 
-use super::linked::{add_to, nothing_left, quiet, refused, remove_from, repository};
+use super::linked::{add_to, killed_at, nothing_left, quiet, refused, remove_from, repository};
 use super::pin::pins;
 use super::*;
 
@@ -548,4 +548,139 @@ fn no_program_of_the_repository_runs() {
             git.version()
         );
     }
+}
+
+/// What was made and has its name is never taken back: somebody may have worked in it.
+#[test]
+fn work_in_a_worktree_whose_making_was_cut_off_stays() {
+    for git in gits() {
+        let (lab, commit) = repository(&git);
+        killed_at(&lab, "add", Milestone::Placed, &commit);
+        let unfinished = pins(&lab).unfinished().unwrap();
+        assert_eq!(unfinished.len(), 1);
+        assert_eq!(
+            unfinished[0].rest.to_string(),
+            lab.path("wt").display().to_string()
+        );
+        let mine = lab.commit("wt", "mine");
+        lab.write("wt/new", "x");
+        add_to(&lab, "next", &commit, None, &quiet).unwrap();
+        assert_eq!(lab.read("wt/new"), "x");
+        assert_eq!(lab.sh("wt", &["rev-parse", "HEAD"]), mine);
+        let listed = pins(&lab).list().unwrap();
+        assert_eq!(listed.len(), 2);
+        assert!(
+            listed.iter().all(|kept| kept.state == PinState::Intact),
+            "{listed:?}"
+        );
+        refused(
+            remove_from(&lab, "wt", Discard::Refuse, &quiet),
+            "unreachable_commits",
+        );
+        remove_from(&lab, "wt", Discard::Work, &quiet).unwrap();
+        remove_from(&lab, "next", Discard::Refuse, &quiet).unwrap();
+        nothing_left(&lab);
+        // The removal itself ends it, and so does a pin.
+        killed_at(&lab, "add", Milestone::Placed, &commit);
+        remove_from(&lab, "wt", Discard::Refuse, &quiet).unwrap();
+        nothing_left(&lab);
+        killed_at(&lab, "add", Milestone::Placed, &commit);
+        let wait = Duration::from_secs(60);
+        let pin = pins(&lab).pin(&git, &lab.path("wt"), Repin::Refuse, wait, &cancel());
+        assert!(matches!(
+            pin.unwrap().origin,
+            semel_core::pin::Origin::Made { .. }
+        ));
+        remove_from(&lab, "wt", Discard::Refuse, &quiet).unwrap();
+        nothing_left(&lab);
+        // One that was cut off before it had its name is taken back, and then there is none to remove.
+        killed_at(&lab, "add", Milestone::Pointed, &commit);
+        let gone = remove_from(&lab, "wt", Discard::Work, &quiet).unwrap_err();
+        assert_eq!(gone.code(), Code::NotFound);
+        nothing_left(&lab);
+    }
+}
+
+#[test]
+fn a_worktree_that_others_moved_or_exchanged_before_it_was_pinned_stays() {
+    let git = gits().remove(0);
+    let (lab, commit) = repository(&git);
+    killed_at(&lab, "add", Milestone::Placed, &commit);
+    std::fs::rename(lab.path("wt"), lab.path("moved")).unwrap();
+    let mine = lab.commit("moved", "mine");
+    add_to(&lab, "next", &commit, None, &quiet).unwrap();
+    assert_eq!(lab.sh("moved", &["rev-parse", "HEAD"]), mine);
+    assert!(pins(&lab).unfinished().unwrap().is_empty());
+    // Led astray: it is neither pinned nor removed, and in nobody's way.
+    killed_at(&lab, "add", Milestone::Placed, &commit);
+    let own = lab.read("wt/.git");
+    lab.write("wt/.git", lab.read("next/.git"));
+    add_to(&lab, "third", &commit, None, &quiet).unwrap();
+    assert_eq!(lab.read("wt/f"), "one\n");
+    assert_eq!(pins(&lab).unfinished().unwrap().len(), 1);
+    lab.write("wt/.git", own);
+    remove_from(&lab, "wt", Discard::Refuse, &quiet).unwrap();
+    assert!(pins(&lab).unfinished().unwrap().is_empty());
+}
+
+/// Another filesystem, or another directory or file, at a place; until it is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn on(place: &Path, of: Option<&Path>) -> Option<Self> {
+        use rustix::mount::{MountFlags, mount, mount_bind};
+        let done = match of {
+            Some(of) => mount_bind(of, place),
+            None => mount("none", place, "tmpfs", MountFlags::empty(), None),
+        };
+        done.ok().map(|()| Self(place.to_owned()))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+}
+
+#[test]
+fn a_mount_at_any_level_is_seen_before_anything_is_removed() {
+    let git = gits().remove(0);
+    let (lab, commit) = repository(&git);
+    lab.write("r/.git/info/exclude", "ign\n");
+    lab.write("precious", "x");
+    lab.write("of/precious", "x");
+    add_to(&lab, "wt", &commit, None, &quiet).unwrap();
+    let git_of = gitdir(&lab);
+    lab.write("wt/ign/deep/er/f", "x");
+    let (precious, of) = (lab.path("precious"), lab.path("of"));
+    let places = [
+        (lab.path("wt/ign/deep/er"), None),
+        (lab.path("wt/ign/deep/er"), Some(of.as_path())),
+        (lab.path("wt/ign/deep/er/f"), Some(precious.as_path())),
+        (git_of.join("logs"), Some(of.as_path())),
+        (git_of.join("HEAD"), Some(precious.as_path())),
+    ];
+    for (place, of) in &places {
+        let Some(mounted) = Mounted::on(place, *of) else {
+            skipped("nothing can be mounted here");
+            return;
+        };
+        for discard in [Discard::Refuse, Discard::Work] {
+            let refusal = refused(remove_from(&lab, "wt", discard, &quiet), "kept");
+            assert_eq!(refusal.names, [format!("{}: mount", place.display())]);
+        }
+        add_to(&lab, "next", &commit, None, &quiet).unwrap();
+        remove_from(&lab, "next", Discard::Refuse, &quiet).unwrap();
+        drop(mounted);
+        assert_eq!(lab.read("wt/f"), "one\n");
+    }
+    assert_eq!(
+        [lab.read("precious"), lab.read("of/precious")],
+        ["x".to_owned(), "x".to_owned()]
+    );
+    remove_from(&lab, "wt", Discard::Refuse, &quiet).unwrap();
+    std::fs::remove_file(precious).unwrap();
+    remove_all(&of);
+    nothing_left(&lab);
 }
