@@ -119,11 +119,11 @@ pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel)
     let building = target.with_file_name(own_name(&id));
     let mut doing = Doing::Add {
         id: id.clone(),
-        common: common_spot,
+        common: Box::new(common_spot),
         target: pin::bytes(&target)?,
         building: pin::bytes(&building)?,
         built: None,
-        origin: Origin::Made { commit, tree },
+        origin: Box::new(Origin::Made { commit, tree }),
     };
     doing.record(pins)?;
     tell(Milestone::Intended);

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 pub(super) enum Doing {
     Add {
         id: PinId,
-        common: Spot,
+        common: Box<Spot>,
         /// Where it will be.
         target: PathBytes,
         /// Where it is built.
@@ -34,7 +34,7 @@ pub(super) enum Doing {
         /// What was built there, once it is whole.
         built: Option<Spot>,
         /// What it is made of.
-        origin: Origin,
+        origin: Box<Origin>,
     },
     Remove {
         pin: Box<Pin>,
@@ -206,7 +206,7 @@ fn settle(git: &Git, pins: &Pins, doing: Doing, cancel: &Cancel) -> Result<()> {
                 // It is whole.
             } else if lies_at(&target, built.as_ref())? {
                 // Once it has its name others may work in it: it is never taken back from then on.
-                let pin = pin::take(git, &target, id, origin, cancel)?;
+                let pin = pin::take(git, &target, id, *origin, cancel)?;
                 let place = path_of(common.path.as_bytes()).join("worktrees");
                 let own = pin::bytes(&place.join(own_name(&pin.id)))?;
                 if pin.gitdir.path != own || !same_directory(&pin.common, &common) || !ours(&pin.worktree) {

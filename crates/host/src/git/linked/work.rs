@@ -182,7 +182,7 @@ fn refuse_unreachable(repo: &Repository, made: &ObjectId, tips: &mut Tips) -> Re
         .is_some_and(|kind| kind != b"files")
     {
         let log = ["rev-list", "--walk-reflogs", "HEAD"];
-        let ids = repo.run(repo.call(log)).unwrap_or_default();
+        let ids = repo.run(repo.call(log))?;
         tips.extend(lines(&ids).map(|id| (id, "logs/HEAD".to_owned())));
     }
     let mut asked: Vec<String> = tips.keys().cloned().collect();
