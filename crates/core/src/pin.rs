@@ -11,6 +11,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 
+pub mod gitdir;
+
 /// The longest path or pointer that is kept.
 const LONGEST: usize = 8192;
 

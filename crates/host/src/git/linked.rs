@@ -6,10 +6,13 @@
 //! nothing else is ever touched.
 
 mod doing;
+mod look;
 mod remove;
+mod work;
 
-pub(super) use doing::recover;
-pub use remove::{Discard, Remove, Removed, remove};
+pub use doing::{Begun, Unfinished};
+pub(super) use doing::{recover, unfinished};
+pub use remove::{Discard, Locked, Remove, Removed, remove};
 
 use super::pin::{self, Pins, spot_at};
 use super::repository::Repository;
@@ -19,13 +22,14 @@ use super::{Call, Git};
 use crate::error::{Error, Result};
 use crate::plain;
 use crate::process::Cancel;
-use doing::{Doing, occupied, rename, settle};
+use doing::{Doing, occupied, rename, take_back};
 use rustix::fs::renameat;
 use semel_core::git_tree::ObjectId;
 use semel_core::pin::{Origin, Pin, PinId};
 use semel_core::{Code, Refusal};
+use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +96,8 @@ fn own_name(id: &PinId) -> String {
 /// # Durability
 /// When this returns, the pin is on the disk; the files of the worktree are not synced.
 pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel) -> Result<Pin> {
-    let repo = Repository::open(git, &asked.repository, cancel)?;
+    let mut repo = Repository::open(git, &asked.repository, cancel)?;
+    no_hooks(&mut repo);
     let common = repo.common_dir().to_owned();
     let target = real_target(&asked.worktree)?;
     let commit = repo.parse_id(&asked.commit)?;
@@ -104,7 +109,7 @@ pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel)
         .transpose()?;
     let tree = tree.unwrap_or(own_tree);
     let lock = pins.lock(&common, asked.wait, cancel)?;
-    recover(pins, &common)?;
+    recover(git, pins, &common, cancel)?;
     if lstat(&target)?.is_some() {
         return Err(occupied(&target));
     }
@@ -114,10 +119,11 @@ pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel)
     let building = target.with_file_name(own_name(&id));
     let mut doing = Doing::Add {
         id: id.clone(),
-        common: common_spot,
+        common: Box::new(common_spot),
         target: pin::bytes(&target)?,
         building: pin::bytes(&building)?,
         built: None,
+        origin: Box::new(Origin::Made { commit, tree }),
     };
     doing.record(pins)?;
     tell(Milestone::Intended);
@@ -141,9 +147,17 @@ pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel)
         }
         Err(error) => {
             // The first error is the one to tell; what stays is taken back by the next command.
-            drop(settle(pins, doing));
+            drop(take_back(pins, &doing));
             Err(error)
         }
+    }
+}
+
+/// Switches off the hooks that the repository's configuration names (git 2.54 and later); `core.hooksPath` does not.
+fn no_hooks(repo: &mut Repository) {
+    for name in repo.config().hooks() {
+        let key = [b"hook.", name.as_slice(), b".enabled"].concat();
+        repo.place.config.push((OsString::from_vec(key), "false".into()));
     }
 }
 

@@ -39,7 +39,7 @@ mod worktree;
 
 pub use deliver::{Delivery, Import, Patch, Sealed, deliver_branch, make_patch};
 pub use draft::{Draft, prepare_draft};
-pub use linked::{Add, Discard, Milestone, Remove, Removed, Tell, add, remove};
+pub use linked::{Add, Begun, Discard, Locked, Milestone, Remove, Removed, Tell, Unfinished, add, remove};
 pub use objects::Leaf;
 pub use pin::{KeptPin, PinState, Pins, Repin, Require};
 pub use repository::{Config, Repository};

@@ -204,6 +204,14 @@ impl Pins {
         Ok(kept)
     }
 
+    /// Lists what was begun with worktrees and is not ended.
+    ///
+    /// # Errors
+    /// `unknown_state` where a record cannot be read; `io_failed`.
+    pub fn unfinished(&self) -> Result<Vec<linked::Unfinished>> {
+        linked::unfinished(self)
+    }
+
     /// Takes the identity of a worktree that is there, and keeps it.
     ///
     /// # Errors
@@ -229,7 +237,14 @@ impl Pins {
         }
         let found = worktree::find(worktree)?;
         let _lock = self.lock(&found.common, wait, cancel)?;
-        linked::recover(self, &found.common)?;
+        linked::recover(git, self, &found.common, cancel)?;
+        if let Some(pin) = self.find(worktree)?
+            && repin == Repin::Refuse
+        {
+            // It was made by us, and what was cut off is ended now.
+            pin.hold_against(&observe(&pin)?)?;
+            return Ok(pin);
+        }
         let pin = take(git, worktree, fresh_id()?, Origin::Found, cancel)?;
         self.keep(&pin)?;
         Ok(pin)
@@ -300,7 +315,10 @@ impl Pins {
         }
         let claim = self.claim(pin.gitdir.path.as_bytes());
         let ours = hex_of(pin.worktree.path.as_bytes());
-        if read_small(&claim)?.is_some_and(|name| name == ours.as_bytes()) && self.read(&worktree)?.is_none()
+        // Another worktree in its place has another git directory, and so another claim.
+        let claims = |now: Pin| now.gitdir.path == pin.gitdir.path;
+        if read_small(&claim)?.is_some_and(|name| name == ours.as_bytes())
+            && !self.read(&worktree)?.is_some_and(claims)
         {
             plain::remove_file(&claim)?;
         }

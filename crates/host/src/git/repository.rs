@@ -38,8 +38,17 @@ impl Config {
     /// Lists the filter drivers that some key configures; their names are bytes.
     #[must_use]
     pub fn filters(&self) -> BTreeSet<Vec<u8>> {
+        self.named(b"filter.")
+    }
+
+    /// Lists the hooks that some key configures; their names are bytes.
+    pub(super) fn hooks(&self) -> BTreeSet<Vec<u8>> {
+        self.named(b"hook.")
+    }
+
+    fn named(&self, section: &[u8]) -> BTreeSet<Vec<u8>> {
         let name = |key: &[u8]| {
-            let rest = key.strip_prefix(b"filter.")?;
+            let rest = key.strip_prefix(section)?;
             let dot = rest.iter().rposition(|b| *b == b'.')?;
             Some(rest[..dot].to_vec())
         };

@@ -3,7 +3,7 @@
 use super::Context;
 use super::answer::Answer;
 use crate::engine::job::interrupt;
-use crate::engine::worktree::{self, Add, Discard, Remove, Removed, Repin};
+use crate::engine::worktree::{self, Add, Discard, Locked, Remove, Removed, Repin};
 use crate::limits;
 use clap::{Args as ClapArgs, Subcommand};
 use semel_core::Refusal;
@@ -68,8 +68,11 @@ struct Free {
     /// Remove it with work that is nowhere else
     #[arg(long)]
     discard: bool,
+    /// Remove it though it is locked (git worktree lock)
+    #[arg(long)]
+    locked: bool,
     /// Forget the pin alone; the worktree stays as it is
-    #[arg(long, conflicts_with = "discard")]
+    #[arg(long, conflicts_with_all = ["discard", "locked"])]
     pin_only: bool,
     #[command(flatten)]
     wait: Wait,
@@ -138,8 +141,8 @@ fn take(args: Take, context: &Context) -> Result<Answer, Refusal> {
 }
 
 fn list(context: &Context) -> Result<Answer, Refusal> {
-    let all = worktree::list(&context.config()?)?;
-    let lines: Vec<String> = all
+    let (all, unfinished) = worktree::list(&context.config()?)?;
+    let mut lines: Vec<String> = all
         .iter()
         .map(|kept| {
             let (word, refusal) = worktree::state(kept);
@@ -149,10 +152,18 @@ fn list(context: &Context) -> Result<Answer, Refusal> {
             format!("{} {} {word}{why}", kept.pin.id, kept.pin.worktree.path)
         })
         .collect();
+    lines.extend(unfinished.iter().map(|left| {
+        let begun = worktree::begun(left);
+        format!(
+            "{} {} {begun} is not ended; the rest lies at {}",
+            left.id, left.worktree, left.rest
+        )
+    }));
     let facts: Vec<_> = all.iter().map(worktree::kept_facts).collect();
+    let unfinished: Vec<_> = unfinished.iter().map(worktree::unfinished_facts).collect();
     Ok(Answer::new(
         lines.join("\n"),
-        json!({"schema": "semel.worktrees/v1", "worktrees": facts}),
+        json!({"schema": "semel.worktrees/v1", "worktrees": facts, "unfinished": unfinished}),
     ))
 }
 
@@ -167,17 +178,35 @@ fn free(args: Free, context: &Context) -> Result<Answer, Refusal> {
     let asked = Remove {
         worktree: args.worktree,
         discard,
+        locked: if args.locked {
+            Locked::Remove
+        } else {
+            Locked::Refuse
+        },
         wait: args.wait.get(),
     };
-    let (status, text, pin) = match worktree::remove(&config, &asked, interrupt.cancel())? {
-        Removed::Worktree(pin) => ("removed", format!("removed {}", pin.worktree.path), pin),
+    let (status, text, pin, ignored) = match worktree::remove(&config, &asked, interrupt.cancel())? {
+        Removed::Worktree { pin, ignored } => {
+            let with = match ignored {
+                None | Some(0) => String::new(),
+                Some(count) => format!(", and with it {count} that git ignores"),
+            };
+            (
+                "removed",
+                format!("removed {}{with}", pin.worktree.path),
+                pin,
+                ignored,
+            )
+        }
         Removed::Pin(pin) => {
             let text = format!("forgot the pin of {}", pin.worktree.path);
-            ("unpinned", text, pin)
+            ("unpinned", text, pin, None)
         }
     };
-    Ok(Answer::new(
-        text,
-        json!({"schema": "semel.worktree/v1", "status": status, "worktree": worktree::facts(&pin)}),
-    ))
+    let mut facts =
+        json!({"schema": "semel.worktree/v1", "status": status, "worktree": worktree::facts(&pin)});
+    if status == "removed" {
+        facts["ignored"] = json!(ignored);
+    }
+    Ok(Answer::new(text, facts))
 }

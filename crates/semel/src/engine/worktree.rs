@@ -8,8 +8,8 @@ use crate::config::Config;
 use semel_core::pin::{Layout, Origin, Pin};
 use semel_core::{Code, Refusal};
 use semel_host::daemon::StateRoot;
-use semel_host::git::{self, Git, KeptPin, PinState, Pins};
-pub(crate) use semel_host::git::{Add, Discard, Remove, Removed, Repin};
+use semel_host::git::{self, Begun, Git, KeptPin, PinState, Pins, Unfinished};
+pub(crate) use semel_host::git::{Add, Discard, Locked, Remove, Removed, Repin};
 use semel_host::process::Cancel;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -39,12 +39,13 @@ pub(crate) fn pin(
     pins.pin(&git, worktree, repin, wait, cancel).map_err(host)
 }
 
-/// Lists what is pinned.
+/// Lists what is pinned, and what was begun with worktrees and is not ended.
 ///
 /// # Errors
-/// `unknown_state` where a pin cannot be read; `io_failed`.
-pub(crate) fn list(config: &Config) -> Result<Vec<KeptPin>, Refusal> {
-    Pins::of(&config.state).list().map_err(host)
+/// `unknown_state` where a pin or a record cannot be read; `io_failed`.
+pub(crate) fn list(config: &Config) -> Result<(Vec<KeptPin>, Vec<Unfinished>), Refusal> {
+    let pins = Pins::of(&config.state);
+    Ok((pins.list().map_err(host)?, pins.unfinished().map_err(host)?))
 }
 
 /// Removes a worktree of ours, or forgets its pin.
@@ -102,5 +103,23 @@ pub(crate) fn state(kept: &KeptPin) -> (&'static str, Option<&Refusal>) {
         PinState::Intact => ("intact", None),
         PinState::Gone => ("gone", None),
         PinState::Changed(refusal) => ("changed", Some(refusal)),
+    }
+}
+
+/// Gives what was begun with a worktree and is not ended, for machines.
+pub(crate) fn unfinished_facts(unfinished: &Unfinished) -> Value {
+    json!({
+        "id": unfinished.id,
+        "begun": begun(unfinished),
+        "worktree": unfinished.worktree,
+        "rest": unfinished.rest,
+    })
+}
+
+/// Names what was begun.
+pub(crate) fn begun(unfinished: &Unfinished) -> &'static str {
+    match unfinished.begun {
+        Begun::Add => "add",
+        Begun::Remove => "remove",
     }
 }

@@ -173,6 +173,69 @@ fn a_found_worktree_is_pinned_and_one_that_was_led_astray_is_refused() {
 }
 
 #[test]
+fn a_locked_worktree_is_removed_by_its_own_word_and_ignored_files_are_counted() {
+    let scene = Scene::new();
+    scene.add("w");
+    let place = scene.place("w");
+    std::fs::write(scene.repository.join(".git/info/exclude"), "*.o\n").unwrap();
+    std::fs::write(place.join("x.o"), "x").unwrap();
+    git(&scene.repository, &["worktree", "lock", place.to_str().unwrap()]);
+    for args in [&[][..], &["--discard"]] {
+        let refusal = refused(
+            &scene.worktree("remove", "w", args),
+            "precondition_failed",
+            "locked",
+        );
+        assert_eq!(refusal["exit"], 15);
+    }
+    let usage = scene.worktree("remove", "w", &["--locked", "--pin-only"]);
+    assert_eq!(usage.status.code(), Some(64), "{}", said(&usage));
+    let removed = answer(&scene.worktree("remove", "w", &["--locked"]));
+    assert_eq!(
+        (&removed["status"], &removed["ignored"]),
+        (&json!("removed"), &json!(1))
+    );
+    assert!(!place.exists());
+    scene.add("w");
+    let discarded = answer(&scene.worktree("remove", "w", &["--discard"]));
+    assert_eq!(discarded["ignored"], Value::Null);
+}
+
+/// What a killed removal left is shown, whoever asks, and is ended by the next command.
+#[test]
+fn what_is_not_ended_is_listed() {
+    let scene = Scene::new();
+    let added = scene.add("w");
+    let id = added["worktree"]["id"].as_str().unwrap();
+    let pins = scene.home.state().join("worktrees");
+    let pin = std::fs::read_dir(&pins)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|is| is == "json"))
+        .unwrap();
+    let pin: Value = serde_json::from_slice(&std::fs::read(pin).unwrap()).unwrap();
+    let aside = scene.place("w").with_file_name(format!("semel-{id}"));
+    let doing = json!({"doing": "remove", "pin": pin, "aside": aside});
+    std::fs::rename(scene.place("w"), &aside).unwrap();
+    std::fs::write(pins.join(format!("doing-{id}.json")), doing.to_string()).unwrap();
+    let listed = scene.home.json(&["worktree", "list"]);
+    let expected = json!([{"id": id, "begun": "remove", "worktree": scene.place("w"), "rest": aside}]);
+    assert_eq!(listed["unfinished"], expected);
+    let text = scene.home.run(&["worktree", "list"]);
+    assert!(said(&text).contains("remove is not ended"), "{}", said(&text));
+    scene.add("v");
+    assert!(!aside.exists());
+    let listed = scene.home.json(&["worktree", "list"]);
+    assert_eq!(
+        (
+            &listed["unfinished"],
+            listed["worktrees"].as_array().unwrap().len()
+        ),
+        (&json!([]), 1)
+    );
+}
+
+#[test]
 fn a_state_root_in_the_worktree_pins_nothing() {
     let scene = Scene::new();
     let state = scene.repository.join("state");

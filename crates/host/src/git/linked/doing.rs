@@ -1,15 +1,18 @@
 //! What was begun with a worktree and is not ended: recorded before, taken up again after a kill.
 
+use super::look::{Entries, NAMED, look};
 use super::{Milestone, Tell, own_name};
 use crate::error::{Error, Result};
-use crate::git::pin::{Pins, open_real, spot_at};
+use crate::git::Git;
+use crate::git::pin::{self, Pins, open_real, spot_at};
 use crate::git::worktree::{self, path_of};
 use crate::plain;
+use crate::process::Cancel;
 use crate::volume::reaper::remove_tree;
 use rustix::fs::{AtFlags, RenameFlags, renameat_with, unlinkat};
 use rustix::io::Errno;
 use semel_core::path::shown;
-use semel_core::pin::{PathBytes, Pin, PinId, Spot};
+use semel_core::pin::{Origin, PathBytes, Pin, PinId, Spot};
 use semel_core::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -17,22 +20,21 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// How many entries are named that cannot be removed.
-const NAMED: usize = 20;
-
 /// Is what was begun and is not ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "doing", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Doing {
     Add {
         id: PinId,
-        common: Spot,
+        common: Box<Spot>,
         /// Where it will be.
         target: PathBytes,
         /// Where it is built.
         building: PathBytes,
         /// What was built there, once it is whole.
         built: Option<Spot>,
+        /// What it is made of.
+        origin: Box<Origin>,
     },
     Remove {
         pin: Box<Pin>,
@@ -67,32 +69,126 @@ impl Doing {
     }
 }
 
+/// Names something that was begun with a worktree and is not ended: it is under way, or was cut off, or something of it
+/// cannot be removed. The next command on the repository goes on with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The pin's id.
+    pub id: PinId,
+    /// What was begun.
+    pub begun: Begun,
+    /// Where the worktree was or was to be.
+    pub worktree: PathBytes,
+    /// Where the rest of it lies.
+    pub rest: PathBytes,
+}
+
+/// Says what was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// A worktree is made, or taken back.
+    Add,
+    /// One is removed.
+    Remove,
+}
+
+/// What could not be ended, and why.
+pub(in crate::git) struct Left(Vec<(PinId, Error)>);
+
+impl Left {
+    /// Takes out why the removal of a worktree could not be ended.
+    pub(super) fn of(self, id: &PinId) -> Option<Error> {
+        self.0
+            .into_iter()
+            .find_map(|(left, why)| (left == *id).then_some(why))
+    }
+}
+
 /// Ends or takes back what former processes began in a repository; to be called under its lock.
 ///
+/// What cannot be ended stays recorded for the next call, and is in nobody's way: every place that it lies at bears a name
+/// of its own.
+///
 /// # Errors
-/// `unknown_state` where a record cannot be read; `precondition_failed`, reason `kept`, where something of ours cannot
-/// be removed; `io_failed`.
-pub(in crate::git) fn recover(pins: &Pins, common: &Path) -> Result<()> {
+/// `unknown_state` where a record cannot be read; `io_failed`.
+pub(in crate::git) fn recover(git: &Git, pins: &Pins, common: &Path, cancel: &Cancel) -> Result<Left> {
     pins.sweep(common)?;
+    let mut left = Vec::new();
+    for doing in recorded(pins)? {
+        if doing.common().path.as_bytes() != common.as_os_str().as_bytes() {
+            continue;
+        }
+        let id = doing.id().clone();
+        if let Err(why) = settle(git, pins, doing, cancel) {
+            left.push((id, why));
+        }
+    }
+    Ok(Left(left))
+}
+
+/// Lists what was begun and is not ended.
+pub(in crate::git) fn unfinished(pins: &Pins) -> Result<Vec<Unfinished>> {
+    let named = |doing| {
+        Ok(match doing {
+            Doing::Add {
+                id,
+                target,
+                building,
+                built,
+                ..
+            } => Unfinished {
+                rest: match lies_at(&path_of(target.as_bytes()), built.as_ref())? {
+                    true => target.clone(),
+                    false => building,
+                },
+                id,
+                begun: Begun::Add,
+                worktree: target,
+            },
+            Doing::Remove { pin, aside } => Unfinished {
+                id: pin.id,
+                begun: Begun::Remove,
+                worktree: pin.worktree.path,
+                rest: aside,
+            },
+        })
+    };
+    recorded(pins)?.into_iter().map(named).collect()
+}
+
+/// Finds the repository of a worktree whose making was begun and is not ended.
+pub(super) fn making(pins: &Pins, worktree: &Path) -> Result<Option<PathBuf>> {
+    let found = recorded(pins)?.into_iter().find_map(|doing| match doing {
+        Doing::Add { common, target, .. } if target.as_bytes() == worktree.as_os_str().as_bytes() => {
+            Some(path_of(common.path.as_bytes()))
+        }
+        Doing::Add { .. } | Doing::Remove { .. } => None,
+    });
+    Ok(found)
+}
+
+fn recorded(pins: &Pins) -> Result<Vec<Doing>> {
+    let mut all = Vec::new();
     for listed in plain::list_files(&pins.dir)? {
         if !(listed.name.starts_with("doing-") && listed.name.ends_with(".json")) {
             continue;
         }
         let place = pins.dir.join(&listed.name);
-        let bytes = plain::read_file(&place, 64 << 10)?;
-        let doing: Doing = serde_json::from_slice(&bytes).map_err(|e| {
+        let bytes = match plain::read_file(&place, 64 << 10) {
+            // Ended meanwhile, in another repository.
+            Err(gone) if gone.code() == Code::NotFound => continue,
+            read => read?,
+        };
+        all.push(serde_json::from_slice(&bytes).map_err(|e| {
             Refusal::new(Code::UnknownState, format!("what was begun cannot be read: {e}"))
                 .name(place.display().to_string())
-        })?;
-        if doing.common().path.as_bytes() == common.as_os_str().as_bytes() {
-            settle(pins, doing)?;
-        }
+        })?);
     }
-    Ok(())
+    Ok(all)
 }
 
 /// Ends or takes back one of them.
-pub(super) fn settle(pins: &Pins, doing: Doing) -> Result<()> {
+fn settle(git: &Git, pins: &Pins, doing: Doing, cancel: &Cancel) -> Result<()> {
     let place = doing.place(pins);
     match doing {
         Doing::Add {
@@ -101,31 +197,70 @@ pub(super) fn settle(pins: &Pins, doing: Doing) -> Result<()> {
             target,
             building,
             built,
+            origin,
         } => {
-            let target = path_of(target.as_bytes());
-            let pinned = pins.read(&target)?.is_some_and(|pin| pin.id == id);
-            if !pinned {
-                let building = path_of(building.as_bytes());
-                if let (Some(built), Some((_, now))) = (&built, spot_at(&target)?)
-                    && same_directory(built, &now)
-                {
-                    rename(&target, &building)?;
+            let (target, building) = (path_of(target.as_bytes()), path_of(building.as_bytes()));
+            let ours = |now: &Spot| built.as_ref().is_some_and(|built| same_directory(built, now));
+            let pinned = |pin: Pin| pin.id == id || ours(&pin.worktree);
+            if pins.read(&target)?.is_some_and(pinned) {
+                // It is whole.
+            } else if lies_at(&target, built.as_ref())? {
+                // Once it has its name others may work in it: it is never taken back from then on.
+                let pin = pin::take(git, &target, id, *origin, cancel)?;
+                let place = path_of(common.path.as_bytes()).join("worktrees");
+                let own = pin::bytes(&place.join(own_name(&pin.id)))?;
+                if pin.gitdir.path != own || !same_directory(&pin.common, &common) || !ours(&pin.worktree) {
+                    let why = "the worktree was exchanged before it could be pinned";
+                    return Err(worktree::redirected(why, &target));
                 }
-                free(&building)?;
+                pins.keep(&pin)?;
+            } else if built.is_none() || lies_at(&building, built.as_ref())? {
                 free_gitdir(&common, &id)?;
+                free(&building)?;
             }
+            // Else other hands moved or removed what had its name: what is left of it is theirs.
         }
         Doing::Remove { pin, aside } => {
             let aside = path_of(aside.as_bytes());
-            let put_aside = spot_at(&aside)?.is_some_and(|(_, now)| same_directory(&pin.worktree, &now));
-            let still_there = spot_at(&path_of(pin.worktree.path.as_bytes()))?
-                .is_some_and(|(_, now)| same_directory(&pin.worktree, &now));
-            if put_aside || !still_there {
+            let worktree = path_of(pin.worktree.path.as_bytes());
+            if lies_at(&aside, Some(&pin.worktree))? || !lies_at(&worktree, Some(&pin.worktree))? {
                 finish_removal(pins, &pin, &aside, &|_| {})?;
             }
         }
     }
     plain::remove_file(&place)
+}
+
+/// Takes back what this process makes and nobody was told of yet.
+pub(super) fn take_back(pins: &Pins, doing: &Doing) -> Result<()> {
+    if let Doing::Add {
+        id,
+        common,
+        target,
+        building,
+        built,
+        ..
+    } = doing
+    {
+        let (target, building) = (path_of(target.as_bytes()), path_of(building.as_bytes()));
+        if pins.read(&target)?.is_some_and(|pin| pin.id == *id) {
+            return Ok(());
+        }
+        if lies_at(&target, built.as_ref())? {
+            rename(&target, &building)?;
+        }
+        free_gitdir(common, id)?;
+        free(&building)?;
+    }
+    plain::remove_file(&doing.place(pins))
+}
+
+/// Says whether a directory lies at a path.
+fn lies_at(path: &Path, directory: Option<&Spot>) -> Result<bool> {
+    let Some(directory) = directory else {
+        return Ok(false);
+    };
+    Ok(spot_at(path)?.is_some_and(|(_, now)| same_directory(directory, &now)))
 }
 
 pub(super) fn same_directory(one: &Spot, other: &Spot) -> bool {
@@ -166,24 +301,33 @@ fn free(path: &Path) -> Result<()> {
     let Some(parent) = path.parent().map(open_real).transpose()?.flatten() else {
         return Ok(());
     };
-    free_in(&parent, path.file_name().unwrap_or_default().as_bytes())
+    free_in(&parent, path)
 }
 
-fn free_in(parent: &OwnedFd, name: &[u8]) -> Result<()> {
-    let reaped = remove_tree(parent.as_fd(), name)?;
+fn free_in(parent: &OwnedFd, path: &Path) -> Result<()> {
+    let reaped = remove_tree(parent.as_fd(), path.file_name().unwrap_or_default().as_bytes())?;
     if reaped.kept.is_empty() {
         return Ok(());
     }
-    let names = reaped
-        .kept
-        .into_iter()
-        .map(|kept| format!("{}: {}", kept.path, kept.why));
-    Err(
-        Refusal::new(Code::PreconditionFailed, "some entries cannot be removed")
-            .reason("kept")
-            .names(names.take(NAMED).collect::<Vec<_>>())
-            .into(),
-    )
+    // Whole paths: on its way the reaper moves directories up, and knows two names of each.
+    let mut names = look(path, Entries::Passed)?.stuck;
+    if names.is_empty() {
+        let below = |kept: crate::volume::reaper::Kept| {
+            format!(
+                "{}/{}: {}",
+                shown(path.as_os_str().as_bytes()),
+                kept.path,
+                kept.why
+            )
+        };
+        names = reaped.kept.into_iter().take(NAMED).map(below).collect();
+    }
+    let why =
+        "the rest of a worktree cannot be removed yet; the next command on the repository goes on with it";
+    Err(Refusal::new(Code::PreconditionFailed, why)
+        .reason("kept")
+        .names(names)
+        .into())
 }
 
 /// Frees the git directory that bears our own name.
@@ -198,10 +342,11 @@ fn free_gitdir(common: &Spot, id: &PinId) -> Result<()> {
             &path,
         ));
     }
-    let Some(worktrees) = open_real(&path.join("worktrees"))? else {
+    let place = path.join("worktrees");
+    let Some(worktrees) = open_real(&place)? else {
         return Ok(());
     };
-    free_in(&worktrees, own_name(id).as_bytes())?;
+    free_in(&worktrees, &place.join(own_name(id)))?;
     // As git does: the directory goes with the last of them.
     unlinkat(&dir, "worktrees", AtFlags::REMOVEDIR).ok();
     Ok(())

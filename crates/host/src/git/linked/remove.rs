@@ -1,25 +1,22 @@
 //! Removing worktrees of ours: nothing that is nowhere else, unless told; nothing that is not ours, ever.
 
-use super::doing::{Doing, finish_removal, recover, rename, same_directory};
-use super::{Milestone, Tell, own_name};
+use super::doing::{Doing, finish_removal, making, recover, rename, same_directory};
+use super::look::{Entries, Looked, look};
+use super::work::{Held, refuse_work};
+use super::{Milestone, Tell, own_name, real_target};
 use crate::error::{Error, Result};
 use crate::git::Git;
 use crate::git::lock::LOCK;
 use crate::git::pin::{self, Pins, spot_at};
-use crate::git::repository::Repository;
-use crate::git::worktree::{self, Target, lstat, path_of};
+use crate::git::worktree::{self, lstat, path_of};
 use crate::plain;
 use crate::process::Cancel;
-use semel_core::git_tree::ObjectId;
 use semel_core::path::shown;
 use semel_core::pin::{Origin, Pin};
 use semel_core::{Code, Refusal};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// How many paths are named that would be lost.
-const NAMED: usize = 20;
 
 /// Says what is done with a worktree that holds work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +30,16 @@ pub enum Discard {
     PinOnly,
 }
 
+/// Says what is done with a worktree that is locked (`git worktree lock`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Locked {
+    /// It is not removed.
+    #[default]
+    Refuse,
+    /// It is removed as if it were not.
+    Remove,
+}
+
 /// Says what worktree is to be removed.
 #[derive(Clone, Debug)]
 pub struct Remove {
@@ -40,6 +47,8 @@ pub struct Remove {
     pub worktree: PathBuf,
     /// What is done with its work.
     pub discard: Discard,
+    /// What is done where it is locked.
+    pub locked: Locked,
     /// How long locks are waited for.
     pub wait: Duration,
 }
@@ -48,7 +57,12 @@ pub struct Remove {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Removed {
     /// The worktree, and its pin.
-    Worktree(Pin),
+    Worktree {
+        /// The pin.
+        pin: Pin,
+        /// How many files went with it that git ignores; not counted where all was to be discarded.
+        ignored: Option<u64>,
+    },
     /// The pin alone: the worktree was gone already, or was to stay.
     Pin(Pin),
 }
@@ -56,44 +70,44 @@ pub enum Removed {
 /// Removes a worktree that was made by [`add`](super::add), or forgets its pin.
 ///
 /// # Errors
-/// `not_found` where it is not pinned; `worktree_redirected` where it is not what was pinned; `precondition_failed`
-/// where it was there before us (reason `not_ours`), and where it holds work (reasons `dirty_worktree`,
-/// `unreachable_commits`) that is not to be discarded; `other_lock` where a git works in it; `lock_timeout`, reason
-/// `worktrees_busy`; `git_failed`, `io_failed`.
+/// With nothing changed: `not_found` where it is not pinned; `worktree_redirected` where it is not what was pinned;
+/// `precondition_failed` where it was there before us (reason `not_ours`), where it is locked (`locked`), where something
+/// of it cannot be removed (`kept`), and where it holds work (`dirty_worktree`, `unreachable_commits`,
+/// `operation_in_progress`, `submodules`) that is not to be discarded; `other_lock` where a git works in it;
+/// `lock_timeout`, reason `worktrees_busy`; `git_failed`, `io_failed`. After it was begun: `kept` where something is in the
+/// way meanwhile; the next command on the repository goes on.
 pub fn remove(git: &Git, pins: &Pins, asked: &Remove, tell: Tell<'_>, cancel: &Cancel) -> Result<Removed> {
-    let known = || {
-        pins.find(&asked.worktree)?.ok_or_else(|| {
-            Error::from(
-                Refusal::new(Code::NotFound, "the worktree is not pinned")
-                    .name(shown(asked.worktree.as_os_str().as_bytes())),
-            )
-        })
+    let unknown = || {
+        Error::from(
+            Refusal::new(Code::NotFound, "the worktree is not pinned")
+                .name(shown(asked.worktree.as_os_str().as_bytes())),
+        )
     };
-    let common = path_of(known()?.common.path.as_bytes());
+    let common = match pins.find(&asked.worktree)? {
+        Some(pin) => path_of(pin.common.path.as_bytes()),
+        // Its making may have been cut off before it was pinned.
+        None => match real_target(&asked.worktree) {
+            Ok(target) => making(pins, &target)?.ok_or_else(unknown)?,
+            Err(_) => return Err(unknown()),
+        },
+    };
     let _lock = pins.lock(&common, asked.wait, cancel)?;
-    recover(pins, &common)?;
-    let pin = known()?;
+    let left = recover(git, pins, &common, cancel)?;
+    let pin = pins.find(&asked.worktree)?.ok_or_else(unknown)?;
+    if asked.discard == Discard::PinOnly {
+        pins.forget(&pin)?;
+        return Ok(Removed::Pin(pin));
+    }
+    if let Some(why) = left.of(&pin.id) {
+        return Err(why);
+    }
     let found = pin::observe(&pin)?;
-    if asked.discard == Discard::PinOnly || pin.is_gone(&found) {
+    if pin.is_gone(&found) {
         pins.forget(&pin)?;
         return Ok(Removed::Pin(pin));
     }
     pin.hold_against(&found)?;
-    let Origin::Made { commit, tree } = &pin.origin else {
-        let why = "the worktree was there before it was pinned: it is not ours to remove";
-        let refusal = Refusal::new(Code::PreconditionFailed, why).reason("not_ours");
-        return Err(refusal.name(pin.worktree.path.to_string()).into());
-    };
-    let lock = path_of(pin.gitdir.path.as_bytes()).join(LOCK);
-    if lstat(&lock)?.is_some() {
-        let why = "a git works in the worktree, or left its lock";
-        return Err(Refusal::new(Code::OtherLock, why)
-            .name(shown(lock.as_os_str().as_bytes()))
-            .into());
-    }
-    if asked.discard == Discard::Refuse {
-        refuse_work(git, pins, &pin, commit, tree, cancel)?;
-    }
+    let ignored = refuse(git, pins, asked, &pin, cancel)?;
     let worktree = path_of(pin.worktree.path.as_bytes());
     let aside = worktree.with_file_name(own_name(&pin.id));
     let doing = Doing::Remove {
@@ -110,7 +124,46 @@ pub fn remove(git: &Git, pins: &Pins, asked: &Remove, tell: Tell<'_>, cancel: &C
     finish_removal(pins, &pin, &aside, tell)?;
     plain::remove_file(&doing.place(pins))?;
     tell(Milestone::Done);
-    Ok(Removed::Worktree(pin))
+    Ok(Removed::Worktree { pin, ignored })
+}
+
+/// Refuses whatever speaks against a removal, while nothing is changed yet; counts what git ignores.
+fn refuse(git: &Git, pins: &Pins, asked: &Remove, pin: &Pin, cancel: &Cancel) -> Result<Option<u64>> {
+    let Origin::Made { commit, tree } = &pin.origin else {
+        let why = "the worktree was there before it was pinned: it is not ours to remove";
+        let refusal = Refusal::new(Code::PreconditionFailed, why).reason("not_ours");
+        return Err(refusal.name(pin.worktree.path.to_string()).into());
+    };
+    let worktree = path_of(pin.worktree.path.as_bytes());
+    let gitdir = path_of(pin.gitdir.path.as_bytes());
+    let lock = gitdir.join(LOCK);
+    if lstat(&lock)?.is_some() {
+        return Err(works_in(&lock));
+    }
+    if asked.locked == Locked::Refuse {
+        refuse_locked(&gitdir)?;
+    }
+    let (files, state) = refuse_stuck(&worktree, &gitdir)?;
+    match asked.discard {
+        Discard::Work | Discard::PinOnly => Ok(None),
+        Discard::Refuse => {
+            let held = Held {
+                pin,
+                commit,
+                tree,
+                files,
+                state,
+            };
+            refuse_work(git, pins, &held, cancel).map(Some)
+        }
+    }
+}
+
+/// Refuses a worktree that a git works in.
+pub(super) fn works_in(lock: &Path) -> Error {
+    Refusal::new(Code::OtherLock, "a git works in the worktree, or left its lock")
+        .name(shown(lock.as_os_str().as_bytes()))
+        .into()
 }
 
 /// Takes the worktree's name away; what turns out to be another directory gets it back.
@@ -126,72 +179,27 @@ fn put_aside(pin: &Pin, worktree: &Path, aside: &Path) -> Result<()> {
     ))
 }
 
-/// Refuses to remove what is nowhere else: files that no tree of ours holds, commits that no ref reaches.
-///
-/// The files are compared through an index of our own, made anew: flags and times in the worktree's index hide nothing.
-/// What the ignore rules name does not count, as with git.
-fn refuse_work(
-    git: &Git,
-    pins: &Pins,
-    pin: &Pin,
-    commit: &ObjectId,
-    tree: &ObjectId,
-    cancel: &Cancel,
-) -> Result<()> {
-    let target = Target::Pinned(Box::new(pin.clone()));
-    let found = target.find()?;
-    let mut repo = Repository::at(git, found.clone(), cancel)?;
-    let at = target.check(&found, &repo)?;
-    let made = commit.to_string();
-    let reach = [
-        "rev-list",
-        "-n",
-        "1",
-        "HEAD",
-        "--not",
-        &made,
-        "--branches",
-        "--tags",
-        "--remotes",
-    ];
-    let beyond = repo.run(repo.call(reach))?;
-    let beyond = beyond.trim_ascii();
-    if !beyond.is_empty() {
-        let why = "the worktree holds commits that no branch or tag reaches";
-        let refusal = Refusal::new(Code::PreconditionFailed, why).reason("unreachable_commits");
-        return Err(refusal.name(shown(beyond)).into());
+/// Refuses, while nothing is lost yet, what could not be removed as a whole; gives what lies in the git directory.
+fn refuse_stuck(worktree: &Path, gitdir: &Path) -> Result<(Looked, Looked)> {
+    let seen = (look(worktree, Entries::Passed)?, look(gitdir, Entries::Listed)?);
+    let stuck: Vec<String> = seen.0.stuck.iter().chain(&seen.1.stuck).cloned().collect();
+    if stuck.is_empty() {
+        return Ok(seen);
     }
-    repo.place.worktree = Some(at.worktree.clone());
-    repo.place.index = Some(pins.of_repository(pin.common.path.as_bytes(), "index"));
-    let changed = changed_against(&repo, "HEAD^{tree}").and_then(|changed| match changed.is_empty() {
-        true => Ok(changed),
-        false => changed_against(&repo, &tree.to_string()),
-    });
-    pins.sweep(&found.common)?;
-    let changed = changed?;
-    if changed.is_empty() {
-        return Ok(());
-    }
-    let why = "the worktree holds work that would be lost";
-    let refusal = Refusal::new(Code::PreconditionFailed, why).reason("dirty_worktree");
-    Err(refusal.names(changed).into())
+    let why = "something in the worktree or in its git directory cannot be removed";
+    Err(Refusal::new(Code::PreconditionFailed, why)
+        .reason("kept")
+        .names(stuck)
+        .into())
 }
 
-/// Lists files that differ from a tree, and files that git neither tracks nor ignores.
-fn changed_against(repo: &Repository, tree: &str) -> Result<Vec<String>> {
-    repo.run(repo.call(["read-tree", tree]))?;
-    let differ = [
-        "diff",
-        "--name-only",
-        "-z",
-        "--no-renames",
-        "--no-ext-diff",
-        "--no-textconv",
-        "--ignore-submodules=all",
-    ];
-    let mut names = repo.run(repo.call(differ))?;
-    let others = ["ls-files", "-z", "--others", "--exclude-standard", "--directory"];
-    names.extend(repo.run(repo.call(others))?);
-    let names = names.split(|b| *b == 0).filter(|name| !name.is_empty());
-    Ok(names.take(NAMED).map(shown).collect())
+/// Refuses a worktree that a person locked, as git does.
+fn refuse_locked(gitdir: &Path) -> Result<()> {
+    let place = gitdir.join("locked");
+    if lstat(&place)?.is_none() {
+        return Ok(());
+    }
+    let why = "the worktree is locked (git worktree lock)";
+    let refusal = Refusal::new(Code::PreconditionFailed, why).reason("locked");
+    Err(refusal.name(shown(place.as_os_str().as_bytes())).into())
 }

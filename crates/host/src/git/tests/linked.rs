@@ -8,7 +8,7 @@ use std::sync::Barrier;
 
 const PLAYS: &str = "SEMEL_TEST_LINKED";
 
-fn add_to(
+pub(super) fn add_to(
     lab: &Lab,
     name: &str,
     commit: &str,
@@ -25,18 +25,19 @@ fn add_to(
     add(&lab.git, &pins(lab), &asked, tell, &cancel())
 }
 
-fn remove_from(lab: &Lab, name: &str, discard: Discard, tell: Tell<'_>) -> Result<Removed> {
+pub(super) fn remove_from(lab: &Lab, name: &str, discard: Discard, tell: Tell<'_>) -> Result<Removed> {
     let asked = Remove {
         worktree: lab.path(name),
         discard,
+        locked: Locked::Refuse,
         wait: Duration::from_secs(60),
     };
     remove(&lab.git, &pins(lab), &asked, tell, &cancel())
 }
 
-fn quiet(_: Milestone) {}
+pub(super) fn quiet(_: Milestone) {}
 
-fn repository(git: &Git) -> (Lab, String) {
+pub(super) fn repository(git: &Git) -> (Lab, String) {
     let lab = Lab::new(git);
     lab.write("r/f", "one\n");
     lab.write("r/sub/g", "two\n");
@@ -49,7 +50,7 @@ fn repository(git: &Git) -> (Lab, String) {
 }
 
 /// Nothing is left: no worktree, no git directory, no pin, no record.
-fn nothing_left(lab: &Lab) {
+pub(super) fn nothing_left(lab: &Lab) {
     let mut left: Vec<String> = Vec::new();
     for dir in ["", "state/worktrees", "r/.git/worktrees"] {
         let Ok(entries) = std::fs::read_dir(lab.path(dir)) else {
@@ -69,7 +70,7 @@ fn nothing_left(lab: &Lab) {
     lab.sh("r", &["fsck", "--strict"]);
 }
 
-fn refused(result: Result<Removed>, reason: &str) -> Refusal {
+pub(super) fn refused(result: Result<Removed>, reason: &str) -> Refusal {
     let refusal = result.unwrap_err().into_refusal();
     assert_eq!(refusal.reason.as_deref(), Some(reason), "{refusal:?}");
     refusal
@@ -103,7 +104,10 @@ fn a_worktree_is_made_pinned_listed_and_removed() {
         assert_eq!(occupied.reason.as_deref(), Some("exists"));
         assert_eq!(
             remove_from(&lab, "wt", Discard::Refuse, &quiet).unwrap(),
-            Removed::Worktree(pin)
+            Removed::Worktree {
+                pin,
+                ignored: Some(0)
+            }
         );
         nothing_left(&lab);
         assert_eq!(
@@ -220,6 +224,7 @@ fn odd_repositories_and_odd_places_are_as_good() {
             let asked = Remove {
                 worktree: place.clone(),
                 discard: Discard::Refuse,
+                locked: Locked::Refuse,
                 wait: Duration::from_secs(60),
             };
             remove(&lab.git, &pins(&lab), &asked, &quiet, &cancel()).unwrap();
@@ -374,6 +379,7 @@ fn part() {
         let asked = Remove {
             worktree,
             discard: Discard::Refuse,
+            locked: Locked::Refuse,
             wait,
         };
         remove(&git, &pins, &asked, &killed, &cancel()).unwrap();
@@ -394,7 +400,7 @@ fn playing(lab: &Lab, what: &str, point: &str, commit: &str) -> std::process::Co
 }
 
 /// Runs a part in a process of its own, which has to be killed at that point.
-fn killed_at(lab: &Lab, what: &str, point: Milestone, commit: &str) {
+pub(super) fn killed_at(lab: &Lab, what: &str, point: Milestone, commit: &str) {
     let ran = playing(lab, what, &format!("{point:?}"), commit)
         .status()
         .unwrap();
@@ -407,7 +413,8 @@ fn a_making_that_is_killed_at_any_point_is_taken_back_or_is_whole() {
         let (lab, commit) = repository(&git);
         for point in ADDS {
             killed_at(&lab, "add", *point, &commit);
-            let whole = [Milestone::Pinned, Milestone::Done].contains(point);
+            // From its name on others may work in it: it is ended, not taken back.
+            let whole = [Milestone::Placed, Milestone::Pinned, Milestone::Done].contains(point);
             // The next command on the repository settles it, whatever it is.
             let next = add_to(&lab, "next", &commit, None, &quiet).unwrap();
             let pinned = pins(&lab).list().unwrap();
@@ -423,7 +430,10 @@ fn a_making_that_is_killed_at_any_point_is_taken_back_or_is_whole() {
             }
             assert_eq!(
                 remove_from(&lab, "next", Discard::Refuse, &quiet).unwrap(),
-                Removed::Worktree(next)
+                Removed::Worktree {
+                    pin: next,
+                    ignored: Some(0)
+                }
             );
             nothing_left(&lab);
         }
