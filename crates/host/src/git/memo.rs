@@ -13,7 +13,7 @@
 
 use super::record::local;
 use crate::clock;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, openat, statat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 use std::os::fd::AsFd;
@@ -70,15 +70,6 @@ impl Look {
     /// Looks at a path.
     pub(super) fn of_path(path: &Path) -> rustix::io::Result<Option<Self>> {
         Self::at(CWD, path)
-    }
-
-    pub(super) fn is_file(&self) -> bool {
-        FileType::from_raw_mode(self.mode) == FileType::RegularFile
-    }
-
-    /// Gives what stays the same while entries come and go.
-    pub(super) fn inode(&self) -> (u64, u64) {
-        (self.dev, self.ino)
     }
 
     /// Says whether a later change would surely look different.

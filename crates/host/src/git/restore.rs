@@ -5,15 +5,18 @@
 //! rename. Not here yet: a queue among our own processes (whoever is woken first is first), filter drivers, sparse
 //! worktrees, submodule contents.
 
+use super::attributes::{self, Source};
 use super::held::Held;
 use super::listing::{self, Listing, Objects};
 use super::lock::private_index;
 use super::obstacles;
 use super::repository::Repository;
+use super::settings;
+use super::view::View;
 use super::wait::acquire;
 use super::witness::{Nobody, Point, Witness};
 use super::worktree::{Checked, Target};
-use super::{Git, beside};
+use super::{Git, Place, beside};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use semel_core::git_tree::ObjectId;
@@ -219,6 +222,7 @@ struct Job {
     at: Checked,
     tree: ObjectId,
     listing: Arc<Listing>,
+    source: Source,
     options: RestoreOptions,
 }
 
@@ -232,12 +236,16 @@ impl Job {
     ) -> Result<Self> {
         let id = ObjectId::parse(tree)?;
         let found = target.find()?;
+        let view = Arc::new(View::new(id.format())?);
+        let opened = || Repository::viewed(git, found.clone(), Some(Arc::clone(&view)), cancel);
         // A process that does not know the tree yet asks for its parts while it reads the configuration.
         let (repo, hint) = if listing::known(&id).is_some() {
-            (Repository::at(git, found.clone(), cancel), None)
+            (opened(), None)
         } else {
-            let place = found.place();
-            let opened = || Repository::at(git, found.clone(), cancel);
+            let place = Place {
+                view: Some(Arc::clone(&view)),
+                ..found.place()
+            };
             let (repo, hint) = beside(opened, || Objects::hint(git, &place, &id, cancel));
             (repo, Some(hint))
         };
@@ -252,12 +260,20 @@ impl Job {
                 .reason("sparse_checkout")
                 .into());
         }
-        obstacles::refuse_programs(&repo, &listing)?;
+        if repo.config().is_true("core.sparsecheckout") {
+            let patterns = at.gitdir.join("info/sparse-checkout");
+            if let (Some(view), Some(text)) = (&repo.place.view, settings::plain_file(&patterns)?) {
+                view.put("info/sparse-checkout", &text)?;
+            }
+        }
+        let source = attributes::source(&repo, &listing)?;
+        attributes::prepare(&mut repo, &listing, source)?;
         Ok(Self {
             repo,
             at,
             tree,
             listing,
+            source,
             options,
         })
     }
@@ -297,11 +313,15 @@ impl Job {
             private: private_index(&lock.nonce),
             before: None,
             tree: self.tree,
-            leaves: &self.listing.leaves,
+            listing: &self.listing,
+            source: self.source,
             options: self.options,
         };
         if before.is_some() {
             held.link()?;
+            if let Some(view) = &held.repo.place.view {
+                view.show_shared(&at.dir, &at.gitdir)?;
+            }
         }
         witness.reached(Point::Linked);
         held.repo.place.index = Some(at.gitdir.join(&held.private));
