@@ -108,7 +108,8 @@ pub(super) fn prepare(repo: &mut Repository, listing: &Listing, source: Source) 
         // These outrank all others.
         view.put("info/attributes", ATTRIBUTES.as_bytes())?;
     }
-    repo.place.attributes = (source == Source::Tree).then_some(listing.tree);
+    // Where there are none to take, it still looks for none elsewhere.
+    repo.place.attributes = knows_trees(repo.git()).then_some(listing.tree);
     Ok(())
 }
 
@@ -312,10 +313,10 @@ impl Held<'_> {
     /// Sees to attribute files of the worktree that would have a say though the tree does not hold them: refuses them, or
     /// removes them where leftovers are to be removed. Gives what has to be removed.
     pub(super) fn strange_attributes(&self) -> Result<Vec<RelPath>> {
-        if self.source != Source::Index {
+        if knows_trees(self.repo.git()) {
             return Ok(Vec::new());
         }
-        let there = strangers(&self.at.root, self.listing)?;
+        let there = strangers(&self.at.root, self.listing, self.source)?;
         if there.is_empty() {
             return Ok(there);
         }
@@ -366,8 +367,9 @@ impl Held<'_> {
     }
 }
 
-/// Lists what stands as an attribute file in a directory of the tree that holds none there.
-fn strangers(root: &OwnedFd, listing: &Listing) -> Result<Vec<RelPath>> {
+/// Lists what stands as an attribute file in a directory of the tree that holds none there. Where attributes come from
+/// nowhere a plain file has no say, and only what git would wait for to read it is listed.
+fn strangers(root: &OwnedFd, listing: &Listing, source: Source) -> Result<Vec<RelPath>> {
     let mut dirs: Vec<RelPath> = vec![RelPath::root()];
     for leaf in &listing.leaves {
         let mut at = leaf.path.split_last().map(|(parent, _)| parent);
@@ -389,9 +391,12 @@ fn strangers(root: &OwnedFd, listing: &Listing) -> Result<Vec<RelPath>> {
             continue;
         };
         match statat(parent, NAME, AtFlags::SYMLINK_NOFOLLOW) {
-            // A directory is read by no git.
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {}
-            Ok(_) => found.push(path),
+            Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
+                // A directory is read by no git.
+                FileType::Directory => {}
+                FileType::RegularFile if source == Source::None => {}
+                _ => found.push(path),
+            },
             Err(Errno::NOENT) => {}
             Err(e) => return Err(Error::io("look at", Path::new(&shown(path.as_bytes())), e)),
         }

@@ -165,6 +165,7 @@ impl Repository {
     /// `worktree_redirected` where its configuration is no plain file; `git_failed` where git cannot read it or works in
     /// no repository of its form; `bad_input` for an unknown object format; `io_failed`.
     pub(crate) fn viewed(git: &Git, found: Found, view: Option<Arc<View>>, cancel: &Cancel) -> Result<Self> {
+        object_dirs(&found.common)?;
         let config = settings::read(git, &found, cancel)?;
         let format = format_of(&config)?;
         settings::refuse_unknown_form(git, &config, format, cancel)?;
@@ -261,35 +262,41 @@ impl Repository {
     /// # Errors
     /// `io_failed` where one of them cannot be read; `bad_input` past 32 of them.
     pub fn object_dirs(&self) -> Result<Vec<PathBuf>> {
-        let mut dirs = vec![canonical(&self.place.common.join("objects"))?];
-        let mut at = 0;
-        while at < dirs.len() {
-            let dir = dirs[at].clone();
-            at += 1;
-            let list = dir.join("info/alternates");
-            let Some(text) = settings::plain_file(&list)? else {
+        object_dirs(&self.place.common)
+    }
+}
+
+/// Lists the directories of objects of a common directory, as [`Repository::object_dirs`] does. What git would read of them
+/// to find the next one is a plain file, then.
+pub(super) fn object_dirs(common: &Path) -> Result<Vec<PathBuf>> {
+    let mut dirs = vec![canonical(&common.join("objects"))?];
+    let mut at = 0;
+    while at < dirs.len() {
+        let dir = dirs[at].clone();
+        at += 1;
+        let list = dir.join("info/alternates");
+        let Some(text) = settings::plain_file(&list)? else {
+            continue;
+        };
+        for line in text.split(|b| *b == b'\n') {
+            if line.is_empty() || line.starts_with(b"#") {
                 continue;
-            };
-            for line in text.split(|b| *b == b'\n') {
-                if line.is_empty() || line.starts_with(b"#") {
-                    continue;
-                }
-                if line.starts_with(b"\"") {
-                    let refusal = Refusal::new(Code::BadInput, "an alternate is quoted; name it plainly");
-                    return Err(refusal.name(shown(line)).into());
-                }
-                let next = canonical(&dir.join(worktree::path_of(line)))?;
-                if !dirs.contains(&next) {
-                    dirs.push(next);
-                }
             }
-            if dirs.len() > 32 {
-                let refusal = Refusal::new(Code::BadInput, "the repository borrows from more than 32 others");
-                return Err(refusal.into());
+            if line.starts_with(b"\"") {
+                let refusal = Refusal::new(Code::BadInput, "an alternate is quoted; name it plainly");
+                return Err(refusal.name(shown(line)).into());
+            }
+            let next = canonical(&dir.join(worktree::path_of(line)))?;
+            if !dirs.contains(&next) {
+                dirs.push(next);
             }
         }
-        Ok(dirs)
+        if dirs.len() > 32 {
+            let refusal = Refusal::new(Code::BadInput, "the repository borrows from more than 32 others");
+            return Err(refusal.into());
+        }
     }
+    Ok(dirs)
 }
 
 fn format_of(config: &Config) -> Result<ObjectFormat> {

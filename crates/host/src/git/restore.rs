@@ -10,7 +10,7 @@ use super::held::Held;
 use super::listing::{self, Listing, Objects};
 use super::lock::private_index;
 use super::obstacles;
-use super::repository::Repository;
+use super::repository::{Repository, object_dirs};
 use super::settings;
 use super::view::View;
 use super::wait::acquire;
@@ -246,6 +246,7 @@ impl Job {
                 view: Some(Arc::clone(&view)),
                 ..found.place()
             };
+            object_dirs(&found.common)?;
             let (repo, hint) = beside(opened, || Objects::hint(git, &place, &id, cancel));
             (repo, Some(hint))
         };
