@@ -126,6 +126,7 @@ fn what_is_no_plain_file_holds_nothing_up() {
             for fifo in [true, false] {
                 let lab = Lab::new(&git);
                 let (tree, _) = lab.linked();
+                std::fs::create_dir_all(lab.path(place).parent().unwrap()).unwrap();
                 std::fs::remove_file(lab.path(place)).ok();
                 if fifo {
                     mknodat(CWD, lab.path(place), FileType::Fifo, FileMode::RWXU, 0).unwrap();
