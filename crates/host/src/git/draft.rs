@@ -6,6 +6,8 @@ use super::pin;
 use super::repository::Repository;
 use super::restore::{RestoreOptions, Verify, restore};
 use super::select::tree_of;
+use super::settings::plain_file;
+use super::view::configuration;
 use super::worktree::Target;
 use super::{Call, Git, Place, worktree};
 use crate::error::{Error, Result};
@@ -61,7 +63,7 @@ pub fn prepare_draft(
     into: &Path,
     cancel: &Cancel,
 ) -> Result<Draft> {
-    let source = Repository::open(git, repository, cancel)?;
+    let source = Repository::objects_of(git, repository, cancel)?;
     let base = source.parse_id(base)?;
     let commit = source.read_commit(&base)?;
     let leaves = source.list_whole_tree(&commit.tree)?;
@@ -119,14 +121,10 @@ fn skeleton(source: &Repository, into: &Path, alternates: &[PathBuf]) -> Result<
         let dir = gitdir.join(dir);
         std::fs::create_dir_all(&dir).map_err(|e| Error::io("create", &dir, e))?;
     }
-    let (version, extension) = match source.format() {
-        ObjectFormat::Sha1 => (0, ""),
-        ObjectFormat::Sha256 => (1, "[extensions]\n\tobjectFormat = sha256\n"),
-    };
     let config = format!(
-        "[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = false\n\
-         \tlogallrefupdates = true\n{extension}[user]\n\tname = Draft\n\temail = draft@localhost\n\
-         [gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
+        "{}[core]\n\tlogallrefupdates = true\n[user]\n\tname = Draft\n\temail = draft@localhost\n\
+         [gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n",
+        configuration(source.format())
     );
     let mut list = Vec::new();
     for dir in alternates {
@@ -147,10 +145,8 @@ fn skeleton(source: &Repository, into: &Path, alternates: &[PathBuf]) -> Result<
     write_new(&gitdir.join("HEAD"), b"ref: refs/heads/draft\n")?;
     // A shallow source lacks parents; without its list the draft's history would look broken.
     let shallow = source.common_dir().join("shallow");
-    match std::fs::read(&shallow) {
-        Ok(bytes) => write_new(&gitdir.join("shallow"), &bytes)?,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        Err(e) => return Err(Error::io("read", shallow, e)),
+    if let Some(bytes) = plain_file(&shallow)? {
+        write_new(&gitdir.join("shallow"), &bytes)?;
     }
     Ok(Place {
         common: gitdir.clone(),
@@ -159,6 +155,8 @@ fn skeleton(source: &Repository, into: &Path, alternates: &[PathBuf]) -> Result<
         worktree: Some(into.to_owned()),
         objects: None,
         config: Vec::new(),
+        view: None,
+        attributes: None,
     })
 }
 

@@ -23,23 +23,29 @@ use crate::error::{Error, Result};
 use crate::plain;
 use crate::process::Cancel;
 use doing::{Doing, occupied, rename, take_back};
-use rustix::fs::renameat;
+use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
+use rustix::io::Errno;
 use semel_core::git_tree::ObjectId;
 use semel_core::pin::{Origin, Pin, PinId};
 use semel_core::{Code, Refusal};
-use std::ffi::OsString;
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
 
 /// Names what has just been done; a crash test ends the process there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Milestone {
     /// What is to be done is recorded.
     Intended,
-    /// Git made the worktree, without files, under its first name.
+    /// The worktree is made, without files, under its first name.
     Built,
     /// Its files are those of the tree.
     Restored,
@@ -96,8 +102,7 @@ fn own_name(id: &PinId) -> String {
 /// # Durability
 /// When this returns, the pin is on the disk; the files of the worktree are not synced.
 pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel) -> Result<Pin> {
-    let mut repo = Repository::open(git, &asked.repository, cancel)?;
-    no_hooks(&mut repo);
+    let repo = Repository::objects_of(git, &asked.repository, cancel)?;
     let common = repo.common_dir().to_owned();
     let target = real_target(&asked.worktree)?;
     let commit = repo.parse_id(&asked.commit)?;
@@ -150,14 +155,6 @@ pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel)
             drop(take_back(pins, &doing));
             Err(error)
         }
-    }
-}
-
-/// Switches off the hooks that the repository's configuration names (git 2.54 and later); `core.hooksPath` does not.
-fn no_hooks(repo: &mut Repository) {
-    for name in repo.config().hooks() {
-        let key = [b"hook.", name.as_slice(), b".enabled"].concat();
-        repo.place.config.push((OsString::from_vec(key), "false".into()));
     }
 }
 
@@ -222,27 +219,66 @@ impl Making<'_> {
         Ok(pin)
     }
 
-    /// Has git make a worktree without files, under a name that nobody else uses.
+    /// Makes a worktree without files, under a name that nobody else uses.
+    ///
+    /// Where refs are files, nothing but a few files of ours is needed, and no git runs in the repository, which would ask
+    /// its hooks. Elsewhere git makes it, with the hooks switched off that are configured by then.
     fn build(&self, commit: &ObjectId) -> Result<()> {
-        let mut place = self.repo.place.clone();
-        place.gitdir.clone_from(&place.common);
+        match self.repo.config().get("extensions.refstorage") {
+            None | Some(b"files") => self.build_files(commit),
+            Some(_) => self.build_by_git(commit),
+        }
+    }
+
+    fn build_files(&self, commit: &ObjectId) -> Result<()> {
+        let worktrees = self.repo.common_dir().join("worktrees");
+        let name = self.building.file_name().unwrap_or_default();
+        let gitdir = worktrees.join(name);
+        let made =
+            |place: &Path, done: rustix::io::Result<()>| done.map_err(|e| Error::io("create", place, e));
+        match rustix::fs::mkdir(&worktrees, Mode::from_raw_mode(0o777)) {
+            Err(Errno::EXIST) => {}
+            done => made(&worktrees, done)?,
+        }
+        let dir = pin::open_real(&worktrees)?
+            .ok_or_else(|| worktree::redirected("not a directory of the repository", &worktrees))?;
+        made(&gitdir, mkdirat(&dir, name, Mode::from_raw_mode(0o777)))?;
+        let dir = openat(&dir, name, DIRECTORY, Mode::empty()).map_err(|e| Error::io("open", &gitdir, e))?;
+        // As long as it says so, no git takes it for one whose files are gone.
+        write_new(&dir, "locked", &gitdir, b"initializing\n")?;
+        write_new(&dir, "HEAD", &gitdir, format!("{commit}\n").as_bytes())?;
+        write_new(&dir, "commondir", &gitdir, b"../..\n")?;
+        let back = self.building.join(".git");
+        write_new(
+            &dir,
+            "gitdir",
+            &gitdir,
+            &[back.as_os_str().as_bytes(), b"\n"].concat(),
+        )?;
+        made(
+            self.building,
+            rustix::fs::mkdir(self.building, Mode::from_raw_mode(0o777)),
+        )?;
+        let root = worktree::open_dir(self.building)?;
+        let pointer = [b"gitdir: ", gitdir.as_os_str().as_bytes(), b"\n"].concat();
+        write_new(&root, ".git", self.building, &pointer)?;
+        unlinkat(&dir, "locked", AtFlags::empty()).map_err(|e| Error::io("remove", gitdir.join("locked"), e))
+    }
+
+    fn build_by_git(&self, commit: &ObjectId) -> Result<()> {
+        let found = worktree::find(self.repo.common_dir())?;
+        let mut place = Repository::at(self.git, found, self.cancel)?.place;
         // Absolute pointers: every git can read them.
         place
             .config
             .push(("worktree.useRelativePaths".into(), "false".into()));
-        let call = Call::new(
+        let mut call = Call::new(
             ["worktree", "add", "--quiet", "--detach", "--no-checkout"],
             self.cancel,
         );
-        let call = Call {
-            args: call
-                .args
-                .into_iter()
-                .chain([self.building.as_os_str().to_owned(), commit.to_string().into()])
-                .collect(),
-            keep: vec![Arc::clone(&self.lock)],
-            ..call
-        };
+        call.args
+            .extend([self.building.as_os_str().to_owned(), commit.to_string().into()]);
+        call.keep = vec![Arc::clone(&self.lock)];
         self.git.run(&place, call).map(drop)
     }
 
@@ -264,4 +300,12 @@ impl Making<'_> {
         renameat(&dir, "gitdir.semel", &dir, "gitdir")
             .map_err(|e| Error::io("replace", gitdir.join("gitdir"), e))
     }
+}
+
+/// Writes a file that is not there yet.
+fn write_new(dir: &OwnedFd, name: &str, shown: &Path, bytes: &[u8]) -> Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let failed = |e: std::io::Error| Error::io("create", shown.join(name), e);
+    let file = openat(dir, name, flags, Mode::from_raw_mode(0o666)).map_err(|e| failed(e.into()))?;
+    std::fs::File::from(file).write_all(bytes).map_err(failed)
 }

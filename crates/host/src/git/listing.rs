@@ -4,6 +4,7 @@
 //! are *there* is another matter, which [`super::presence`] remembers; where it cannot vouch for them, every tree is read
 //! and hashed again, and every blob is looked for. It reads no blob.
 
+use super::attributes::{Declared, Said};
 use super::objects::{Leaf, NAMED, lines, take_object};
 use super::presence;
 use super::repository::Repository;
@@ -24,14 +25,18 @@ static LISTINGS: Shelf<ObjectId, Arc<Listing>> = Shelf::new(64 << 20);
 /// A tree, listed.
 #[derive(Debug)]
 pub(super) struct Listing {
+    /// The tree.
+    pub(super) tree: ObjectId,
     /// Its leaves, by path.
     pub(super) leaves: Vec<Leaf>,
     /// The directories above them.
     pub(super) dirs: HashSet<Vec<u8>>,
     /// The objects that it is made of, each once, in order.
     pub(super) objects: Objects,
-    /// The attribute that needs a program, and the file that has it; once somebody read these files.
-    pub(super) converting: OnceLock<Option<[String; 2]>>,
+    /// What its attribute files say, once somebody read them.
+    pub(super) attributes: OnceLock<Said>,
+    /// The files that are written with other line ends than they are stored with, once somebody asked.
+    pub(super) declared: OnceLock<Declared>,
 }
 
 /// The trees and blobs of a listing, or what git says that they are.
@@ -225,13 +230,15 @@ impl Listing {
         let mut blobs = own.map(|leaf| leaf.id).collect();
         sorted(&mut blobs);
         Ok(Self {
+            tree: *tree,
             leaves,
             dirs,
             objects: Objects {
                 trees: trees.keys().copied().collect(),
                 blobs,
             },
-            converting: OnceLock::new(),
+            attributes: OnceLock::new(),
+            declared: OnceLock::new(),
         })
     }
 

@@ -13,7 +13,7 @@
 
 use super::record::local;
 use crate::clock;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, openat, statat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 use std::os::fd::AsFd;
@@ -79,10 +79,6 @@ impl Look {
     /// Looks at a path.
     pub(super) fn of_path(path: &Path) -> rustix::io::Result<Option<Self>> {
         Self::at(CWD, path)
-    }
-
-    pub(super) fn is_file(&self) -> bool {
-        FileType::from_raw_mode(self.mode) == FileType::RegularFile
     }
 
     /// Gives what stays the same while entries come and go.

@@ -4,9 +4,11 @@
 //! (each one hashed again by us), selecting what a seal packs, delivering a certified tree. It does not decide
 //! how long a lock is waited for ([`semel_core::restore`]) and keeps no journal.
 //!
-//! Nothing of the caller's environment and no configuration outside of the repository reaches git. What the
-//! repository itself configures is taken only where it cannot run a program or redirect a write.
+//! Nothing of the caller's environment and no configuration outside of the repository reaches git. A git that restores
+//! is not shown the repository either, which whoever works there can write, but a view of ours ([`view`]); where git has to work in
+//! the repository itself, for its refs, the programs that it configures are switched off by name.
 
+mod attributes;
 mod deliver;
 mod draft;
 mod held;
@@ -32,6 +34,7 @@ mod select;
 mod settings;
 mod stale;
 mod verify;
+mod view;
 mod wait;
 mod watch;
 mod witness;
@@ -52,10 +55,12 @@ pub use witness::{Nobody, Point, Waiting, Witness};
 pub use worktree::Target;
 
 use self::memo::{Before, Look, Shelf};
+use self::view::View;
 use crate::error::{Error, Result};
 use crate::plain::digest_file;
 use crate::process::{self, Cancel, Command, End, Orphan, Output, Stdin};
 use semel_core::digest::Sha256;
+use semel_core::git_tree::ObjectId;
 use semel_core::{Code, Refusal};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -67,6 +72,8 @@ use std::time::Duration;
 const OUTPUT_CAP_BYTES: u64 = 2 << 30;
 /// How long one git child may run.
 const DEADLINE: Duration = Duration::from_secs(15 * 60);
+/// How long one may run that only reads something small.
+const BRIEF: Duration = Duration::from_secs(60);
 /// The oldest git whose environment can be closed (`GIT_CONFIG_COUNT`, explicit object formats).
 const OLDEST: (u32, u32) = (2, 31);
 
@@ -147,6 +154,36 @@ pub(crate) struct Place {
     pub(crate) objects: Option<(PathBuf, PathBuf)>,
     /// Further configuration, such as filter drivers that are switched off.
     pub(crate) config: Vec<(OsString, OsString)>,
+    /// What git sees in place of the repository, whose objects it uses; `None`: the repository itself.
+    pub(crate) view: Option<Arc<View>>,
+    /// The tree whose attributes are all that there are, for a git that knows to take them from there.
+    pub(crate) attributes: Option<ObjectId>,
+}
+
+impl Place {
+    /// Is in no repository at all.
+    pub(crate) fn nowhere() -> Self {
+        Self {
+            gitdir: "/nonexistent".into(),
+            common: "/nonexistent".into(),
+            worktree: None,
+            index: None,
+            objects: None,
+            config: Vec::new(),
+            view: None,
+            attributes: None,
+        }
+    }
+
+    /// Gives where a child starts: where nothing is to be found that git would read by itself.
+    fn cwd(&self) -> &Path {
+        match (&self.worktree, &self.view) {
+            (Some(worktree), _) => worktree,
+            (None, Some(view)) => view.path(),
+            (None, None) if self.gitdir.is_dir() => &self.gitdir,
+            (None, None) => Path::new("/"),
+        }
+    }
 }
 
 /// What a git that succeeded printed.
@@ -161,7 +198,16 @@ pub(crate) struct Call<'a> {
     pub(crate) stdin: Vec<u8>,
     pub(crate) env: Vec<(&'static str, OsString)>,
     pub(crate) keep: Vec<Arc<OwnedFd>>,
+    pub(crate) deadline: Duration,
     pub(crate) cancel: &'a Cancel,
+}
+
+/// Gives a run little time: of a git that reads something small.
+pub(crate) fn brief(call: Call<'_>) -> Call<'_> {
+    Call {
+        deadline: BRIEF,
+        ..call
+    }
 }
 
 impl<'a> Call<'a> {
@@ -171,6 +217,7 @@ impl<'a> Call<'a> {
             stdin: Vec::new(),
             env: Vec::new(),
             keep: Vec::new(),
+            deadline: DEADLINE,
             cancel,
         }
     }
@@ -292,11 +339,12 @@ impl Git {
 
     /// Runs git in a place, and gives what it printed on both streams.
     pub(crate) fn said(&self, place: &Place, call: Call<'_>) -> Result<Said> {
-        let cwd = place.worktree.as_ref().unwrap_or(&place.gitdir);
-        let mut command = self.closed(cwd, &place.config, &call.env);
-        command = command
-            .var("GIT_DIR", &place.gitdir)
-            .var("GIT_COMMON_DIR", &place.common);
+        let mut command = self.closed(place.cwd(), &place.config, &call.env);
+        let (gitdir, common) = match &place.view {
+            Some(view) => (view.path(), view.path()),
+            None => (place.gitdir.as_path(), place.common.as_path()),
+        };
+        command = command.var("GIT_DIR", gitdir).var("GIT_COMMON_DIR", common);
         if let Some(worktree) = &place.worktree {
             command = command.var("GIT_WORK_TREE", worktree);
         }
@@ -307,11 +355,18 @@ impl Git {
             command = command
                 .var("GIT_OBJECT_DIRECTORY", own)
                 .var("GIT_ALTERNATE_OBJECT_DIRECTORIES", quoted(borrowed));
+        } else if place.view.is_some() {
+            command = command.var("GIT_OBJECT_DIRECTORY", place.common.join("objects"));
+        }
+        if let Some(tree) = &place.attributes {
+            command = command.var("GIT_ATTR_SOURCE", tree.to_string());
         }
         let name = call.args.first().and_then(|name| name.to_str());
         let name = name.unwrap_or_default().to_owned();
         command.args = call.args;
         command.keep = call.keep;
+        command.keep.extend(place.view.as_ref().map(|view| view.handle()));
+        command.deadline = Some(call.deadline);
         if !call.stdin.is_empty() {
             command.stdin = Stdin::Bytes(call.stdin);
         }

@@ -373,7 +373,7 @@ pub(super) fn fresh_id() -> Result<PinId> {
 /// Takes the identity of a worktree that is what it seems.
 pub(super) fn take(git: &Git, path: &Path, id: PinId, origin: Origin, cancel: &Cancel) -> Result<Pin> {
     let found = worktree::find(path)?;
-    let repo = Repository::at(git, found.clone(), cancel)?;
+    let repo = Repository::viewed(git, found.clone(), None, cancel)?;
     let checked = worktree::check(&found, &repo)?;
     let spot = |path: &Path| {
         spot_at(path)?.map(|(_, spot)| spot).ok_or_else(|| {

@@ -4,16 +4,19 @@
 //! closed environment, content is verified and the lock fenced while it is held, and the index is published by
 //! rename. Not here yet: filter drivers, sparse worktrees, submodule contents.
 
+use super::attributes::{self, Source};
 use super::held::Held;
 use super::listing::{self, Listing, Objects};
 use super::lock::private_index;
 use super::nested::nested;
 use super::obstacles;
-use super::repository::Repository;
+use super::repository::{Repository, object_dirs};
+use super::settings;
+use super::view::View;
 use super::wait::acquire;
 use super::witness::{Nobody, Point, Witness};
 use super::worktree::{Checked, Target};
-use super::{Git, beside};
+use super::{Git, Place, beside};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use semel_core::git_tree::ObjectId;
@@ -222,6 +225,7 @@ struct Job {
     at: Checked,
     tree: ObjectId,
     listing: Arc<Listing>,
+    source: Source,
     options: RestoreOptions,
 }
 
@@ -235,12 +239,17 @@ impl Job {
     ) -> Result<Self> {
         let id = ObjectId::parse(tree)?;
         let found = target.find()?;
+        let view = Arc::new(View::new(id.format())?);
+        let opened = || Repository::viewed(git, found.clone(), Some(Arc::clone(&view)), cancel);
         // A process that does not know the tree yet asks for its parts while it reads the configuration.
         let (repo, hint) = if listing::known(&id).is_some() {
-            (Repository::at(git, found.clone(), cancel), None)
+            (opened(), None)
         } else {
-            let place = found.place();
-            let opened = || Repository::at(git, found.clone(), cancel);
+            let place = Place {
+                view: Some(Arc::clone(&view)),
+                ..found.place()
+            };
+            object_dirs(&found.common)?;
             let (repo, hint) = beside(opened, || Objects::hint(git, &place, &id, cancel));
             (repo, Some(hint))
         };
@@ -255,12 +264,20 @@ impl Job {
                 .reason("sparse_checkout")
                 .into());
         }
-        obstacles::refuse_programs(&repo, &listing)?;
+        if repo.config().is_true("core.sparsecheckout") {
+            let patterns = at.gitdir.join("info/sparse-checkout");
+            if let (Some(view), Some(text)) = (&repo.place.view, settings::plain_file(&patterns)?) {
+                view.put("info/sparse-checkout", &text)?;
+            }
+        }
+        let source = attributes::source(&repo, &listing)?;
+        attributes::prepare(&mut repo, &listing, source)?;
         Ok(Self {
             repo,
             at,
             tree,
             listing,
+            source,
             options,
         })
     }
@@ -298,11 +315,15 @@ impl Job {
             private: private_index(&lock.nonce),
             before: None,
             tree: self.tree,
-            leaves: &self.listing.leaves,
+            listing: &self.listing,
+            source: self.source,
             options: self.options,
         };
         if before.is_some() {
             held.link()?;
+            if let Some(view) = &held.repo.place.view {
+                view.show_shared(&at.dir, &at.gitdir)?;
+            }
         }
         witness.reached(Point::Linked);
         held.repo.place.index = Some(at.gitdir.join(&held.private));

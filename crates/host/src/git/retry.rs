@@ -185,7 +185,7 @@ impl Worktree {
 
 fn check(git: &Git, target: &Target, cancel: &Cancel) -> Result<(Repository, Checked)> {
     let found = target.find()?;
-    let repo = Repository::at(git, found.clone(), cancel)?;
+    let repo = Repository::viewed(git, found.clone(), None, cancel)?;
     let at = target.check(&found, &repo)?;
     Ok((repo, at))
 }

@@ -39,6 +39,8 @@ impl Found {
             index: None,
             objects: None,
             config: Vec::new(),
+            view: None,
+            attributes: None,
         }
     }
 }

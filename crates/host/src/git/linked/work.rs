@@ -5,19 +5,19 @@
 //! us, so that neither flags in the worktree's index nor attributes that are written into it hide a change.
 
 use super::look::{Looked, NAMED};
-use super::no_hooks;
 use super::remove::works_in;
 use crate::error::{Error, Result};
 use crate::git::Git;
+
 use crate::git::objects::Leaf;
 use crate::git::pin::Pins;
 use crate::git::repository::Repository;
-use crate::git::verify::{Cursor, Reading, Seen, seen};
+use crate::git::verify::{Cursor, Seen, seen, whole};
 use crate::git::worktree::{Checked, Target, path_of};
 use crate::process::Cancel;
 use rustix::fs::{CWD, Dir, FileType, Mode as FileMode, OFlags, openat};
 use rustix::io::Errno;
-use semel_core::git_tree::{Mode, ObjectId};
+use semel_core::git_tree::{Kind, Mode, ObjectId, object_id};
 use semel_core::path::shown;
 use semel_core::pin::Pin;
 use semel_core::pin::gitdir::{self, Entry};
@@ -60,7 +60,6 @@ pub(super) fn refuse_work(git: &Git, pins: &Pins, held: &Held<'_>, cancel: &Canc
     let mut repo = Repository::at(git, found.clone(), cancel)?;
     let at = target.check(&found, &repo)?;
     at.index()?;
-    no_hooks(&mut repo);
     if !held.files.closed.is_empty() {
         let why = "some directories of the worktree cannot be looked into";
         return Err(refused(why, "dirty_worktree", held.files.closed.clone()));
@@ -404,10 +403,14 @@ fn hidden(repo: &Repository, at: &Checked, leaves: &[Leaf]) -> Result<Vec<String
     let mut cursor = Cursor::new(at.root.as_fd());
     let mut names = Vec::new();
     for leaf in leaves.iter().filter(|leaf| leaf.mode != Mode::Gitlink) {
-        let own = Seen::Leaf(leaf.mode, leaf.id);
-        let mut is_own =
-            |reading| -> Result<bool> { Ok(seen(&mut cursor, &leaf.path, repo.format(), reading)? == own) };
-        if is_own(Reading::Exact)? || is_own(Reading::CrlfAsLf)? {
+        if seen(&mut cursor, &leaf.path, repo.format())? == Seen::Leaf(leaf.mode, leaf.id) {
+            continue;
+        }
+        let same = whole(&mut cursor, &leaf.path)?.is_some_and(|(mode, bytes)| {
+            let text = lf_alone(&bytes);
+            mode == leaf.mode && object_id(repo.format(), Kind::Blob, &text).is_ok_and(|id| id == leaf.id)
+        });
+        if same {
             continue;
         }
         names.push(leaf.path.to_string());
@@ -416,6 +419,18 @@ fn hidden(repo: &Repository, at: &Checked, leaves: &[Leaf]) -> Result<Vec<String
         }
     }
     Ok(names)
+}
+
+/// Takes the CR from every CR LF.
+fn lf_alone(bytes: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(bytes.len());
+    for byte in bytes {
+        if *byte == b'\n' && text.last() == Some(&b'\r') {
+            text.pop();
+        }
+        text.push(*byte);
+    }
+    text
 }
 
 /// Lists submodules that are checked out, which git does not remove either, and whatever else lies where one belongs.

@@ -4,7 +4,7 @@ use super::*;
 use crate::git::index::holds;
 use crate::git::repository::Repository;
 
-fn parts(lab: &Lab) -> (Vec<u8>, semel_core::git_tree::ObjectId, Vec<Leaf>) {
+fn parts(lab: &Lab) -> (Vec<u8>, ObjectId, Vec<Leaf>) {
     let repo = Repository::open(&lab.git, &lab.path("r"), &cancel()).unwrap();
     let tree = repo
         .parse_id(&lab.sh("r", &["rev-parse", "HEAD^{tree}"]))

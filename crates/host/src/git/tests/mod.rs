@@ -13,6 +13,7 @@ mod removed;
 mod restore;
 mod select;
 mod stale;
+mod view;
 
 use super::*;
 use std::io::Write;
@@ -28,6 +29,10 @@ pub(super) fn gits() -> Vec<Git> {
         {
             found.push(git);
         }
+    }
+    // A further one, such as a git that was built from its source.
+    if let Some(path) = std::env::var_os("SEMEL_TEST_GIT") {
+        found.push(Git::at(Path::new(&path)).unwrap());
     }
     if found.len() < 2 {
         skipped("two versions of git are wanted, and one is here");
