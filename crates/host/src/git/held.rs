@@ -5,6 +5,7 @@ use super::index;
 use super::lock::Lock;
 use super::objects::Leaf;
 use super::obstacles::{self, Residue};
+use super::removal::{Ground, remove_residue};
 use super::repository::Repository;
 use super::restore::{Leftovers, Outcome, RestoreOptions, Touched, Verify};
 use super::verify::{Cursor, Reading, Seen, seen};
@@ -30,6 +31,8 @@ const INDEX: &str = "index";
 pub(super) struct Held<'a> {
     pub(super) repo: Repository,
     pub(super) at: &'a Checked,
+    /// What is never removed.
+    pub(super) ground: &'a Ground<'a>,
     pub(super) lock: &'a Lock<'a>,
     pub(super) witness: &'a dyn Witness,
     /// The name of the private index.
@@ -84,7 +87,7 @@ impl Held<'_> {
             stderr: said,
         };
         if self.options.leftovers == Leftovers::Removed {
-            let Residue { first, count } = obstacles::remove_residue(&self.at.root, self.leaves, NAMED)?;
+            let Residue { first, count } = remove_residue(self.ground, self.leaves, NAMED)?;
             (outcome.removed, outcome.removed_count) = (first, count);
         }
         if self.options.verify != Verify::Tree {
@@ -177,13 +180,16 @@ impl Held<'_> {
         let call = self.repo.call(["check-attr", "--cached", "-z", "--stdin", "eol"]);
         let said = self.repo.run(call.stdin(paths(leaves)))?;
         let fields: Vec<&[u8]> = said.split(|b| *b == 0).collect();
-        let mut declared = BTreeSet::new();
-        for answer in fields.chunks_exact(3) {
-            if answer[2] == b"crlf" {
-                declared.insert(RelPath::parse(answer[0])?);
-            }
-        }
-        Ok(declared)
+        let declared: BTreeSet<&[u8]> = fields
+            .chunks_exact(3)
+            .filter(|answer| answer[2] == b"crlf")
+            .map(|answer| answer[0])
+            .collect();
+        let paths = leaves.iter().map(|leaf| &leaf.path);
+        Ok(paths
+            .filter(|path| declared.contains(path.as_bytes()))
+            .cloned()
+            .collect())
     }
 
     /// Writes files anew that git took for restored: index flags or forged times had hidden them.

@@ -22,6 +22,7 @@ mod place;
 mod presence;
 mod processes;
 mod record;
+mod removal;
 mod repository;
 mod restore;
 mod retry;

@@ -9,6 +9,7 @@ use super::held::Held;
 use super::listing::{self, Listing, Objects};
 use super::lock::private_index;
 use super::obstacles;
+use super::removal::{Ground, Survey};
 use super::repository::Repository;
 use super::wait::acquire;
 use super::witness::{Nobody, Point, Witness};
@@ -262,23 +263,6 @@ impl Job {
         })
     }
 
-    fn refuse_nested(&self) -> Result<()> {
-        let mut found = obstacles::nested(&self.at.root, &self.listing)?
-            .into_iter()
-            .next();
-        let mut why = "a repository lies where a file of the tree has to go";
-        if found.is_none() && self.options.leftovers == Leftovers::Removed {
-            found = obstacles::foreign_repository(&self.at.root, &self.listing.leaves)?;
-            why = "a repository lies in what is to be removed";
-        }
-        found.map_or(Ok(()), |found| {
-            Err(Refusal::new(Code::PreconditionFailed, why)
-                .reason("nested_repository")
-                .name(found.to_string())
-                .into())
-        })
-    }
-
     fn run(self, witness: &dyn Witness, counts: &mut Counts, touched: &mut Touched) -> Result<Outcome> {
         let at = &self.at;
         let lock = acquire(at, &self.options, self.repo.cancel(), witness, counts)?;
@@ -286,12 +270,18 @@ impl Job {
         witness.reached(Point::Swept);
         let before = at.index()?;
         at.still_there()?;
-        if self.options.nested == Nested::Refused {
-            self.refuse_nested()?;
-        }
+        let ground = Ground::of(at, &self.repo)?;
+        let survey = Survey {
+            ground: &ground,
+            repo: &self.repo,
+            listing: &self.listing,
+            nested: self.options.nested,
+        };
+        survey.refuse(self.options.leftovers)?;
         let mut held = Held {
             repo: self.repo,
             at,
+            ground: &ground,
             lock: &lock,
             witness,
             private: private_index(&lock.nonce),

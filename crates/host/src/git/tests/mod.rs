@@ -7,6 +7,7 @@ mod draft;
 mod index;
 mod linked;
 mod pin;
+mod removal;
 mod restore;
 mod select;
 mod stale;
