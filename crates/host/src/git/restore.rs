@@ -13,7 +13,7 @@ use super::removal::{Ground, Survey};
 use super::repository::Repository;
 use super::wait::acquire;
 use super::witness::{Nobody, Point, Witness};
-use super::worktree::{Checked, Target};
+use super::worktree::{Checked, Found, Target};
 use super::{Git, beside};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
@@ -201,7 +201,7 @@ pub fn restore_watched(
             counts: Counts::default(),
         })
     };
-    let job = Job::prepare(git, &target.into(), tree, options, cancel).map_err(before)?;
+    let job = Job::prepare(git, target.into(), tree, options, cancel).map_err(before)?;
     witness.reached(Point::Checked);
     let mut counts = Counts::default();
     let mut touched = Touched::Nothing;
@@ -216,6 +216,8 @@ pub fn restore_watched(
 
 /// Everything that is known before the lock is sought.
 struct Job {
+    target: Target,
+    found: Found,
     repo: Repository,
     at: Checked,
     tree: ObjectId,
@@ -226,7 +228,7 @@ struct Job {
 impl Job {
     fn prepare(
         git: &Git,
-        target: &Target,
+        target: Target,
         tree: &str,
         options: RestoreOptions,
         cancel: &Cancel,
@@ -255,6 +257,8 @@ impl Job {
         }
         obstacles::refuse_programs(&repo, &listing)?;
         Ok(Self {
+            target,
+            found,
             repo,
             at,
             tree,
@@ -269,7 +273,7 @@ impl Job {
         lock.sweep()?;
         witness.reached(Point::Swept);
         let before = at.index()?;
-        at.still_there()?;
+        self.target.unchanged(&self.found, at)?;
         let ground = Ground::of(at, &self.repo)?;
         let survey = Survey {
             ground: &ground,

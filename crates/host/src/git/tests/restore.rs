@@ -798,21 +798,30 @@ fn a_stolen_lock_leaves_the_index_untouched() {
 }
 
 #[test]
-fn another_users_repository_is_restored_by_root() {
+fn another_users_worktree_is_refused_for_root_too() {
     if !rustix::process::geteuid().is_root() {
         skipped("another user's repository needs root");
         return;
     }
     for git in gits() {
         let lab = Lab::new(&git);
-        let (tree, _) = lab.linked();
+        let (tree, lock) = lab.linked();
         lab.write("wt/f", "changed\n");
         let mut chown = std::process::Command::new("/bin/chown");
         chown
             .args(["-R", "65534:65534"])
             .args([lab.path("r"), lab.path("wt")]);
         assert!(chown.status().unwrap().success());
-        run(&lab, &tree, 0).unwrap();
-        assert_eq!(lab.read("wt/f"), "one\n");
+        let index = std::fs::read(lock.with_extension("")).unwrap();
+        let failed = run(&lab, &tree, 0).unwrap_err();
+        assert_eq!(failed.touched, Touched::Nothing);
+        let refusal = failed.error.into_refusal();
+        assert_eq!(refusal.code, Code::WorktreeRedirected);
+        assert_eq!(refusal.reason.as_deref(), Some("other_owner"));
+        assert!(refusal.why.contains("65534"), "{refusal}");
+        // Nothing of it belongs to root now.
+        let owner = std::fs::metadata(lock.with_extension("")).unwrap().uid();
+        assert_eq!((lab.read("wt/f").as_str(), owner), ("changed\n", 65534));
+        assert_eq!(std::fs::read(lock.with_extension("")).unwrap(), index);
     }
 }
