@@ -13,8 +13,9 @@ use super::verify::Cursor;
 use super::worktree::{self, Checked};
 use crate::error::{Error, Result};
 use crate::root::mount_id;
+use crate::volume::reaper;
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode as FileMode, OFlags, StatxFlags, makedev, openat, statx, unlinkat,
+    AtFlags, Dir, FileType, Mode as FileMode, OFlags, StatxFlags, fstat, makedev, openat, statx, unlinkat,
 };
 use rustix::io::Errno;
 use semel_core::git_tree::Mode;
@@ -200,7 +201,10 @@ impl Survey<'_> {
         why: &'static str,
     ) -> Result<()> {
         let mut levels = vec![self.level(parent, name, path, why)?];
-        while let Some((dir, at, left)) = levels.last_mut() {
+        while let Some(Level {
+            dir, path: at, left, ..
+        }) = levels.last_mut()
+        {
             let Some(name) = left.pop() else {
                 levels.pop();
                 continue;
@@ -219,8 +223,8 @@ impl Survey<'_> {
     }
 
     fn level(&self, parent: BorrowedFd<'_>, name: &[u8], path: RelPath, why: &str) -> Result<Level> {
-        let dir = openat(parent, name, DIRECTORY, FileMode::empty())
-            .map_err(|e| Error::io("open", shown(path.as_bytes()), e))?;
+        let (dir, closed) =
+            Closed::open(parent, name).map_err(|e| Error::io("open", shown(path.as_bytes()), e))?;
         let left = names(&dir, &path, |_| true)?;
         // As a repository without a worktree is known: see [`worktree::find`].
         if [&b"HEAD"[..], b"objects"]
@@ -229,7 +233,12 @@ impl Survey<'_> {
         {
             self.refuse_nested(&path, why)?;
         }
-        Ok((dir, path, left))
+        Ok(Level {
+            dir,
+            path,
+            left,
+            _closed: closed,
+        })
     }
 
     fn refuse_nested(&self, path: &RelPath, why: &str) -> Result<()> {
@@ -296,8 +305,45 @@ impl Survey<'_> {
     }
 }
 
-/// An open directory, its path, and the names in it that are still to be looked at.
-type Level = (OwnedFd, RelPath, Vec<Vec<u8>>);
+/// An open directory that is gone through.
+struct Level {
+    dir: OwnedFd,
+    path: RelPath,
+    /// The names in it that are still to be looked at.
+    left: Vec<Vec<u8>>,
+    _closed: Option<Closed>,
+}
+
+/// A directory of our user's that even its owner may not enter, opened for as long as it is looked at.
+struct Closed {
+    dir: OwnedFd,
+    mode: FileMode,
+}
+
+impl Closed {
+    /// Opens a directory; `None` beside it where nothing had to be done for that.
+    fn open(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<(OwnedFd, Option<Self>)> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = openat(parent, name, flags, FileMode::empty())?;
+        let open = || openat(&handle, ".", DIRECTORY, FileMode::empty());
+        let stat = fstat(&handle)?;
+        let us = rustix::process::geteuid();
+        if us.is_root() || us.as_raw() != stat.st_uid || stat.st_mode & 0o500 == 0o500 {
+            return Ok((open()?, None));
+        }
+        reaper::open_up(parent, name)?;
+        let mode = FileMode::from_raw_mode(stat.st_mode);
+        let closed = Self { dir: open()?, mode };
+        Ok((open()?, Some(closed)))
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        // What was only looked at is left as it was.
+        rustix::fs::fchmod(&self.dir, self.mode).ok();
+    }
+}
 
 fn is_dot_git(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b".git")
@@ -459,11 +505,8 @@ fn begin(
         });
     }
     let failed = |e: Errno| Error::io("open", shown(path.as_bytes()), e);
-    let open = || openat(dir, name, DIRECTORY, FileMode::empty());
-    let opened = match open() {
-        Err(Errno::ACCESS) => crate::volume::reaper::open_up(dir, name).and_then(|()| open()),
-        opened => opened,
-    };
+    // It is about to go: whatever mode it has, its owner may do that.
+    let opened = reaper::open_up(dir, name).and_then(|()| openat(dir, name, DIRECTORY, FileMode::empty()));
     let opened = opened.map_err(failed)?;
     // What was exchanged since it was looked at is not gone through.
     if mount_id(opened.as_fd()).map_err(failed)? != ground.mount {

@@ -182,7 +182,9 @@ pub fn restore(
 /// With nothing changed: `bad_input` (no worktree; not a full id in lower case; not a tree), `not_found`,
 /// `object_missing`, `worktree_redirected`, `lock_unsafe`, `lock_timeout`, `precondition_failed` (a repository
 /// lies where a file has to go; the tree uses attributes that need a program; a sparse worktree).
-/// After git began: `git_failed`, `tree_mismatch`, `lock_lost`. [`Failed::touched`] tells which.
+/// `precondition_failed` also for what may not be removed: a mount, the repository itself.
+/// After git began: `git_failed`, `tree_mismatch`, `lock_lost`, `restore_incomplete`, and `precondition_failed` where
+/// something that was to be removed stays. [`Failed::touched`] tells which.
 ///
 /// # Durability
 /// When this returns, the index and its directory are synced; the files of the worktree are not.
@@ -207,11 +209,28 @@ pub fn restore_watched(
     let mut touched = Touched::Nothing;
     job.run(witness, &mut counts, &mut touched).map_err(|error| {
         Box::new(Failed {
-            error,
+            error: broken_off(error, touched),
             touched,
             counts,
         })
     })
+}
+
+/// Names an error of the system by what it means here: once git began, nobody may say that nothing did.
+fn broken_off(error: Error, touched: Touched) -> Error {
+    match (touched, error) {
+        (
+            Touched::Perhaps,
+            Error::Io {
+                operation,
+                path,
+                source,
+            },
+        ) => Refusal::new(Code::RestoreIncomplete, format!("{operation}: {source}"))
+            .name(path)
+            .into(),
+        (Touched::Nothing | Touched::Perhaps, error) => error,
+    }
 }
 
 /// Everything that is known before the lock is sought.
