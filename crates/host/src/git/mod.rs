@@ -17,6 +17,7 @@ mod lock;
 mod memo;
 mod objects;
 mod obstacles;
+mod overlays;
 mod pin;
 mod place;
 mod presence;
