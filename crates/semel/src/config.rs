@@ -9,7 +9,8 @@ use semel_core::{Code, Refusal};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
 
 /// Is the operator's file.
 ///
@@ -172,6 +173,32 @@ pub(crate) fn contract(name: &'static str) -> Option<OsString> {
 /// Gives the whole environment, for a person's own command that is run on a person's own disk.
 pub(crate) fn environment() -> BTreeMap<OsString, OsString> {
     std::env::vars_os().collect()
+}
+
+/// Gives the paths by which a program that was started here may spell a worktree: as the kernel says where we are, and as
+/// `PWD` does, where that leads here, too. Git goes by `PWD` then.
+pub(crate) fn spellings(worktree: &Path) -> Vec<PathBuf> {
+    let mut all = vec![worktree.to_owned()];
+    let here = |pwd: &Path| {
+        let (Ok(pwd), Ok(here)) = (std::fs::metadata(pwd), std::fs::metadata(".")) else {
+            return false;
+        };
+        (pwd.dev(), pwd.ino()) == (here.dev(), here.ino())
+    };
+    let pwd = variable("PWD").map(PathBuf::from);
+    let Some(pwd) = pwd.filter(|pwd| pwd.is_absolute() && here(pwd)) else {
+        return all;
+    };
+    let mut lexical = PathBuf::new();
+    for part in pwd.join(worktree).components() {
+        if part == Component::ParentDir {
+            lexical.pop();
+        } else {
+            lexical.push(part);
+        }
+    }
+    all.extend([pwd.join(worktree), lexical, pwd]);
+    all
 }
 
 /// Gives the daemon's URL and the token that a job's own process was given, for `semel call` inside of a job.

@@ -7,6 +7,7 @@ use super::listing::Listing;
 use super::lock::Lock;
 use super::objects::Leaf;
 use super::obstacles::{self, Residue};
+use super::removal::{Ground, remove_residue};
 use super::repository::Repository;
 use super::restore::{Leftovers, Outcome, RestoreOptions, Touched, Verify};
 use super::settings::plain_bytes;
@@ -35,6 +36,8 @@ const INDEX: &str = "index";
 pub(super) struct Held<'a> {
     pub(super) repo: Repository,
     pub(super) at: &'a Checked,
+    /// What is never removed.
+    pub(super) ground: &'a Ground<'a>,
     pub(super) lock: &'a Lock<'a>,
     pub(super) witness: &'a dyn Witness,
     /// The name of the private index.
@@ -93,8 +96,7 @@ impl Held<'_> {
             stderr: said,
         };
         if self.options.leftovers == Leftovers::Removed {
-            let Residue { first, count } =
-                obstacles::remove_residue(&self.at.root, &self.listing.leaves, NAMED)?;
+            let Residue { first, count } = remove_residue(self.ground, &self.listing.leaves, NAMED)?;
             outcome.removed_count = count + strange.len();
             outcome.removed = strange.into_iter().chain(first).take(NAMED).collect();
             outcome.removed.sort();

@@ -266,7 +266,7 @@ fn flatten(
     leaves: &mut Vec<Leaf>,
 ) -> Result<()> {
     for entry in trees.get(tree).into_iter().flatten() {
-        let path = at.join(&entry.name)?;
+        let path = at.observed(&entry.name)?;
         match entry.mode {
             TreeMode::Directory => flatten(trees, &entry.id, &path, leaves)?,
             TreeMode::Leaf(mode) => leaves.push(Leaf {

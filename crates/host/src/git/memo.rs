@@ -63,11 +63,6 @@ impl Look {
         Self::with(dir, name, AtFlags::empty())
     }
 
-    /// As [`Look::at`], but looks at a link itself.
-    pub(super) fn at_no_link(dir: impl AsFd, name: impl Arg) -> rustix::io::Result<Option<Self>> {
-        Self::with(dir, name, AtFlags::SYMLINK_NOFOLLOW)
-    }
-
     fn with(dir: impl AsFd, name: impl Arg, flags: AtFlags) -> rustix::io::Result<Option<Self>> {
         match statat(dir, name, flags) {
             Ok(stat) => Ok(Some(Self::of(&stat))),
@@ -79,11 +74,6 @@ impl Look {
     /// Looks at a path.
     pub(super) fn of_path(path: &Path) -> rustix::io::Result<Option<Self>> {
         Self::at(CWD, path)
-    }
-
-    /// Gives what stays the same while entries come and go.
-    pub(super) fn inode(&self) -> (u64, u64) {
-        (self.dev, self.ino)
     }
 
     /// Says whether a later change would surely look different.

@@ -68,10 +68,11 @@ impl Repository {
     /// Lists every leaf of a tree, in git's order of paths.
     ///
     /// # Errors
-    /// As [`Repository::read_commit`], for any tree below it; `bad_input` for a malformed one.
+    /// As [`Repository::read_commit`], for any tree below it; `bad_input` for a malformed one; as [`RelPath::parse`] for
+    /// paths that no record could hold.
     pub fn list_tree(&self, tree: &ObjectId) -> Result<Vec<Leaf>> {
         let hint = Objects::hint(self.git(), &self.place, tree, self.cancel());
-        Ok(self.read_listing(tree, hint, Blobs::Unasked)?.leaves)
+        writable(self.read_listing(tree, hint, Blobs::Unasked)?.leaves)
     }
 
     /// Lists the leaves of a tree whose every object is there.
@@ -80,7 +81,7 @@ impl Repository {
     /// `object_missing` with the missing ids; else as [`Repository::list_tree`].
     pub fn list_whole_tree(&self, tree: &ObjectId) -> Result<Vec<Leaf>> {
         let whole = self.whole_listing(tree, None)?;
-        Ok(whole.leaves.clone())
+        writable(whole.leaves.clone())
     }
 
     /// Reads blobs.
@@ -202,4 +203,12 @@ pub(super) fn lines<'a>(ids: impl Iterator<Item = &'a ObjectId>) -> Vec<u8> {
         text.push(b'\n');
     }
     text
+}
+
+/// Gives leaves whose paths may be written down and read again: those that callers may name, too.
+fn writable(leaves: Vec<Leaf>) -> Result<Vec<Leaf>> {
+    for leaf in &leaves {
+        RelPath::parse(leaf.path.as_bytes())?;
+    }
+    Ok(leaves)
 }

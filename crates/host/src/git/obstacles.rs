@@ -1,18 +1,15 @@
-//! What stands in the way of a restoration, and what it leaves behind: entries that are not of the tree. Repositories
-//! where a file has to go are the matter of [`super::nested`]. It changes nothing but what it is asked to remove.
+//! What a restoration leaves behind: entries that are not of the tree. It changes nothing; what would be removed is the
+//! matter of [`super::removal`].
 
 use super::objects::Leaf;
-use super::verify::Cursor;
 use crate::error::{Error, Result};
-use crate::root::mount_id;
-use crate::volume::reaper;
-use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, openat, statat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, openat, statat};
 use rustix::io::Errno;
+use semel_core::RelPath;
 use semel_core::git_tree::Mode;
 use semel_core::path::shown;
-use semel_core::{Code, Refusal, RelPath};
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// Gives the leaves of a tree by their paths, and the directories above them.
 fn shape(leaves: &[Leaf]) -> (HashMap<&[u8], Mode>, HashSet<&[u8]>) {
@@ -36,25 +33,6 @@ pub(super) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-pub(super) fn repository_below(dir: &OwnedFd, at: &RelPath) -> Result<Option<RelPath>> {
-    for (path, file_type) in entries(dir, at)? {
-        let Some((_, name)) = path.split_last() else {
-            continue;
-        };
-        if name == b".git" {
-            return Ok(Some(path));
-        }
-        if file_type == FileType::Directory {
-            let inner = openat(dir, name, DIRECTORY, FileMode::empty())
-                .map_err(|e| Error::io("open", shown(path.as_bytes()), e))?;
-            if let Some(found) = repository_below(&inner, &path)? {
-                return Ok(Some(found));
-            }
-        }
-    }
-    Ok(None)
-}
-
 /// Entries of a worktree that are not of the tree.
 pub(super) struct Residue {
     pub(super) first: Vec<RelPath>,
@@ -69,70 +47,8 @@ pub(super) fn residue(root: &OwnedFd, leaves: &[Leaf], most: usize) -> Result<Re
     Ok(Residue { first: found, count })
 }
 
-/// Removes what lies in a worktree and is not of the tree.
-pub(super) fn remove_residue(root: &OwnedFd, leaves: &[Leaf], most: usize) -> Result<Residue> {
-    let mut found = foreign(root, leaves)?;
-    let mut cursor = Cursor::new(root.as_fd());
-    for path in &found {
-        let failed = |e: Errno| Error::io("remove", shown(path.as_bytes()), e);
-        let (Some(parent), Some((_, name))) = (cursor.parent(path)?, path.split_last()) else {
-            continue;
-        };
-        match unlinkat(parent, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(Errno::ISDIR | Errno::PERM) => remove_directory(root, parent, name, path)?,
-            Err(e) => return Err(failed(e)),
-        }
-    }
-    let count = found.len();
-    found.truncate(most);
-    Ok(Residue { first: found, count })
-}
-
-fn remove_directory(root: &OwnedFd, parent: BorrowedFd<'_>, name: &[u8], path: &RelPath) -> Result<()> {
-    let failed = |e: Errno| Error::io("remove", shown(path.as_bytes()), e);
-    let dir = openat(parent, name, DIRECTORY, FileMode::empty()).map_err(failed)?;
-    let mounts = [mount_id(dir.as_fd()), mount_id(root.as_fd())];
-    let same = matches!(mounts, [Ok(inner), Ok(outer)] if inner == outer);
-    let kept = if same {
-        reaper::remove_tree(parent, name)?.kept
-    } else {
-        Vec::new()
-    };
-    if same && kept.is_empty() {
-        return Ok(());
-    }
-    let why = "what is not of the tree cannot be removed: something is mounted there, or the system keeps it";
-    Err(Refusal::new(Code::PreconditionFailed, why)
-        .reason("residue_kept")
-        .name(path.to_string())
-        .names(kept.into_iter().map(|kept| kept.path))
-        .into())
-}
-
-/// Finds a repository in what lies in a worktree and is not of the tree.
-pub(super) fn foreign_repository(root: &OwnedFd, leaves: &[Leaf]) -> Result<Option<RelPath>> {
-    let mut cursor = Cursor::new(root.as_fd());
-    for path in foreign(root, leaves)? {
-        let (Some(parent), Some((_, name))) = (cursor.parent(&path)?, path.split_last()) else {
-            continue;
-        };
-        if name == b".git" {
-            return Ok(Some(path));
-        }
-        let inner = match openat(parent, name, DIRECTORY, FileMode::empty()) {
-            Ok(inner) => inner,
-            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => continue,
-            Err(e) => return Err(Error::io("open", shown(path.as_bytes()), e)),
-        };
-        if let Some(found) = repository_below(&inner, &path)? {
-            return Ok(Some(found));
-        }
-    }
-    Ok(None)
-}
-
-fn foreign(root: &OwnedFd, leaves: &[Leaf]) -> Result<Vec<RelPath>> {
+/// Lists all that lies in a worktree and is not of the tree.
+pub(super) fn foreign(root: &OwnedFd, leaves: &[Leaf]) -> Result<Vec<RelPath>> {
     let (known, dirs) = shape(leaves);
     let mut found = Vec::new();
     let mut todo = vec![(reopen(root)?, RelPath::root())];
@@ -173,15 +89,6 @@ pub(super) fn reopen(dir: &OwnedFd) -> Result<OwnedFd> {
 }
 
 fn entries(dir: &OwnedFd, at: &RelPath) -> Result<Vec<(RelPath, FileType)>> {
-    entries_of(dir, at, |_| true)
-}
-
-/// Lists those entries of a directory whose type is asked for.
-pub(super) fn entries_of(
-    dir: &OwnedFd,
-    at: &RelPath,
-    asked: impl Fn(FileType) -> bool,
-) -> Result<Vec<(RelPath, FileType)>> {
     let failed = |e| Error::io("list", shown(at.as_bytes()), e);
     let mut all = Vec::new();
     for entry in Dir::read_from(dir).map_err(failed)? {
@@ -197,9 +104,7 @@ pub(super) fn entries_of(
             }
             known => known,
         };
-        if asked(file_type) {
-            all.push((at.join(name)?, file_type));
-        }
+        all.push((at.observed(name)?, file_type));
     }
     Ok(all)
 }

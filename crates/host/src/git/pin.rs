@@ -140,11 +140,36 @@ impl Pins {
         Ok(None)
     }
 
+    /// Refuses a state root that lies in the worktree, and a worktree that lies in the state root: whoever works there
+    /// could write its pin, and what is not of the tree may be removed there.
+    ///
+    /// # Errors
+    /// `bad_config`, reason `state_in_worktree`.
+    pub fn apart_from(&self, worktree: &Path) -> Result<()> {
+        let Some(state) = self.dir.parent() else {
+            return Ok(());
+        };
+        let (state, worktree) = (real(state), real(worktree));
+        let why = if state.starts_with(&worktree) {
+            "the state root lies in the worktree: whoever works there could write its pin"
+        } else if worktree.starts_with(&state) {
+            "the worktree lies in the state root, where nothing but our own is kept"
+        } else {
+            return Ok(());
+        };
+        Err(Refusal::new(Code::BadConfig, why)
+            .reason("state_in_worktree")
+            .name(shown(state.as_os_str().as_bytes()))
+            .into())
+    }
+
     /// Says how a worktree is to be restored: by its pin where it has one.
     ///
     /// # Errors
-    /// `worktree_redirected`, reason `not_pinned`, where a pin is required and there is none; as [`Pins::find`].
+    /// `worktree_redirected`, reason `not_pinned`, where a pin is required and there is none; as [`Pins::find`] and
+    /// [`Pins::apart_from`].
     pub fn target(&self, worktree: &Path, require: Require) -> Result<Target> {
+        self.apart_from(worktree)?;
         let pin = self.find(worktree)?;
         if require == Require::Pin {
             pin::require(pin.as_ref(), worktree.as_os_str().as_bytes())?;
@@ -349,6 +374,17 @@ impl Pins {
             std::thread::sleep(left.min(EVERY));
         }
     }
+}
+
+/// Gives the real path of a place that need not be there yet.
+fn real(place: &Path) -> PathBuf {
+    let place = std::path::absolute(place).unwrap_or_else(|_| place.to_owned());
+    let real = place.ancestors().find_map(|there| {
+        let real = std::fs::canonicalize(there).ok()?;
+        Some(real.join(place.strip_prefix(there).ok()?))
+    });
+    // Of a path that ends where it was found, joining nothing leaves a slash behind.
+    real.map_or(place, |real| real.components().collect())
 }
 
 fn read_small(place: &Path) -> Result<Option<Vec<u8>>> {

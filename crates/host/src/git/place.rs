@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstat, openat, statx};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -35,6 +35,8 @@ struct Ours {
     mount: Option<u64>,
     /// Its path within its filesystem, where it can be told.
     within: Option<Vec<u8>>,
+    /// The directories above it, and itself.
+    above: Vec<Inode>,
 }
 
 /// Knows the directories of one restoration.
@@ -55,6 +57,7 @@ impl Places {
                 inode: inode_of(dir)?,
                 mount,
                 within: within(mount, "self").map(|(root, point)| joined(&root, &point, path)),
+                above: climb(dir.as_fd(), &[])?.passed,
             });
         }
         Ok(Self {
@@ -88,6 +91,46 @@ impl Places {
         lies
     }
 
+    /// Says whether all of ours lies on one device.
+    pub(super) fn all_on(&self, dev: u64) -> bool {
+        self.ours.iter().all(|ours| ours.inode.0 == dev)
+    }
+
+    /// Says whether a directory lies in ours, or ours in it.
+    pub(super) fn overlaps(&mut self, dir: impl AsFd, mounts: &str) -> Lies {
+        match self.of(&dir, mounts) {
+            Lies::Outside => {}
+            lies => return lies,
+        }
+        let Ok(inode) = inode_of(&dir) else {
+            return Lies::Unknown;
+        };
+        let mount = mount_id(&dir);
+        for ours in &self.ours {
+            if ours.above.contains(&inode) {
+                return Lies::Inside;
+            }
+            if ours.inode.0 != inode.0 || (mount.is_some() && mount == ours.mount) {
+                continue;
+            }
+            // By another mount of our filesystem: only its own table tells where that is.
+            let name = format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd());
+            let (Some(own), Some((root, point)), Ok(name)) =
+                (&ours.within, within(mount, mounts), std::fs::read_link(name))
+            else {
+                return Lies::Unknown;
+            };
+            if !name.starts_with(&point) {
+                return Lies::Unknown;
+            }
+            let there = joined(&root, &point, &name);
+            if Path::new(OsStr::from_bytes(own)).starts_with(OsStr::from_bytes(&there)) {
+                return Lies::Inside;
+            }
+        }
+        Lies::Outside
+    }
+
     fn look(&self, dir: BorrowedFd<'_>, mounts: &str) -> Lies {
         let sought: Vec<Inode> = self.ours.iter().map(|ours| ours.inode).collect();
         let Ok(up) = climb(dir, &sought) else {
@@ -115,6 +158,8 @@ impl Places {
 
 struct Climbed {
     met: bool,
+    /// Every directory on the way, the first one included.
+    passed: Vec<Inode>,
     /// The mounts that were passed, each with its device.
     mounts: Vec<(u64, Option<u64>)>,
 }
@@ -123,17 +168,18 @@ struct Climbed {
 fn climb(dir: BorrowedFd<'_>, sought: &[Inode]) -> rustix::io::Result<Climbed> {
     let mut at = openat(dir, ".", UP, Mode::empty())?;
     let mut inode = inode_of(&at)?;
-    let mut mounts = Vec::new();
+    let (mut mounts, mut passed) = (Vec::new(), Vec::new());
     for _ in 0..DEEPEST {
-        let passed = (inode.0, mount_id(&at));
-        if mounts.last() != Some(&passed) {
-            mounts.push(passed);
+        passed.push(inode);
+        let mount = (inode.0, mount_id(&at));
+        if mounts.last() != Some(&mount) {
+            mounts.push(mount);
         }
         let met = sought.contains(&inode);
         let above = openat(&at, "..", UP, Mode::empty())?;
         let next = inode_of(&above)?;
         if met || next == inode {
-            return Ok(Climbed { met, mounts });
+            return Ok(Climbed { met, passed, mounts });
         }
         (at, inode) = (above, next);
     }
@@ -164,6 +210,18 @@ fn within(mount: Option<u64>, process: &str) -> Option<(Vec<u8>, PathBuf)> {
     })
 }
 
+/// Lists where something is mounted below a directory, as this process sees it.
+pub(super) fn mounted_below(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    let points = text.split(|b| *b == b'\n').filter_map(|line| {
+        let point = unescaped(line.split(|b| *b == b' ').nth(4)?);
+        Some(PathBuf::from(OsStr::from_bytes(&point)))
+    });
+    Ok(points
+        .filter(|point| point.starts_with(dir) && point != dir)
+        .collect())
+}
+
 fn joined(root: &[u8], point: &Path, path: &Path) -> Vec<u8> {
     let below = path.strip_prefix(point).unwrap_or(path);
     let root = Path::new(OsStr::from_bytes(root));
@@ -171,7 +229,7 @@ fn joined(root: &[u8], point: &Path, path: &Path) -> Vec<u8> {
 }
 
 /// Reads the octal escapes of the mount table.
-fn unescaped(field: &[u8]) -> Vec<u8> {
+pub(super) fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = field;
     while let Some((first, behind)) = rest.split_first() {

@@ -1,6 +1,7 @@
 //! The processes of this machine that are tied to a worktree: where they work, what they have open, what their
 //! environment names. It only looks, and says so where it could not.
 
+use super::overlays::Overlays;
 use super::place::{LOOK, Lies, Places, look_at};
 use super::worktree::Checked;
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat, stat};
@@ -123,6 +124,8 @@ pub(super) fn scan(at: &Checked, age: &Age, waiting: &BTreeSet<u32>) -> Scan {
     };
     let now = Moment::now();
     let mut tied = Vec::new();
+    let mut overlays = Overlays::new();
+    let mut whole = shown_apart(&mut overlays, &mut places, "self");
     for pid in pids.into_iter().filter(|pid| *pid != std::process::id()) {
         let Some(stat) = stat_of(pid) else {
             if gone(pid) {
@@ -132,6 +135,9 @@ pub(super) fn scan(at: &Checked, age: &Age, waiting: &BTreeSet<u32>) -> Scan {
         };
         if stat.kernel {
             continue;
+        }
+        if whole == Fact::Holds {
+            whole = shown_apart(&mut overlays, &mut places, &pid.to_string());
         }
         let began = age.began(&stat, now);
         let mut look = Look {
@@ -150,9 +156,19 @@ pub(super) fn scan(at: &Checked, age: &Age, waiting: &BTreeSet<u32>) -> Scan {
             });
         }
     }
-    Scan {
-        whole: Fact::Holds,
-        tied,
+    Scan { whole, tied }
+}
+
+/// Says whether no overlay that a process sees can show what is ours: whoever works there would be taken for somebody
+/// elsewhere.
+fn shown_apart(overlays: &mut Overlays, places: &mut Places, process: &str) -> Fact {
+    match overlays.look(places, process) {
+        Ok(None) => Fact::Holds,
+        Ok(Some(point)) => {
+            let point = semel_core::path::shown(point.as_os_str().as_bytes());
+            Fact::Doubted(format!("the overlay at {point} may show the worktree to others"))
+        }
+        Err(e) => Fact::Doubted(format!("the mounts of process {process} cannot be read: {e}")),
     }
 }
 

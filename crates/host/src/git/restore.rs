@@ -8,14 +8,13 @@ use super::attributes::{self, Source};
 use super::held::Held;
 use super::listing::{self, Listing, Objects};
 use super::lock::private_index;
-use super::nested::nested;
-use super::obstacles;
+use super::removal::{Ground, Survey};
 use super::repository::{Repository, object_dirs};
 use super::settings;
 use super::view::View;
 use super::wait::acquire;
 use super::witness::{Nobody, Point, Witness};
-use super::worktree::{Checked, Target};
+use super::worktree::{Checked, Found, Target};
 use super::{Git, Place, beside};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
@@ -187,7 +186,9 @@ pub fn restore(
 /// With nothing changed: `bad_input` (no worktree; not a full id in lower case; not a tree), `not_found`,
 /// `object_missing`, `worktree_redirected`, `lock_unsafe`, `lock_timeout`, `precondition_failed` (a repository
 /// lies where a file has to go; the tree uses attributes that need a program; a sparse worktree).
-/// After git began: `git_failed`, `tree_mismatch`, `lock_lost`. [`Failed::touched`] tells which.
+/// `precondition_failed` also for what may not be removed: a mount, the repository itself.
+/// After git began: `git_failed`, `tree_mismatch`, `lock_lost`, `restore_incomplete`, and `precondition_failed` where
+/// something that was to be removed stays. [`Failed::touched`] tells which.
 ///
 /// # Durability
 /// When this returns, the index and its directory are synced; the files of the worktree are not.
@@ -206,21 +207,40 @@ pub fn restore_watched(
             counts: Counts::default(),
         })
     };
-    let job = Job::prepare(git, &target.into(), tree, options, cancel).map_err(before)?;
+    let job = Job::prepare(git, target.into(), tree, options, cancel).map_err(before)?;
     witness.reached(Point::Checked);
     let mut counts = Counts::default();
     let mut touched = Touched::Nothing;
     job.run(witness, &mut counts, &mut touched).map_err(|error| {
         Box::new(Failed {
-            error,
+            error: broken_off(error, touched),
             touched,
             counts,
         })
     })
 }
 
+/// Names an error of the system by what it means here: once git began, nobody may say that nothing did.
+fn broken_off(error: Error, touched: Touched) -> Error {
+    match (touched, error) {
+        (
+            Touched::Perhaps,
+            Error::Io {
+                operation,
+                path,
+                source,
+            },
+        ) => Refusal::new(Code::RestoreIncomplete, format!("{operation}: {source}"))
+            .name(path)
+            .into(),
+        (Touched::Nothing | Touched::Perhaps, error) => error,
+    }
+}
+
 /// Everything that is known before the lock is sought.
 struct Job {
+    target: Target,
+    found: Found,
     repo: Repository,
     at: Checked,
     tree: ObjectId,
@@ -232,7 +252,7 @@ struct Job {
 impl Job {
     fn prepare(
         git: &Git,
-        target: &Target,
+        target: Target,
         tree: &str,
         options: RestoreOptions,
         cancel: &Cancel,
@@ -273,6 +293,8 @@ impl Job {
         let source = attributes::source(&repo, &listing)?;
         attributes::prepare(&mut repo, &listing, source)?;
         Ok(Self {
+            target,
+            found,
             repo,
             at,
             tree,
@@ -282,34 +304,25 @@ impl Job {
         })
     }
 
-    fn refuse_nested(&self) -> Result<()> {
-        let mut found = nested(&self.at, &self.tree, &self.listing)?;
-        let mut why = "a repository lies where a file of the tree has to go";
-        if found.is_none() && self.options.leftovers == Leftovers::Removed {
-            found = obstacles::foreign_repository(&self.at.root, &self.listing.leaves)?;
-            why = "a repository lies in what is to be removed";
-        }
-        found.map_or(Ok(()), |found| {
-            Err(Refusal::new(Code::PreconditionFailed, why)
-                .reason("nested_repository")
-                .name(found.to_string())
-                .into())
-        })
-    }
-
     fn run(self, witness: &dyn Witness, counts: &mut Counts, touched: &mut Touched) -> Result<Outcome> {
         let at = &self.at;
         let lock = acquire(at, &self.options, self.repo.cancel(), witness, counts)?;
         lock.sweep()?;
         witness.reached(Point::Swept);
         let before = at.index()?;
-        at.still_there()?;
-        if self.options.nested == Nested::Refused {
-            self.refuse_nested()?;
-        }
+        self.target.unchanged(&self.found, at)?;
+        let ground = Ground::of(at, &self.repo)?;
+        let survey = Survey {
+            ground: &ground,
+            repo: &self.repo,
+            listing: &self.listing,
+            nested: self.options.nested,
+        };
+        survey.refuse(self.options.leftovers)?;
         let mut held = Held {
             repo: self.repo,
             at,
+            ground: &ground,
             lock: &lock,
             witness,
             private: private_index(&lock.nonce),

@@ -28,7 +28,8 @@ const POLL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Worktree {
     repo: Repository,
-    asked: PathBuf,
+    /// How the caller may spell its path.
+    spellings: Vec<PathBuf>,
     target: Target,
     at: Checked,
 }
@@ -45,15 +46,16 @@ pub enum Waited {
 }
 
 impl Worktree {
-    /// Finds the worktree, by its pin or as it is, and checks that nothing redirects; `worktree` is how the caller spelled it.
+    /// Finds the worktree, by its pin or as it is, and checks that nothing redirects; `spellings` are how the caller may
+    /// spell its path. One that leads elsewhere is passed over.
     ///
     /// # Errors
     /// `bad_input`, `not_found`, `worktree_redirected`, as for a restoration.
-    pub fn find(git: &Git, worktree: &Path, target: Target, cancel: &Cancel) -> Result<Self> {
+    pub fn find(git: &Git, spellings: &[PathBuf], target: Target, cancel: &Cancel) -> Result<Self> {
         let (repo, at) = check(git, &target, cancel)?;
         Ok(Self {
             repo,
-            asked: worktree.to_owned(),
+            spellings: spellings.to_vec(),
             target,
             at,
         })
@@ -102,10 +104,15 @@ impl Worktree {
         let path = |dir: &Path| LockPath::parse(dir.join(LOCK).as_os_str().as_bytes());
         let mut locks = vec![path(&self.at.gitdir)?];
         if self.at.gitdir == self.at.worktree.join(".git") {
-            let asked = std::path::absolute(&self.asked).map_err(|e| Error::io("resolve", &self.asked, e))?;
-            let also = path(&asked.join(".git"))?;
-            if !locks.contains(&also) {
-                locks.push(also);
+            for spelled in &self.spellings {
+                let absolute = std::path::absolute(spelled).map_err(|e| Error::io("resolve", spelled, e))?;
+                if std::fs::canonicalize(&absolute).ok().as_deref() != Some(self.at.worktree.as_path()) {
+                    continue;
+                }
+                let also = path(&absolute.join(".git"))?;
+                if !locks.contains(&also) {
+                    locks.push(also);
+                }
             }
         }
         Ok(locks)
@@ -125,7 +132,9 @@ impl Worktree {
             Code::WorktreeRedirected,
             "the path leads to another worktree than before",
         );
-        Err(refusal.name(shown(self.asked.as_os_str().as_bytes())).into())
+        Err(refusal
+            .name(shown(self.at.worktree.as_os_str().as_bytes()))
+            .into())
     }
 
     /// Waits until the lock is gone, whoever holds it.

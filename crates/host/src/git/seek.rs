@@ -20,11 +20,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use semel_core::digest::to_hex;
+use semel_core::path::shown;
 use semel_core::restore::{
     Fact, Line, LockKind, LockOwner, Names, Observation, Provenance, Sight, Since, Ticket,
 };
 use semel_core::{Code, Refusal};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
 /// A lock that is being sought: the record stands ready in a private file.
@@ -103,7 +105,7 @@ impl<'a> Seeker<'a> {
         if self.file.is_none() {
             match self.prepare(&private_lock(&self.nonce))? {
                 Ok(file) => self.file = Some(file),
-                Err(errno) => return Ok(Observation::Denied(errno.to_string())),
+                Err(errno) => return self.denied(errno),
             }
             self.points.reached(Point::Recorded);
         }
@@ -139,8 +141,18 @@ impl<'a> Seeker<'a> {
                 Observation::Free(_) => MOVING,
                 seen => seen,
             }),
-            Err(errno) => Ok(Observation::Denied(errno.to_string())),
+            Err(errno) => self.denied(errno),
         }
+    }
+
+    /// Says that no lock can be made. A full disk is no matter of the lock: room can be made, and then it goes on.
+    fn denied(&self, errno: Errno) -> Result<Observation> {
+        if !matches!(errno, Errno::NOSPC | Errno::DQUOT) {
+            return Ok(Observation::Denied(errno.to_string()));
+        }
+        let why = format!("index.lock cannot be created: {errno}");
+        let refusal = Refusal::new(Code::IoFailed, why).reason("disk_full");
+        Err(refusal.name(shown(self.at.gitdir.as_os_str().as_bytes())).into())
     }
 
     fn prepare(&self, name: &str) -> Result<core::result::Result<OwnedFd, Errno>> {

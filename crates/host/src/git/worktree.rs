@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 const LONGEST_POINTER: usize = 8192;
 
 /// Says where the parts of a repository lie; all paths absolute, links resolved.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) worktree: Option<PathBuf>,
     pub(crate) gitdir: PathBuf,
@@ -124,6 +124,21 @@ impl Target {
         }
         Ok(checked)
     }
+
+    /// Checks once more, under the lock: whoever held it until now may have changed what was found before.
+    ///
+    /// # Errors
+    /// `worktree_redirected`.
+    pub(super) fn unchanged(&self, found: &Found, at: &Checked) -> Result<()> {
+        at.still_there()?;
+        let now = self.find()?;
+        if now != *found {
+            let why = "worktree and git directory were led elsewhere meanwhile";
+            let refusal = Refusal::new(Code::WorktreeRedirected, why).reason("pointers_changed");
+            return Err(refusal.name(shown(at.worktree.as_os_str().as_bytes())).into());
+        }
+        pointing(&now, &at.worktree)
+    }
 }
 
 /// A worktree that is what it seems, or what its pin says.
@@ -207,6 +222,52 @@ pub(crate) fn check(found: &Found, repo: &Repository) -> Result<Checked> {
         let refusal = Refusal::new(Code::BadInput, "a bare repository has no worktree");
         return Err(refusal.name(shown(found.gitdir.as_os_str().as_bytes())).into());
     };
+    pointing(found, &worktree)?;
+    if repo.config().get("core.worktree").is_some() {
+        return Err(redirected("core.worktree is set", &found.gitdir));
+    }
+    let dir = open_dir(&found.gitdir)?;
+    let root = open_dir(&worktree)?;
+    let uid = stat(&dir, &found.gitdir)?.st_uid;
+    if stat(&root, &worktree)?.st_uid != uid {
+        return Err(redirected(
+            "worktree and git directory have different owners",
+            &found.gitdir,
+        ));
+    }
+    refuse_other_owner(&dir, uid, &found.gitdir)?;
+    Ok(Checked {
+        identity: Identity::Unpinned,
+        worktree,
+        gitdir: found.gitdir.clone(),
+        dir,
+        root,
+        uid,
+    })
+}
+
+/// Refuses a git directory that is not our user's: git calls that dubious ownership.
+///
+/// Root is no exception. What root writes belongs to root, so that the owner could use neither index nor files any more.
+fn refuse_other_owner(dir: &OwnedFd, uid: u32, path: &Path) -> Result<()> {
+    let us = rustix::process::geteuid().as_raw();
+    if us == uid {
+        return Ok(());
+    }
+    if us != 0 {
+        // Where no lock can be made anyway, that is what stands in the way, and it is said as for any other.
+        if let Err(errno) = accessat(dir, ".", Access::WRITE_OK, AtFlags::EACCESS) {
+            let why = format!("index.lock cannot be created: {errno}");
+            return Err(Refusal::new(Code::LockUnsafe, why).reason("denied").into());
+        }
+    }
+    let why = format!("the git directory is another user's; run it as that user, whose number is {uid}");
+    let refusal = Refusal::new(Code::WorktreeRedirected, why).reason("other_owner");
+    Err(refusal.name(shown(path.as_os_str().as_bytes())).into())
+}
+
+/// Checks that worktree and git directory point at each other.
+fn pointing(found: &Found, worktree: &Path) -> Result<()> {
     let dot_git = worktree.join(".git");
     if found.gitdir == dot_git {
         if found.common != found.gitdir {
@@ -226,35 +287,7 @@ pub(crate) fn check(found: &Found, repo: &Repository) -> Result<Checked> {
             return Err(redirected(why, &back));
         }
     }
-    if repo.config().get("core.worktree").is_some() {
-        return Err(redirected("core.worktree is set", &found.gitdir));
-    }
-    let dir = open_dir(&found.gitdir)?;
-    let root = open_dir(&worktree)?;
-    let uid = stat(&dir, &found.gitdir)?.st_uid;
-    if stat(&root, &worktree)?.st_uid != uid {
-        return Err(redirected(
-            "worktree and git directory have different owners",
-            &found.gitdir,
-        ));
-    }
-    let us = rustix::process::geteuid().as_raw();
-    if us != 0 && us != uid {
-        // Where no lock can be made anyway, that is what stands in the way, and it is said as for any other.
-        if let Err(errno) = accessat(&dir, ".", Access::WRITE_OK, AtFlags::EACCESS) {
-            let why = format!("index.lock cannot be created: {errno}");
-            return Err(Refusal::new(Code::LockUnsafe, why).reason("denied").into());
-        }
-        return Err(redirected("the git directory is another user's", &found.gitdir));
-    }
-    Ok(Checked {
-        identity: Identity::Unpinned,
-        worktree,
-        gitdir: found.gitdir.clone(),
-        dir,
-        root,
-        uid,
-    })
+    Ok(())
 }
 
 impl Checked {

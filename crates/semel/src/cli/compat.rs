@@ -53,8 +53,10 @@ impl Compat {
     }
 }
 
+/// Reads to the end, as a shell's user expects of a pipe, a FIFO, or `/dev/stdin`: whoever writes is waited for. Of what
+/// is longer than any text of Git no more is read.
 fn read(file: &Path) -> Result<Vec<u8>, Refusal> {
-    if file != Path::new("-") {
+    if file != Path::new("-") && file != Path::new("/dev/stdin") {
         return read_input(file, LONGEST as u64);
     }
     let mut bytes = Vec::new();

@@ -4,7 +4,7 @@
 
 use super::host;
 use super::restore::target;
-use crate::config::Reach;
+use crate::config::{self, Reach};
 use semel_core::Refusal;
 use semel_core::collision::{self, Form};
 use semel_core::restore::unsafe_lock;
@@ -49,7 +49,8 @@ pub(crate) fn classify(reach: &Reach, worktree: &Path, ended: &Ended) -> Result<
     let cancel = Cancel::new().map_err(host)?;
     let git = Git::find(&reach.path).map_err(host)?;
     let target = target(reach, worktree, Require::Nothing);
-    let target = Worktree::find(&git, worktree, target.map_err(host)?, &cancel).map_err(host)?;
+    let target =
+        Worktree::find(&git, &config::spellings(worktree), target.map_err(host)?, &cancel).map_err(host)?;
     let locks = target.locks().map_err(host)?;
     let Some(stderr) = &ended.stderr else {
         return Ok(Met::Other);

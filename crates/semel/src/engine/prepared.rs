@@ -107,6 +107,7 @@ struct Opened {
 impl Opened {
     fn open(config: &Config, asked: &Asked, cancel: &Cancel) -> Result<Self, Refusal> {
         let pins = Pins::of(&config.state);
+        pins.apart_from(&asked.worktree).map_err(host)?;
         let found = || -> Result<Pin, Refusal> {
             let pin = pins.find(&asked.worktree).map_err(host)?;
             pin::require(pin.as_ref(), asked.worktree.as_os_str().as_bytes())?;

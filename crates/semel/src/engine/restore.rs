@@ -6,6 +6,7 @@
 use crate::config::Reach;
 use crate::engine::waits::Reporter;
 use crate::wire;
+use semel_core::git_tree::ObjectId;
 use semel_core::ids::JobId;
 use semel_core::record::{Executable, Restoration};
 use semel_core::restore::Counts;
@@ -258,11 +259,16 @@ fn refused(failed: Failed, git: Executable) -> Refused {
 }
 
 /// Tells the daemon what was counted, if one runs. A restoration does not depend on it.
+///
+/// What is no id is not told: it may be anything that stood on a command line.
 fn report(reach: &Reach, asked: &Asked, code: Option<Code>, counts: Counts, git: Executable) {
     let Some(config) = &reach.config else { return };
+    let Ok(tree) = ObjectId::parse(&asked.tree) else {
+        return;
+    };
     let record = Restoration {
         job: asked.job.clone(),
-        tree: asked.tree.clone(),
+        tree: tree.to_string(),
         code,
         collisions: counts.collisions,
         adoptions: counts.adopted,

@@ -5,7 +5,7 @@
 
 use super::restore::target;
 use super::{command, host};
-use crate::config::Reach;
+use crate::config::{self, Reach};
 use crate::engine::job::interrupt::Interrupt;
 use crate::wire;
 use semel_core::Refusal;
@@ -97,7 +97,8 @@ fn prepared<'a>(reach: &Reach, asked: &Asked, interrupt: &'a Interrupt) -> Resul
     };
     let git = Git::find(&reach.path).map_err(host)?;
     let target = target(reach, &asked.worktree, Require::Nothing);
-    let target = target.and_then(|target| Worktree::find(&git, &asked.worktree, target, interrupt.cancel()));
+    let spellings = config::spellings(&asked.worktree);
+    let target = target.and_then(|target| Worktree::find(&git, &spellings, target, interrupt.cancel()));
     let target = target.map_err(host)?;
     let tree = target.tree(&asked.tree).map_err(host)?;
     let (stream, sight) = match &asked.stream {

@@ -5,8 +5,8 @@
 
 use super::host;
 use crate::config::Config;
+use semel_core::Refusal;
 use semel_core::pin::{Layout, Origin, Pin};
-use semel_core::{Code, Refusal};
 use semel_host::daemon::StateRoot;
 use semel_host::git::{self, Begun, Git, KeptPin, PinState, Pins, Unfinished};
 pub(crate) use semel_host::git::{Add, Discard, Locked, Remove, Removed, Repin};
@@ -58,14 +58,11 @@ pub(crate) fn remove(config: &Config, asked: &Remove, cancel: &Cancel) -> Result
 }
 
 fn hands(config: &Config, worktree: &Path) -> Result<(Git, Pins), Refusal> {
-    let real = worktree.canonicalize().unwrap_or_else(|_| worktree.to_owned());
-    if config.state.starts_with(&real) {
-        let why = "the state root lies in the worktree: whoever works there could write its pin";
-        return Err(Refusal::new(Code::BadConfig, why).name(config.state.display().to_string()));
-    }
+    let pins = Pins::of(&config.state);
+    pins.apart_from(worktree).map_err(host)?;
     StateRoot::make(&config.state).map_err(host)?;
     let git = Git::find(&config.path).map_err(host)?;
-    Ok((git, Pins::of(&config.state)))
+    Ok((git, pins))
 }
 
 /// Gives what a pin says, for machines.

@@ -122,7 +122,7 @@ fn a18_a_full_disk_ends_it_and_leaves_the_index() {
             if touched == Touched::Nothing {
                 assert_eq!(
                     (refusal.code, refusal.reason.as_deref()),
-                    (Code::LockUnsafe, Some("denied"))
+                    (Code::IoFailed, Some("disk_full"))
                 );
                 assert!(refusal.why.contains("No space left"), "{}", refusal.why);
             }
@@ -140,12 +140,13 @@ fn a18_a_read_only_disk_and_a_read_only_directory() {
         lab.write("r/dir/g", "g\n");
         let (tree, lock) = lab.linked();
         lab.write("wt/dir/g", "changed\n");
-        let inner = lab.path("wt/dir").display().to_string();
-        let Some(directory) = Mounted::new(&["--bind", &inner], &lab.path("wt/dir")) else {
+        // A disk of its own for the files, not for the repository; mounted further down, it would be refused at once.
+        let whole = lab.path("wt").display().to_string();
+        let Some(directory) = Mounted::new(&["--bind", &whole], &lab.path("wt")) else {
             return;
         };
         let mut remount = std::process::Command::new("mount");
-        remount.args(["-o", "remount,ro,bind"]).arg(lab.path("wt/dir"));
+        remount.args(["-o", "remount,ro,bind"]).arg(lab.path("wt"));
         assert!(remount.status().unwrap().success());
         let index = std::fs::read(lock.with_extension("")).unwrap();
         let failed = run(&lab, &tree).unwrap_err();

@@ -2,10 +2,6 @@
 
 use super::restore::{code, options};
 use super::*;
-use crate::git::listing::{Objects, known};
-use crate::git::nested::nested;
-use crate::git::repository::Repository;
-use crate::git::worktree;
 
 /// A git that writes down what it is asked.
 struct Counted {
@@ -205,32 +201,4 @@ fn an_executable_that_was_exchanged_is_another() {
     std::fs::remove_file(&behind).unwrap();
     std::os::unix::fs::symlink(other.program(), &behind).unwrap();
     assert_eq!(Git::at(&place).unwrap().version(), other.version());
-}
-
-#[test]
-fn what_comes_to_lie_in_the_way_is_seen() {
-    let lab = Lab::new(&gits().remove(0));
-    lab.write("r/d/e/g", "two\n");
-    let (tree, _) = lab.linked();
-    let counted = Counted::new(&lab);
-    counted.learn(&lab, &tree);
-    let found = worktree::find(&lab.path("wt")).unwrap();
-    let repo = Repository::at(&lab.git, found.clone(), &cancel()).unwrap();
-    let at = worktree::check(&found, &repo).unwrap();
-    let id = repo.parse_id(&tree).unwrap();
-    let listing = known(&id).unwrap();
-    let look = || nested(&at, &id, &listing).unwrap().map(|path| path.to_string());
-    assert_eq!(look(), None);
-    std::fs::remove_file(lab.path("wt/d/e/g")).unwrap();
-    std::fs::create_dir_all(lab.path("wt/d/e/g/deep")).unwrap();
-    assert_eq!(look(), None);
-    // Long enough that everything around it would be remembered.
-    std::thread::sleep(Duration::from_millis(250));
-    assert_eq!((look(), look()), (None, None));
-    std::fs::create_dir(lab.path("wt/d/e/g/deep/.git")).unwrap();
-    assert_eq!(look().as_deref(), Some("d/e/g/deep/.git"));
-    let refused = counted.restore(&lab, &tree);
-    assert_eq!(code(refused), (Code::PreconditionFailed, Touched::Nothing));
-    let hint = Objects::hint(&lab.git, &repo.place, &id, &cancel());
-    assert_eq!((hint.trees.len(), hint.blobs.len()), (2, 2));
 }

@@ -9,6 +9,7 @@ mod line;
 mod linked;
 mod memo;
 mod pin;
+mod removal;
 mod removed;
 mod restore;
 mod select;

@@ -234,3 +234,79 @@ fn a_pin_that_cannot_be_read_is_no_pin_that_is_missing() {
     assert_eq!(refusal.code, Code::UnknownState);
     assert_eq!(lab.read("wt/f"), "changed\n");
 }
+
+/// Does something to a worktree at the moment when its lock was taken.
+struct Meanwhile<'a>(&'a (dyn Fn() + Sync));
+
+impl Witness for Meanwhile<'_> {
+    fn reached(&self, point: Point) {
+        if point == Point::Taken {
+            (self.0)();
+        }
+    }
+}
+
+/// The lock may have been waited for: what was led elsewhere meanwhile is seen under it, pinned or not.
+#[test]
+fn what_is_led_elsewhere_while_the_lock_is_sought_is_refused() {
+    for git in gits() {
+        for pinned in ["pinned", "unpinned"] {
+            for changed in [
+                "wt/.git",
+                "r/.git/worktrees/wt/gitdir",
+                "r/.git/worktrees/wt/commondir",
+            ] {
+                let (lab, tree) = two(&git);
+                lab.sh(".", &["clone", "-q", "--bare", "r", "elsewhere"]);
+                if pinned == "pinned" {
+                    pin(&lab, "wt");
+                }
+                let other = match changed {
+                    "wt/.git" => lab.read("other/.git"),
+                    "r/.git/worktrees/wt/gitdir" => lab.read("r/.git/worktrees/other/gitdir"),
+                    _ => format!("{}\n", lab.path("elsewhere").display()),
+                };
+                let target = pins(&lab).target(&lab.path("wt"), Require::Nothing).unwrap();
+                let change = || lab.write(changed, &other);
+                let meanwhile = Meanwhile(&change);
+                let result = restore_watched(&lab.git, target, &tree, options(), &cancel(), &meanwhile);
+                let failed = result.unwrap_err();
+                assert_eq!(
+                    failed.error.code(),
+                    Code::WorktreeRedirected,
+                    "{changed} {pinned}"
+                );
+                assert_eq!(failed.touched, Touched::Nothing);
+                assert_eq!(lab.read("wt/f"), "changed\n");
+                assert_eq!(lab.read("other/f"), "work of another\n");
+            }
+        }
+    }
+}
+
+#[test]
+fn state_root_and_worktree_lie_apart() {
+    let lab = Lab::new(&gits()[0]);
+    lab.linked();
+    symlink(lab.path("wt"), lab.path("link")).unwrap();
+    let reason = |state: &str, worktree: &str| {
+        let target = Pins::of(&lab.path(state)).target(&lab.path(worktree), Require::Nothing);
+        target.err().map(|error| {
+            let refusal = error.into_refusal();
+            (refusal.code, refusal.reason.unwrap_or_default())
+        })
+    };
+    let within = Some((Code::BadConfig, "state_in_worktree".to_owned()));
+    for (state, worktree) in [
+        ("wt/st", "wt"),
+        ("wt", "wt"),
+        ("wt/not/there/yet", "link"),
+        ("link/st", "wt"),
+        (".", "wt"),
+    ] {
+        assert_eq!(reason(state, worktree), within, "{state} {worktree}");
+    }
+    for (state, worktree) in [("state", "wt"), ("wt-st", "wt"), ("st", "link")] {
+        assert_eq!(reason(state, worktree), None, "{state} {worktree}");
+    }
+}

@@ -436,3 +436,65 @@ fn s14_a_dead_number_in_a_pid_file_proves_nothing() {
     drop(holder);
     assert!(named.exists());
 }
+
+/// An overlay that a test mounted.
+struct Overlaid(PathBuf);
+
+impl Overlaid {
+    fn new(lab: &Lab, lower: &str, upper: &str) -> Option<Self> {
+        let at = lab.path("merged");
+        for name in ["merged", "work", "low", "up"] {
+            std::fs::create_dir_all(lab.path(name)).unwrap();
+        }
+        let path = |name: &str| lab.path(name).display().to_string();
+        let options = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            path(lower),
+            path(upper),
+            path("work")
+        );
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "overlay", "overlay", "-o", &options]).arg(&at);
+        let mounted = mount.stderr(Stdio::null()).status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            skipped("no overlay can be mounted here");
+            return None;
+        }
+        Some(Self(at))
+    }
+}
+
+impl Drop for Overlaid {
+    fn drop(&mut self) {
+        rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+}
+
+/// Whoever works on our files through an overlay is seen by no inode: where one shows them, evidence is incomplete.
+#[test]
+fn a_worktree_that_an_overlay_shows_is_not_adopted() {
+    if !evidence_is_possible() {
+        return;
+    }
+    let git = gits().remove(0);
+    let lab = Lab::new(&git);
+    lab.write("r/sub/f", "x\n");
+    let (tree, lock) = lab.linked();
+    std::fs::write(&lock, b"").unwrap();
+    for (lower, upper) in [
+        ("low", "wt"),
+        ("wt", "up"),
+        ("low", "wt/sub"),
+        ("r", "up"),
+        ("r/.git", "up"),
+    ] {
+        let Some(_overlaid) = Overlaid::new(&lab, lower, upper) else {
+            return;
+        };
+        kept(&lab, &tree, &lock, "overlay");
+    }
+    let Some(_elsewhere) = Overlaid::new(&lab, "low", "up") else {
+        return;
+    };
+    assert_eq!(run(&lab, &tree, 600_000).unwrap().counts.recovered, 1);
+}

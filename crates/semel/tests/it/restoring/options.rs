@@ -4,7 +4,7 @@ use super::{Lab, answer, gits};
 use crate::harness::{said, signal, wait_until};
 use serde_json::json;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(300);
@@ -219,7 +219,7 @@ fn what_a_test_alone_may_ask_for_is_refused_by_name() {
 fn inside_a_job_it_works_without_a_state_root() {
     let lab = Lab::new(&gits()[0], 2);
     let inside = |args: &[&str]| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_semel"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
         command
             .args(["restore", "--json", "--tree", &lab.tree, "--worktree"])
             .arg(&lab.worktree)
@@ -287,4 +287,71 @@ fn a_signal_ends_the_wait() {
         (&json!("cancelled"), &json!("nothing"))
     );
     assert!(lab.lock.exists() && !waits());
+}
+
+/// What is given for a tree may be anything: it is journaled only where it is an id.
+#[test]
+fn what_is_no_id_is_not_journaled() {
+    let lab = Lab::new(&gits()[0], 1);
+    let daemon = lab.home.serve_unix(&[]);
+    let secret = "SECRET-/home/me/private";
+    let place = lab.worktree.to_str().unwrap();
+    let out = lab.home.run(&["restore", "--worktree", place, "--tree", secret]);
+    assert_eq!(out.status.code(), Some(65), "{}", said(&out));
+    let out = lab
+        .home
+        .run(&["restore", "--worktree", place, "--tree", &lab.tree]);
+    assert!(out.status.success(), "{}", said(&out));
+    let told = lab.home.lines(&["log"]);
+    let told: Vec<_> = told
+        .iter()
+        .filter(|line| line["event"] == "worktree_restored")
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].contains(&lab.tree) && !told[0].contains("SECRET"),
+        "{told:?}"
+    );
+    drop(daemon);
+}
+
+#[test]
+fn a_state_root_in_the_worktree_is_refused_and_stays() {
+    let lab = Lab::new(&gits()[0], 1);
+    let (place, state) = (lab.worktree.to_str().unwrap(), lab.worktree.join("st"));
+    std::fs::create_dir_all(state.join("worktrees")).unwrap();
+    let tree = lab.tree.as_str();
+    for args in [
+        &["restore", "--worktree", place, "--tree", tree, "--clean"][..],
+        &[
+            "restore",
+            "--worktree",
+            place,
+            "--compat",
+            "--exit",
+            "128",
+            "--stderr",
+            "-",
+        ],
+        &[
+            "retry",
+            "--worktree",
+            place,
+            "--tree",
+            tree,
+            "--stream",
+            "/dev/null",
+            "--",
+            "true",
+        ],
+        &["worktree", "pin", place],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        command.arg("--json").arg("--state").arg(&state).args(args);
+        let out = command.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(out.status.code(), Some(78), "{args:?} {}", said(&out));
+        assert!(said(&out).contains("state_in_worktree"), "{}", said(&out));
+    }
+    assert!(state.join("worktrees").is_dir());
 }

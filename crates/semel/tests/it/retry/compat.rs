@@ -260,3 +260,95 @@ fn the_faces_of_the_classifier() {
     assert!(scene.lock.exists());
     assert_eq!(scene.content(), "changed\n");
 }
+
+/// A pipe that is not full yet, a FIFO that nobody writes to yet: whoever writes is waited for.
+#[test]
+fn standard_error_may_come_through_a_pipe() {
+    let scene = Scene::new();
+    std::fs::write(&scene.lock, "").unwrap();
+    let ran = scene.read_tree_in(&scene.worktree, &scene.tree).output().unwrap();
+    let fifo = scene.home.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let place = scene.worktree.to_str().unwrap();
+    for from in [fifo.as_path(), Path::new("/dev/stdin"), Path::new("-")] {
+        let args = [
+            "restore",
+            "--worktree",
+            place,
+            "--compat",
+            "--exit",
+            "128",
+            "--stderr",
+        ];
+        let mut child = scene
+            .home
+            .command(&args)
+            .arg(from)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take();
+        // Opened for writing it stands until somebody reads.
+        let mut writer: Box<dyn std::io::Write> = match stdin {
+            Some(stdin) if from != fifo => Box::new(stdin),
+            _ => Box::new(std::fs::OpenOptions::new().write(true).open(from).unwrap()),
+        };
+        let (first, second) = ran.stderr.split_at(20);
+        for part in [first, second] {
+            writer.write_all(part).unwrap();
+            writer.flush().unwrap();
+        }
+        drop(writer);
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{from:?} {}", said(&out));
+    }
+}
+
+/// Git goes by `PWD` where it is the directory in which it was started, and so do we.
+#[test]
+fn a_worktree_that_one_stands_in_by_a_link_is_spelled_as_the_shell_does() {
+    for git in gits() {
+        let scene = Scene::of(&git, "main");
+        let (main, link) = (scene.home.path().join("main"), scene.home.path().join("link"));
+        std::os::unix::fs::symlink(&main, &link).unwrap();
+        std::fs::write(main.join(".git/index.lock"), "").unwrap();
+        let mut read_tree = Command::new(&scene.git);
+        read_tree
+            .args(["read-tree", "--reset", "-u", &scene.tree])
+            .envs([("LC_ALL", "C"), ("GIT_CONFIG_GLOBAL", "/dev/null")])
+            .current_dir(&link)
+            .env("PWD", &link);
+        let ran = read_tree.output().unwrap();
+        let shown = link.join(".git/index.lock").display().to_string();
+        assert!(
+            String::from_utf8_lossy(&ran.stderr).contains(&shown),
+            "{}",
+            said(&ran)
+        );
+        let file = scene.home.path().join("stderr");
+        std::fs::write(&file, &ran.stderr).unwrap();
+        let asked = |worktree: &str, pwd: &Path| {
+            let args = [
+                "restore",
+                "--compat",
+                "--worktree",
+                worktree,
+                "--exit",
+                "128",
+                "--stderr",
+            ];
+            let mut command = scene.home.command(&args);
+            command.arg(&file).current_dir(&link).env("PWD", pwd);
+            command.output().unwrap().status.code()
+        };
+        let whole = main.display().to_string();
+        for worktree in [".", "../link", "../main", whole.as_str()] {
+            assert_eq!(asked(worktree, &link), Some(0), "{worktree}");
+        }
+        // A variable that says something else is not believed.
+        for pwd in [scene.home.path(), Path::new("/nonexistent"), Path::new("link")] {
+            assert_eq!(asked(".", pwd), Some(1), "{pwd:?}");
+        }
+    }
+}
