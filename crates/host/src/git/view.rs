@@ -12,7 +12,7 @@
 //!
 //! # Durability
 //! None: it goes with the last one who uses it. Its owner and every git that uses it share a lock of the kernel on it; what a
-//! killed process left, the next one removes.
+//! killed process left, the next process removes.
 
 use super::worktree::path_of;
 use crate::clock;
@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::volume::reaper;
 use rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat, symlinkat,
+    unlinkat,
 };
 use rustix::io::Errno;
 use semel_core::digest::to_hex;
@@ -28,7 +29,7 @@ use semel_core::{Code, Refusal};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 const NAME: &str = "view-";
 /// How often another name is tried where a sweeper was quicker.
@@ -48,7 +49,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 pub(crate) struct View {
     path: PathBuf,
     name: String,
-    parent: OwnedFd,
+    parent: Arc<OwnedFd>,
     dir: Arc<OwnedFd>,
     format: ObjectFormat,
 }
@@ -70,14 +71,21 @@ impl View {
 
     /// Makes an empty one under a name of its own, and takes the lock that says that it is used.
     fn empty(format: ObjectFormat) -> Result<Self> {
-        let (base, parent) = base()?;
-        sweep(&parent);
+        let mut base = Base::known()?;
         for _ in 0..TRIES {
             let name = format!("{NAME}{}", to_hex(&clock::random::<10>()?));
-            let path = base.join(&name);
+            let path = base.path.join(&name);
             let failed = |e| Error::io("create", &path, e);
-            mkdirat(&parent, &name, Mode::RWXU).map_err(failed)?;
-            let dir = match openat(&parent, &name, DIRECTORY, Mode::empty()) {
+            match mkdirat(&base.dir, &name, Mode::RWXU) {
+                Ok(()) => {}
+                // Somebody tidied up temporary files.
+                Err(Errno::NOENT) => {
+                    base = Base::find()?;
+                    continue;
+                }
+                Err(e) => return Err(failed(e)),
+            }
+            let dir = match openat(&base.dir, &name, DIRECTORY, Mode::empty()) {
                 Ok(dir) => dir,
                 Err(Errno::NOENT) => continue,
                 Err(e) => return Err(failed(e)),
@@ -89,7 +97,7 @@ impl View {
                 return Ok(Self {
                     path,
                     name,
-                    parent,
+                    parent: base.dir,
                     dir: Arc::new(dir),
                     format,
                 });
@@ -169,7 +177,15 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // What stays is swept by the next one.
+        for name in ["HEAD", "config", "info/attributes"] {
+            unlinkat(&self.dir, name, AtFlags::empty()).ok();
+        }
+        let mut dirs = ["refs", "info"].into_iter();
+        let emptied = dirs.all(|name| unlinkat(&self.dir, name, AtFlags::REMOVEDIR).is_ok());
+        if emptied && unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR).is_ok() {
+            return;
+        }
+        // It holds more. What stays even so is swept by the next process.
         drop(reaper::remove_tree(self.parent.as_fd(), self.name.as_bytes()));
     }
 }
@@ -201,23 +217,51 @@ fn shared(dir: &OwnedFd, named: &Path) -> Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Opens the private directory in which views lie: of this user alone.
-fn base() -> Result<(PathBuf, OwnedFd)> {
-    let us = rustix::process::geteuid().as_raw();
-    let mut last = Errno::NOENT;
-    for base in [
-        format!("/run/user/{us}"),
-        "/dev/shm".to_owned(),
-        "/tmp".to_owned(),
-        "/var/tmp".to_owned(),
-    ] {
-        let path = Path::new(&base).join(format!("semel-{us}"));
-        match private(&path, us) {
-            Ok(dir) => return Ok((path, dir)),
-            Err(e) => last = e,
+/// The private directory in which views lie: of this user alone.
+#[derive(Clone)]
+struct Base {
+    path: PathBuf,
+    dir: Arc<OwnedFd>,
+}
+
+impl Base {
+    /// Gives the one that this process uses.
+    fn known() -> Result<Self> {
+        static KNOWN: OnceLock<Base> = OnceLock::new();
+        match KNOWN.get() {
+            Some(base) => Ok(base.clone()),
+            None => Self::find().map(|base| KNOWN.get_or_init(|| base).clone()),
         }
     }
-    Err(Error::io("create", "a private directory for git", last))
+
+    /// Finds or makes it, and removes in it what killed processes left.
+    fn find() -> Result<Self> {
+        let us = rustix::process::geteuid().as_raw();
+        let mut last = Errno::NOENT;
+        for base in [
+            format!("/run/user/{us}"),
+            "/dev/shm".to_owned(),
+            "/tmp".to_owned(),
+            "/var/tmp".to_owned(),
+        ] {
+            let path = Path::new(&base).join(format!("semel-{us}"));
+            match private(&path, us) {
+                Ok(dir) => {
+                    sweep(&dir);
+                    let dir = Arc::new(dir);
+                    return Ok(Self { path, dir });
+                }
+                Err(e) => last = e,
+            }
+        }
+        Err(Error::io("create", "a private directory for git", last))
+    }
+}
+
+/// Removes what killed processes left.
+#[cfg(test)]
+pub(super) fn sweep_all() {
+    Base::find().unwrap();
 }
 
 fn private(path: &Path, us: u32) -> rustix::io::Result<OwnedFd> {

@@ -3,6 +3,7 @@
 
 use super::restore::{no_residue, options};
 use super::*;
+use crate::git::view;
 use rustix::fs::{CWD, FileType, Mode as FileMode, mknodat};
 use std::os::unix::fs::symlink;
 use std::time::Instant;
@@ -456,6 +457,7 @@ fn configured_hooks_are_switched_off_by_name() {
 
 /// Gives the views that are there.
 fn views() -> Vec<PathBuf> {
+    view::sweep_all();
     let view = View::new(semel_core::git_tree::ObjectFormat::Sha1).unwrap();
     let listed = std::fs::read_dir(view.path().parent().unwrap()).unwrap();
     listed.map(|entry| entry.unwrap().path()).collect()
