@@ -271,18 +271,11 @@ fn standard_error_may_come_through_a_pipe() {
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let place = scene.worktree.to_str().unwrap();
     for from in [fifo.as_path(), Path::new("/dev/stdin"), Path::new("-")] {
-        let args = [
-            "restore",
-            "--worktree",
-            place,
-            "--compat",
-            "--exit",
-            "128",
-            "--stderr",
-        ];
+        let args = ["restore", "--worktree", place, "--compat", "--exit", "128"];
         let mut child = scene
             .home
             .command(&args)
+            .arg("--stderr")
             .arg(from)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -329,17 +322,13 @@ fn a_worktree_that_one_stands_in_by_a_link_is_spelled_as_the_shell_does() {
         let file = scene.home.path().join("stderr");
         std::fs::write(&file, &ran.stderr).unwrap();
         let asked = |worktree: &str, pwd: &Path| {
-            let args = [
-                "restore",
-                "--compat",
-                "--worktree",
-                worktree,
-                "--exit",
-                "128",
-                "--stderr",
-            ];
+            let args = ["restore", "--compat", "--worktree", worktree, "--exit", "128"];
             let mut command = scene.home.command(&args);
-            command.arg(&file).current_dir(&link).env("PWD", pwd);
+            command
+                .arg("--stderr")
+                .arg(&file)
+                .current_dir(&link)
+                .env("PWD", pwd);
             command.output().unwrap().status.code()
         };
         let whole = main.display().to_string();
