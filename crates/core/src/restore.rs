@@ -215,6 +215,12 @@ impl Wait {
         self.poll = poll;
     }
 
+    /// Says whether nobody of ours is before us any more: from then on a free lock is taken without another look at the line.
+    #[must_use]
+    pub fn stands_first(&self, line: &Line) -> bool {
+        self.queue.first(line)
+    }
+
     /// Gives what was counted so far.
     #[must_use]
     pub fn counts(&self) -> Counts {

@@ -89,6 +89,12 @@ impl Queue {
         }
     }
 
+    /// Says whether nobody is before us. Whoever is first stays first: who comes later is younger.
+    pub(super) fn first(&self, line: &Line) -> bool {
+        let mut older = line.others.iter().filter(|ticket| **ticket < line.own);
+        older.all(|ticket| self.passed.contains(ticket))
+    }
+
     /// Hears that the lock is held: whoever has it, nobody's turn runs meanwhile.
     pub(super) fn held(&mut self, now: Duration) {
         if let Some(turn) = &mut self.turn

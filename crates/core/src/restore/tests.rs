@@ -310,6 +310,11 @@ fn who_leaves_a_free_lock_is_passed_over_after_its_turn_once_for_all() {
     ));
     // Passed over for good; a stopped one costs one turn, not one at every release.
     assert_eq!(wait.next(ms(500), &line(9, &[1])), Step::Take);
+    let seen = |others: &[u64]| Line {
+        own: ticket(9),
+        others: others.iter().copied().map(ticket).collect(),
+    };
+    assert!(wait.stands_first(&seen(&[1, 10])) && !wait.stands_first(&seen(&[1, 2])));
     // Behind the bound nobody is passed over any more.
     let mut wait = Wait::new(ms(50), seconds(1), Stale::Never);
     assert_eq!(wait.next(ms(0), &line(9, &[1])), Step::Wait(ms(50)));

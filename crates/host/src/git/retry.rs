@@ -171,6 +171,10 @@ impl Worktree {
             Err(Errno::NOENT) => return Ok(LockSeen::Gone),
             Err(e) => return Err(Error::io("look at", self.at.gitdir.join(LOCK), e)),
         };
+        // Removed between the moment it was found and the one it was described: it has no name any more.
+        if stat.st_nlink == 0 {
+            return Ok(LockSeen::Gone);
+        }
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => LockKind::Regular,
             FileType::Symlink => LockKind::Symlink,

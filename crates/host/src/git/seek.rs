@@ -36,6 +36,7 @@ pub(super) struct Seeker<'a> {
     nonce: String,
     /// Kept through every new nonce: it is the place in the line.
     arrived: Arrival,
+    standing: Standing,
     file: Option<OwnedFd>,
     met: Option<Met>,
     /// The handle of the examination, with the flock on a lock that seems to have no owner.
@@ -48,6 +49,15 @@ struct Met {
     shape: Shape,
     since: Moment,
     record: Option<OwnerRecord>,
+}
+
+/// Says where a seeker stands among those of ours that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// First, for as long as it waits.
+    First,
+    /// Behind others, or it is not known.
+    Behind,
 }
 
 /// What is at the place of the lock.
@@ -74,6 +84,7 @@ impl<'a> Seeker<'a> {
             points,
             nonce: to_hex(&clock::random::<10>()?),
             arrived: Arrival::now(),
+            standing: Standing::Behind,
             file: None,
             met: None,
             candidate: None,
@@ -111,18 +122,15 @@ impl<'a> Seeker<'a> {
         }
         // A lock that changes while it is looked at is looked at again, a bounded number of times.
         for _ in 0..16 {
-            match self.sight()? {
-                Place::Free => {
-                    return Ok(Observation::Free(Line {
-                        own: Ticket {
-                            arrived_ns: self.arrived.boot_ns,
-                            nonce: self.nonce.clone(),
-                        },
-                        others: line::others(self.at, &self.nonce),
-                    }));
-                }
-                Place::Held(sight) => return Ok(Observation::Held(sight)),
-                Place::Moving => {}
+            if self.standing == Standing::First
+                && let Some(seen) = self.rename()?
+            {
+                return Ok(seen);
+            }
+            match (self.sight()?, self.standing) {
+                (Place::Free, Standing::Behind) => return Ok(Observation::Free(self.line())),
+                (Place::Held(sight), _) => return Ok(Observation::Held(sight)),
+                (Place::Free | Place::Moving, _) => {}
             }
         }
         Ok(MOVING)
@@ -130,18 +138,46 @@ impl<'a> Seeker<'a> {
 
     /// Takes the lock, if it is free still.
     pub(super) fn take(&mut self) -> Result<Observation> {
+        if let Some(seen) = self.rename()? {
+            return Ok(seen);
+        }
+        // Somebody was faster. Should it be gone already, it moved: whoever waits for that is woken.
+        Ok(match self.look()? {
+            Observation::Free(_) => MOVING,
+            seen => seen,
+        })
+    }
+
+    /// Gives those of ours that wait, as they are now.
+    pub(super) fn line(&self) -> Line {
+        Line {
+            own: Ticket {
+                arrived_ns: self.arrived.boot_ns,
+                nonce: self.nonce.clone(),
+            },
+            others: line::others(self.at, &self.nonce),
+        }
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// Hears that nobody of ours is before it: it takes a free lock as soon as it is woken.
+    pub(super) fn stand_first(&mut self) {
+        self.standing = Standing::First;
+    }
+
+    /// Renames the private file to the lock; `None` where something is there.
+    fn rename(&self) -> Result<Option<Observation>> {
         let (dir, name) = (&self.at.dir, private_lock(&self.nonce));
         match renameat_with(dir, &name, dir, LOCK, RenameFlags::NOREPLACE) {
             Ok(()) => {
                 self.points.reached(Point::Taken);
-                Ok(Observation::Acquired)
+                Ok(Some(Observation::Acquired))
             }
-            // Somebody was faster. Should it be gone already, it moved: whoever waits for that is woken.
-            Err(Errno::EXIST) => Ok(match self.look()? {
-                Observation::Free(_) => MOVING,
-                seen => seen,
-            }),
-            Err(errno) => self.denied(errno),
+            Err(Errno::EXIST) => Ok(None),
+            Err(errno) => self.denied(errno).map(Some),
         }
     }
 
@@ -181,6 +217,10 @@ impl<'a> Seeker<'a> {
             Err(Errno::NOENT) => return Ok(Place::Free),
             Err(e) => return Err(Error::io("look at", self.at.gitdir.join(LOCK), e)),
         };
+        // Removed between the moment it was found and the one it was described: it has no name any more.
+        if stat.st_nlink == 0 {
+            return Ok(Place::Moving);
+        }
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => LockKind::Regular,
             FileType::Symlink => LockKind::Symlink,

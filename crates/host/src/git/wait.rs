@@ -3,7 +3,7 @@
 use super::lock::{Lock, waiting};
 use super::processes::{Age, likely_owner};
 use super::restore::RestoreOptions;
-use super::seek::Seeker;
+use super::seek::{Seeker, Standing};
 use super::watch::Watch;
 use super::witness::{Waiting, Witness};
 use super::worktree::Checked;
@@ -59,6 +59,10 @@ pub(super) fn acquire<'a>(
                 if cancel.is_cancelled() {
                     let why = "cancelled while waiting for index.lock";
                     return Err(Refusal::new(Code::LockTimeout, why).reason("cancelled").into());
+                }
+                // Now, while there is time: who is first need not look at the line when the lock is let go.
+                if seeker.standing() == Standing::Behind && machine.stands_first(&seeker.line()) {
+                    seeker.stand_first();
                 }
                 match &watch {
                     Some(watch) => {
