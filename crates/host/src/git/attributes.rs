@@ -345,10 +345,9 @@ impl Held<'_> {
         call.args
             .extend(names.map(|name| super::worktree::path_of(name).into_os_string()));
         let listed = self.repo.run(brief(call))?;
-        let names = listed.split(|b| *b == 0).filter(|name| !name.is_empty());
-        Ok(names
-            .map(RelPath::parse)
-            .collect::<core::result::Result<_, _>>()?)
+        let names: BTreeSet<&[u8]> = listed.split(|b| *b == 0).collect();
+        let tracked = paths.iter().filter(|path| names.contains(path.as_bytes()));
+        Ok(tracked.cloned().collect())
     }
 
     /// Removes such files.
@@ -383,7 +382,7 @@ fn strangers(root: &OwnedFd, listing: &Listing, source: Source) -> Result<Vec<Re
     let mut found = Vec::new();
     let mut cursor = Cursor::new(root.as_fd());
     for dir in dirs {
-        let path = dir.join(NAME)?;
+        let path = dir.observed(NAME.as_ref())?;
         if listing.leaf(path.as_bytes()).is_some() {
             continue;
         }

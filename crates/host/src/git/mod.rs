@@ -5,7 +5,7 @@
 //! how long a lock is waited for ([`semel_core::restore`]) and keeps no journal.
 //!
 //! Nothing of the caller's environment and no configuration outside of the repository reaches git. A git that restores
-//! is not shown the repository either, which whoever works there can write, but a view of ours ([`view`]); where git has to work in
+//! is not shown the repository either, which whoever works there can write, but a view of ours (`view`); where git has to work in
 //! the repository itself, for its refs, the programs that it configures are switched off by name.
 
 mod attributes;

@@ -281,6 +281,9 @@ impl Survey<'_> {
         let mut call = self.repo.call(["ls-files", "--stage", "-z", "--"]);
         call.args.push(name);
         call.env.push(("GIT_LITERAL_PATHSPECS", "1".into()));
+        // The one that stands, not one of the view that git sees.
+        let index = self.ground.at.gitdir.join("index");
+        call.env.push(("GIT_INDEX_FILE", index.into_os_string()));
         let said = self.repo.run(call)?;
         // Git does not go into the place of a submodule.
         let submodule = |line: &[u8]| {

@@ -311,6 +311,9 @@ impl Job {
         witness.reached(Point::Swept);
         let before = at.index()?;
         self.target.unchanged(&self.found, at)?;
+        if let (Some(_), Some(view)) = (&before, &self.repo.place.view) {
+            view.show_shared(&at.dir, &at.gitdir)?;
+        }
         let ground = Ground::of(at, &self.repo)?;
         let survey = Survey {
             ground: &ground,
@@ -334,9 +337,6 @@ impl Job {
         };
         if before.is_some() {
             held.link()?;
-            if let Some(view) = &held.repo.place.view {
-                view.show_shared(&at.dir, &at.gitdir)?;
-            }
         }
         witness.reached(Point::Linked);
         held.repo.place.index = Some(at.gitdir.join(&held.private));

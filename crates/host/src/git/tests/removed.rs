@@ -653,6 +653,7 @@ fn a_mount_at_any_level_is_seen_before_anything_is_removed() {
     add_to(&lab, "wt", &commit, None, &quiet).unwrap();
     let git_of = gitdir(&lab);
     lab.write("wt/ign/deep/er/f", "x");
+    std::fs::create_dir_all(git_of.join("logs")).unwrap();
     let (precious, of) = (lab.path("precious"), lab.path("of"));
     let places = [
         (lab.path("wt/ign/deep/er"), None),
