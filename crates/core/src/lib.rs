@@ -6,6 +6,7 @@
 pub mod approval;
 pub mod attempt;
 pub mod audit;
+pub mod backend;
 pub mod call;
 pub mod canonical;
 pub mod certificate;

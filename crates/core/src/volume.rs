@@ -3,6 +3,7 @@
 //! A volume is dirty from the moment it is opened; only a clean end lifts the mark. This module folds records
 //! into that state; it does *not* look at disks.
 
+use crate::backend::Backend;
 use crate::code::{Code, Refusal};
 use crate::confinement::Confinement;
 use crate::digest::Sha256;
@@ -108,6 +109,9 @@ pub struct Volume {
     /// How well whoever got its token is confined; `None` where that is not ours to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confinement: Option<Confinement>,
+    /// What it lies on; `None` in records of an earlier version, whose volumes are plain directories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<Backend>,
     /// When it was opened.
     pub opened_at: UnixMs,
     /// When it ended.
@@ -138,6 +142,9 @@ pub struct NewVolume {
     /// How well whoever gets its token is confined, proven before it begins; `None` where that is not ours to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confinement: Option<Confinement>,
+    /// What it will lie on; `None` in records of an earlier version, whose volumes are plain directories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<Backend>,
     /// When.
     pub at: UnixMs,
 }
@@ -311,23 +318,7 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
             attempt,
             fencing_token,
         } => match prior {
-            None => Ok(Some(Volume {
-                job: new.job.clone(),
-                attempt: *attempt,
-                role: new.role,
-                owner: new.owner,
-                generation: new.generation.clone(),
-                fencing_token: *fencing_token,
-                principal: new.principal.clone(),
-                durability: new.durability,
-                state: VolumeState::Opening,
-                dirty: None,
-                identity: None,
-                confinement: new.confinement,
-                opened_at: new.at,
-                ended_at: None,
-                receipts_expired_at: None,
-            })),
+            None => Ok(Some(opened(new, *attempt, *fencing_token))),
             Some(_) => Err(illegal("a generation is opened twice")),
         },
         Record::VolumeReady { identity, .. } => match prior {
@@ -373,6 +364,27 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
         | Record::ApprovalAsked(_)
         | Record::ApprovalDecided { .. }
         | Record::DaemonStarted { .. } => Ok(prior),
+    }
+}
+
+fn opened(new: &NewVolume, attempt: AttemptId, fencing_token: FencingToken) -> Volume {
+    Volume {
+        job: new.job.clone(),
+        attempt,
+        role: new.role,
+        owner: new.owner,
+        generation: new.generation.clone(),
+        fencing_token,
+        principal: new.principal.clone(),
+        durability: new.durability,
+        state: VolumeState::Opening,
+        dirty: None,
+        identity: None,
+        confinement: new.confinement,
+        backend: new.backend,
+        opened_at: new.at,
+        ended_at: None,
+        receipts_expired_at: None,
     }
 }
 

@@ -3,23 +3,31 @@
 //! It carries out and observes. Which attempt may open which volume, and what becomes of it, is decided by
 //! `core` and recorded by the store.
 
+mod ground;
+mod lower;
+mod mounts;
 mod owner;
 pub mod reaper;
 mod record;
 #[cfg(test)]
 mod tests;
 
+pub use ground::{On, Quiet};
+pub use lower::Lower;
+pub use mounts::MemorySize;
 pub use owner::{OwnerLock, claim_owner, owner_alive};
 pub use reaper::{Kept, Reaped};
-pub use record::{read_record, write_record};
+pub use record::{Records, read_record, write_record};
 
 use crate::error::{Error, Result};
 use crate::files::together::Together;
 use crate::files::{file_id, file_id_at, rename_ours};
 use crate::root::Root;
 use crate::{clock, exec, files};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags};
+use mounts::Unmounted;
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
+use semel_core::backend::Backend;
 use semel_core::digest::{from_hex, to_hex};
 use semel_core::ids::{Generation, JobId, VolumeIdentity};
 use semel_core::{Code, Refusal};
@@ -31,6 +39,7 @@ use std::sync::Arc;
 const NONCE: &str = "user.semel.nonce";
 const IDENTITY: &str = "identity.json";
 const DIRTY: &str = "dirty";
+const MISSING: &str = "volume_missing";
 const ASIDE: &str = ".aside-";
 const RECORD_CAP: u64 = 64 << 10;
 
@@ -55,17 +64,16 @@ pub struct Space {
 /// Holds the open handles of one volume.
 ///
 /// # Shape
-/// `volumes/<job>/<generation>/{vol/{tree,staging,trash},meta}`
+/// `volumes/<job>/<generation>/{vol/{tree,staging,trash},meta}`; of an overlay also `layer/`, which `vol/` shows over its
+/// sealed tree
 #[derive(Debug)]
 pub struct Volume {
-    job: JobId,
-    generation: Generation,
-    path: PathBuf,
+    records: Records,
+    backend: Backend,
     tree: Root,
     vol: OwnedFd,
     staging: Arc<OwnedFd>,
     trash: Arc<OwnedFd>,
-    meta: OwnedFd,
     /// The syncs of its directories, shared by the calls in it.
     together: Arc<Together>,
 }
@@ -80,28 +88,10 @@ pub struct Aside {
 }
 
 impl Volume {
-    /// Gives the job.
-    #[must_use]
-    pub const fn job(&self) -> &JobId {
-        &self.job
-    }
-
-    /// Gives the generation.
-    #[must_use]
-    pub const fn generation(&self) -> &Generation {
-        &self.generation
-    }
-
-    /// Gives the directory of the generation, for messages and for those who mount it.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Gives the path of the agent's root, for those who mount it.
     #[must_use]
     pub fn tree_path(&self) -> PathBuf {
-        self.path.join("vol/tree")
+        self.path().join("vol/tree")
     }
 
     /// Gives the root of the agent's files.
@@ -120,12 +110,6 @@ impl Volume {
     #[must_use]
     pub fn trash(&self) -> BorrowedFd<'_> {
         self.trash.as_fd()
-    }
-
-    /// Gives the handle on `meta/`.
-    #[must_use]
-    pub fn meta(&self) -> BorrowedFd<'_> {
-        self.meta.as_fd()
     }
 
     /// Gives the handle on `vol/staging/`, to be synced by.
@@ -154,7 +138,7 @@ impl Volume {
             // Where the filesystem keeps no attributes, the record alone names it.
             Err(Errno::OPNOTSUPP) => recorded.nonce.clone(),
             Err(Errno::NODATA) => return Err(no_identity("the volume bears no nonce")),
-            Err(errno) => return Err(Error::io("read the nonce of", &self.path, errno)),
+            Err(errno) => return Err(Error::io("read the nonce of", self.path(), errno)),
         };
         if nonce != recorded.nonce {
             return Err(no_identity("the volume's nonce and its record disagree"));
@@ -167,65 +151,24 @@ impl Volume {
         })
     }
 
-    /// Says whether the volume bears a dirty mark, of whatever type.
-    ///
-    /// # Errors
-    /// `io_failed` where `meta/` cannot be examined.
-    pub fn is_dirty(&self) -> Result<bool> {
-        Ok(file_id_at(&self.meta, DIRTY.as_bytes())?.is_some())
-    }
-
-    /// Marks the volume dirty again; the text says why.
-    ///
-    /// # Errors
-    /// As [`write_record`].
-    pub fn mark_dirty(&self, why: &str) -> Result<()> {
-        write_record(self, DIRTY, why.as_bytes())
-    }
-
-    /// Removes the dirty mark: only a clean end of the attempt does.
-    ///
-    /// # Errors
-    /// `io_failed` where the mark stays; [`Error::Unproven`] where its removal cannot be made durable.
-    pub fn mark_clean(&self) -> Result<()> {
-        match rustix::fs::unlinkat(&self.meta, DIRTY, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => files::sync(&self.meta, "meta"),
-            Err(errno) => Err(Error::io("remove the mark of", &self.path, errno)),
-        }
-    }
-
-    /// Records that the volume is set aside for a person to look at; it stays readable, and dirty.
-    ///
-    /// # Errors
-    /// As [`write_record`].
-    pub fn quarantine(&self, why: &str) -> Result<()> {
-        self.mark_dirty(why)?;
-        write_record(self, "quarantined", why.as_bytes())
-    }
-
     fn recorded_identity(&self) -> Result<VolumeIdentity> {
         let bytes = read_record(self, IDENTITY, RECORD_CAP)?;
         let bytes = bytes.ok_or_else(|| no_identity("the volume has no identity record"))?;
         serde_json::from_slice(&bytes).map_err(|_| no_identity("the volume's identity record is malformed"))
     }
 
-    fn open(volumes: &Volumes, job: &JobId, generation: &Generation) -> rustix::io::Result<(OwnedFd, Self)> {
-        let of_job = subdirectory(volumes.dir.as_fd(), job.as_str())?;
-        let dir = subdirectory(of_job.as_fd(), generation.as_str())?;
-        let vol = subdirectory(dir.as_fd(), "vol")?;
+    fn of(records: Records, backend: Backend, dir: BorrowedFd<'_>) -> rustix::io::Result<Self> {
+        let vol = subdirectory(dir, "vol")?;
         let tree = subdirectory(vol.as_fd(), "tree")?;
-        let volume = Self {
-            job: job.clone(),
-            generation: generation.clone(),
-            path: volumes.path.join(job.as_str()).join(generation.as_str()),
+        Ok(Self {
+            records,
+            backend,
             tree: Root::from_handle(tree).map_err(|_| Errno::IO)?,
             staging: Arc::new(subdirectory(vol.as_fd(), "staging")?),
             trash: Arc::new(subdirectory(vol.as_fd(), "trash")?),
-            meta: subdirectory(dir.as_fd(), "meta")?,
             together: Arc::default(),
             vol,
-        };
-        Ok((dir, volume))
+        })
     }
 }
 
@@ -287,21 +230,65 @@ impl Volumes {
         Ok(Self { dir, path, real })
     }
 
-    /// Makes the volume of a new generation, dirty from its first moment.
+    /// Makes the volume of a new generation on a plain directory, dirty from its first moment.
     ///
     /// # Errors
     /// `generation_reused` where the generation has a directory already; `io_failed`.
     ///
     /// # Durability
-    /// The dirty mark is on disk before `tree/` exists; when this returns, so are the identity and every name.
+    /// As [`Self::create_on`].
     pub fn create(
         &self,
         job: &JobId,
         generation: &Generation,
         nonce: [u8; 16],
     ) -> Result<(Volume, VolumeIdentity)> {
+        self.create_on(job, generation, nonce, &On::Dir)
+    }
+
+    /// Makes the volume of a new generation, dirty from its first moment.
+    ///
+    /// # Errors
+    /// `generation_reused` where the generation has a directory already; `io_failed`.
+    ///
+    /// # Durability
+    /// The dirty mark is on disk before `tree/` exists; when this returns, so are the identity and every name, but for
+    /// those of a volume in memory.
+    pub fn create_on(
+        &self,
+        job: &JobId,
+        generation: &Generation,
+        nonce: [u8; 16],
+        on: &On,
+    ) -> Result<(Volume, VolumeIdentity)> {
         let path = self.path.join(job.as_str()).join(generation.as_str());
         let nonce = to_hex(&nonce);
+        let fail = |e: Errno| Error::io("make", &path, e);
+        let (dir, records) = self.begin(job, generation)?;
+        let backend = self.lay(dir.as_fd(), &records, on)?;
+        let vol = subdirectory(dir.as_fd(), "vol").map_err(fail)?;
+        ground::furnish(vol.as_fd(), &path)?;
+        match rustix::fs::fsetxattr(&vol, NONCE, nonce.as_bytes(), XattrFlags::CREATE) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(Error::io("mark", &path, errno)),
+        }
+        let volume = Volume::of(records, backend, dir.as_fd()).map_err(fail)?;
+        let identity = VolumeIdentity {
+            nonce,
+            handle: file_id(volume.tree.handle())?,
+            fsid: fsid(volume.tree.handle())?,
+            boot_id: clock::boot_id()?,
+        };
+        let json = serde_json::to_vec(&identity).map_err(|e| Error::io("record", &path, e))?;
+        write_record(&volume, IDENTITY, &json)?;
+        rustix::fs::fsync(&volume.vol).map_err(fail)?;
+        rustix::fs::fsync(&dir).map_err(fail)?;
+        Ok((volume, identity))
+    }
+
+    /// Makes the directory of a new generation, with its mark, and nothing that could hold a file yet.
+    fn begin(&self, job: &JobId, generation: &Generation) -> Result<(OwnedFd, Records)> {
+        let path = self.path.join(job.as_str()).join(generation.as_str());
         let fail = |e: Errno| Error::io("make", &path, e);
         make(self.dir.as_fd(), job.as_str(), &path)?;
         let of_job = subdirectory(self.dir.as_fd(), job.as_str()).map_err(fail)?;
@@ -321,27 +308,13 @@ impl Volumes {
         for synced in [dir.as_fd(), of_job.as_fd(), self.dir.as_fd()] {
             rustix::fs::fsync(synced).map_err(fail)?;
         }
-        make(dir.as_fd(), "vol", &path)?;
-        let vol = subdirectory(dir.as_fd(), "vol").map_err(fail)?;
-        for name in ["tree", "staging", "trash"] {
-            make(vol.as_fd(), name, &path)?;
-        }
-        match rustix::fs::fsetxattr(&vol, NONCE, nonce.as_bytes(), XattrFlags::CREATE) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => {}
-            Err(errno) => return Err(Error::io("mark", &path, errno)),
-        }
-        let (dir, volume) = Volume::open(self, job, generation).map_err(fail)?;
-        let identity = VolumeIdentity {
-            nonce,
-            handle: file_id(volume.tree.handle())?,
-            fsid: fsid(volume.tree.handle())?,
-            boot_id: clock::boot_id()?,
+        let records = Records {
+            job: job.clone(),
+            generation: generation.clone(),
+            path,
+            meta,
         };
-        let json = serde_json::to_vec(&identity).map_err(|e| Error::io("record", &path, e))?;
-        write_record(&volume, IDENTITY, &json)?;
-        rustix::fs::fsync(&volume.vol).map_err(fail)?;
-        rustix::fs::fsync(&dir).map_err(fail)?;
-        Ok((volume, identity))
+        Ok((dir, records))
     }
 
     /// Opens the volume of a living generation again, if it is the very one.
@@ -350,7 +323,15 @@ impl Volumes {
     /// `dirty_volume` with reason `other_boot` where the machine was started anew since; `unknown_state` where it
     /// is missing (reason `volume_missing`) or another one (reason `volume_identity`, naming what differs).
     pub fn reopen(&self, job: &JobId, generation: &Generation, known: &VolumeIdentity) -> Result<Volume> {
-        let volume = self.look(job, generation)?;
+        let volume = match self.look(job, generation) {
+            // What lay in memory ended with the boot.
+            Err(Error::Refused(refusal))
+                if refusal.reason.as_deref() == Some(MISSING) && clock::boot_id()? != known.boot_id =>
+            {
+                return Err(other_boot(generation));
+            }
+            looked => looked?,
+        };
         let now = volume.identity()?;
         let differs: Vec<&str> = [
             ("nonce", now.nonce != known.nonce),
@@ -368,30 +349,52 @@ impl Volumes {
                 .into());
         }
         if now.boot_id != known.boot_id {
-            let why = "the machine was started anew since the volume was opened";
-            return Err(Refusal::new(Code::DirtyVolume, why)
-                .reason("other_boot")
-                .name(generation.to_string())
-                .into());
+            return Err(other_boot(generation));
         }
         Ok(volume)
     }
 
-    /// Opens the volume of a generation to look at it, whatever its identity: for salvage.
+    /// Opens the volume of a generation to look at it, whatever its identity: for salvage. An overlay whose mount ended
+    /// with the boot is mounted again.
     ///
     /// # Errors
     /// `unknown_state` with reason `volume_missing` where a part of it is missing; `io_failed`.
     pub fn look(&self, job: &JobId, generation: &Generation) -> Result<Volume> {
-        match Volume::open(self, job, generation) {
-            Ok((_, volume)) => Ok(volume),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                let why = "the directory of the volume, or a part of it, is missing";
-                Err(Refusal::new(Code::UnknownState, why)
-                    .reason("volume_missing")
-                    .names([job.to_string(), generation.to_string()])
-                    .into())
+        let (dir, records) = self.known(job, generation)?;
+        let backend = match self.stand(dir.as_fd(), &records) {
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                return Err(missing(job, generation));
             }
-            Err(errno) => Err(Error::io("open", &self.path, errno)),
+            stands => stands?,
+        };
+        Volume::of(records, backend, dir.as_fd()).map_err(|errno| self.absent(errno, job, generation))
+    }
+
+    /// Opens what is recorded of a generation beside its volume, which need not be there any more.
+    ///
+    /// # Errors
+    /// `unknown_state` with reason `volume_missing` where the generation has no directory; `io_failed`.
+    pub fn records(&self, job: &JobId, generation: &Generation) -> Result<Records> {
+        self.known(job, generation).map(|(_, records)| records)
+    }
+
+    fn known(&self, job: &JobId, generation: &Generation) -> Result<(OwnedFd, Records)> {
+        let fail = |errno| self.absent(errno, job, generation);
+        let of_job = subdirectory(self.dir.as_fd(), job.as_str()).map_err(fail)?;
+        let dir = subdirectory(of_job.as_fd(), generation.as_str()).map_err(fail)?;
+        let records = Records {
+            job: job.clone(),
+            generation: generation.clone(),
+            path: self.path.join(job.as_str()).join(generation.as_str()),
+            meta: subdirectory(dir.as_fd(), "meta").map_err(fail)?,
+        };
+        Ok((dir, records))
+    }
+
+    fn absent(&self, errno: Errno, job: &JobId, generation: &Generation) -> Error {
+        match errno {
+            Errno::NOENT | Errno::NOTDIR | Errno::LOOP => missing(job, generation),
+            errno => Error::io("open", &self.path, errno),
         }
     }
 
@@ -444,6 +447,23 @@ impl Volumes {
             Err(Errno::NOENT) => return Ok(Reaped::default()),
             Err(errno) => return Err(Error::io("open", aside.job.as_str(), errno)),
         };
+        let dir = match subdirectory(of_job.as_fd(), &name) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(Reaped::default()),
+            Err(errno) => return Err(Error::io("open", &name, errno)),
+        };
+        // One frees it at a time; whoever comes second finds nothing.
+        rustix::fs::flock(&dir, FlockOperation::LockExclusive).map_err(|e| Error::io("hold", &name, e))?;
+        if Self::fell(dir.as_fd(), &aside.generation)? == Unmounted::Busy {
+            let kept = Kept {
+                path: format!("{}/vol", aside.generation),
+                why: "a process uses it, or something is mounted in it".to_owned(),
+            };
+            return Ok(Reaped {
+                removed: 0,
+                kept: vec![kept],
+            });
+        }
         reaper::remove_tree(of_job.as_fd(), name.as_bytes())
     }
 
@@ -456,30 +476,68 @@ impl Volumes {
         self.reap(&aside)
     }
 
-    /// Lists what was put aside and is not freed yet, also by an earlier process.
-    ///
-    /// # Errors
-    /// `io_failed` where the directory cannot be read.
-    pub fn aside(&self) -> Result<Vec<Aside>> {
+    /// Goes through the directory of every generation, those that were put aside included.
+    fn each_generation(
+        &self,
+        each: &mut dyn FnMut(BorrowedFd<'_>, &JobId, &str) -> Result<()>,
+    ) -> Result<()> {
         let fail = |e: std::io::Error| Error::io("list", &self.path, e);
-        let mut all = Vec::new();
         for of_job in std::fs::read_dir(&self.path).map_err(fail)? {
             let of_job = of_job.map_err(fail)?;
             let Some(job) = of_job.file_name().to_str().and_then(|n| JobId::parse(n).ok()) else {
                 continue;
             };
+            let jobs = match subdirectory(self.dir.as_fd(), job.as_str()) {
+                Ok(jobs) => jobs,
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(Error::io("open", &self.path, errno)),
+            };
             for entry in std::fs::read_dir(of_job.path()).map_err(fail)? {
                 let name = entry.map_err(fail)?.file_name();
-                let generation = name.to_str().and_then(|n| n.strip_prefix(ASIDE));
-                if let Some(generation) = generation.and_then(|g| Generation::parse(g).ok()) {
-                    let job = job.clone();
-                    all.push(Aside { job, generation });
+                let Some(name) = name.to_str() else { continue };
+                match subdirectory(jobs.as_fd(), name) {
+                    Ok(dir) => each(dir.as_fd(), &job, name)?,
+                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                    Err(errno) => return Err(Error::io("open", name, errno)),
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Lists what was put aside and is not freed yet, also by an earlier process.
+    ///
+    /// # Errors
+    /// `io_failed` where the directory cannot be read.
+    pub fn aside(&self) -> Result<Vec<Aside>> {
+        let mut all = Vec::new();
+        self.each_generation(&mut |_, job, name| {
+            let generation = name.strip_prefix(ASIDE);
+            if let Some(generation) = generation.and_then(|g| Generation::parse(g).ok()) {
+                let job = job.clone();
+                all.push(Aside { job, generation });
+            }
+            Ok(())
+        })?;
         all.sort_by(|a, b| (&a.job, &a.generation).cmp(&(&b.job, &b.generation)));
         Ok(all)
     }
+}
+
+fn missing(job: &JobId, generation: &Generation) -> Error {
+    let why = "the directory of the volume, or a part of it, is missing";
+    Refusal::new(Code::UnknownState, why)
+        .reason(MISSING)
+        .names([job.to_string(), generation.to_string()])
+        .into()
+}
+
+fn other_boot(generation: &Generation) -> Error {
+    let why = "the machine was started anew since the volume was opened";
+    Refusal::new(Code::DirtyVolume, why)
+        .reason("other_boot")
+        .name(generation.to_string())
+        .into()
 }
 
 fn subdirectory(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {

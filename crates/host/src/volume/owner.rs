@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::lock::{self, Holder, Of, Taken};
-use crate::volume::Volume;
+use crate::volume::Records;
 use rustix::fs::{Mode, OFlags};
 use semel_core::ids::Generation;
 use semel_core::{Code, Refusal};
@@ -26,7 +26,7 @@ impl AsFd for OwnerLock {
 ///
 /// # Errors
 /// `volume_busy` where another owner lives; `io_failed`.
-pub fn claim_owner(volume: &Volume) -> Result<OwnerLock> {
+pub fn claim_owner(volume: &Records) -> Result<OwnerLock> {
     let file = open(volume.meta())?;
     match lock::take(&file, Of::OpenFile) {
         Ok(Taken::Yes) => Ok(OwnerLock { file }),
@@ -39,7 +39,7 @@ pub fn claim_owner(volume: &Volume) -> Result<OwnerLock> {
 ///
 /// # Errors
 /// `io_failed`.
-pub fn owner_alive(volume: &Volume) -> Result<bool> {
+pub fn owner_alive(volume: &Records) -> Result<bool> {
     alive_at(volume.meta())
 }
 

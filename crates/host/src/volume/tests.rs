@@ -1,4 +1,7 @@
 use super::*;
+
+mod grounds;
+
 use crate::root::tests::skipped;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 

@@ -73,6 +73,7 @@ pub fn new_volume(of: &str, role: Role, durability: Durability) -> Result<NewVol
         principal: must(Principal::parse(format!("agent:{of}")))?,
         durability,
         confinement: None,
+        backend: None,
         at: NOW,
     })
 }

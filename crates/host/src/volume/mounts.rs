@@ -1,0 +1,260 @@
+//! The mounts that volumes are: made, known again by their source, made read-only, taken away.
+//!
+//! It mounts where the caller may; it makes no user namespace: a volume has to be seen by the daemon and by every command,
+//! and a mount in a namespace of one of them is not.
+
+use crate::root::mount_id;
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use serde::{Deserialize, Serialize};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+
+/// Says how much of an overlay is to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Overlay {
+    /// Directories of the lower layer can be renamed, and a file keeps its identity when it is copied up.
+    Full,
+    /// Directories of the lower layer cannot be renamed: `cross_layer`.
+    Plain,
+}
+
+impl Overlay {
+    /// Lists the kinds, the better one first.
+    pub(super) const ALL: [Self; 2] = [Self::Full, Self::Plain];
+
+    const fn options(self) -> &'static str {
+        match self {
+            Self::Full => "redirect_dir=on,index=on,nfs_export=on,xino=auto",
+            Self::Plain => "redirect_dir=off,xino=auto",
+        }
+    }
+}
+
+/// Names the layers of an overlay.
+#[derive(Clone, Debug)]
+pub(super) struct Layers {
+    pub(super) lower: PathBuf,
+    pub(super) upper: PathBuf,
+    pub(super) work: PathBuf,
+}
+
+/// Gives the source by which the mount of a volume is known again.
+pub(super) fn source(of: &str) -> String {
+    format!("semel-{of}")
+}
+
+/// Says why an overlay cannot lie at a path: its options are one text, in which these bytes mean something.
+pub(super) fn unfit(path: &Path) -> Option<String> {
+    let odd = path
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .find(|byte| b",:\\\"".contains(byte) || byte.is_ascii_control())?;
+    Some(format!("the state root's path has the byte {odd:#04x} in it"))
+}
+
+/// Mounts an overlay on an open directory.
+pub(super) fn overlay(at: BorrowedFd<'_>, layers: &Layers, kind: Overlay, source: &str) -> io::Result<()> {
+    let mut data = Vec::new();
+    for (name, path) in [
+        ("lowerdir=", &layers.lower),
+        (",upperdir=", &layers.upper),
+        (",workdir=", &layers.work),
+    ] {
+        if let Some(why) = unfit(path) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        data.extend_from_slice(name.as_bytes());
+        data.extend_from_slice(path.as_os_str().as_bytes());
+    }
+    data.push(b',');
+    data.extend_from_slice(kind.options().as_bytes());
+    let data = CString::new(data).map_err(|_| Errno::INVAL)?;
+    Ok(mount(source, itself(at), "overlay", FLAGS, &*data)?)
+}
+
+/// Says how much a filesystem in memory holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemorySize {
+    /// Bytes.
+    pub bytes: u64,
+    /// Files, directories and links.
+    pub files: u64,
+}
+
+/// Mounts a filesystem in memory on an open directory.
+pub(super) fn tmpfs(at: BorrowedFd<'_>, size: MemorySize, source: &str) -> io::Result<()> {
+    let options = |more: &str| {
+        let text = format!("size={},nr_inodes={},mode=0700{more}", size.bytes, size.files);
+        CString::new(text).map_err(|_| Errno::INVAL)
+    };
+    // Numbers of files that do not fit 32 bits would come again.
+    match mount(source, itself(at), "tmpfs", FLAGS, &*options(",inode64")?) {
+        Err(Errno::INVAL) => Ok(mount(source, itself(at), "tmpfs", FLAGS, &*options("")?)?),
+        answer => Ok(answer?),
+    }
+}
+
+/// Says whether an open directory is the root of a mount with this source.
+pub(super) fn is_mounted(at: BorrowedFd<'_>, source: &str) -> io::Result<bool> {
+    let id = mount_id(at)?.to_string();
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let mine = table.split(|byte| *byte == b'\n').find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        (fields.next() == Some(id.as_bytes())).then_some(fields)
+    });
+    let Some(fields) = mine else {
+        return Ok(false);
+    };
+    let mut behind = fields.skip_while(|field| *field != b"-").skip(2);
+    Ok(behind.next() == Some(source.as_bytes()))
+}
+
+/// Says what came of taking a mount away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unmounted {
+    /// It is gone, or never was.
+    Yes,
+    /// Something uses it, or is mounted in it.
+    Busy,
+}
+
+/// Takes away what is mounted on a directory's entry, if it is the mount with this source.
+pub(super) fn take_away(dir: BorrowedFd<'_>, name: &str, source: &str) -> io::Result<Unmounted> {
+    // Mounted twice by two who came at the same time, it is taken away twice.
+    for _ in 0..4 {
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
+        let at = match rustix::fs::openat(dir, name, flags, rustix::fs::Mode::empty()) {
+            Ok(at) => at,
+            Err(Errno::NOENT) => return Ok(Unmounted::Yes),
+            Err(errno) => return Err(errno.into()),
+        };
+        if !is_mounted(at.as_fd(), source)? {
+            return Ok(Unmounted::Yes);
+        }
+        drop(at);
+        match unmount(itself(dir).join(name), UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            Err(Errno::BUSY) => return Ok(Unmounted::Busy),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(Unmounted::Busy)
+}
+
+/// Says whether the content of a mount may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// By whoever may write it.
+    Write,
+    /// By nobody.
+    Read,
+}
+
+/// Changes whether the content of a mount may change, for all who have it mounted. That nobody may is refused, with
+/// `BUSY`, while any process could still write to a file that it opened or mapped.
+pub(super) fn set_access(at: BorrowedFd<'_>, access: Access) -> rustix::io::Result<()> {
+    let flags = match access {
+        Access::Write => FLAGS,
+        Access::Read => FLAGS.union(MountFlags::RDONLY),
+    };
+    mount_remount(itself(at), flags, c"")
+}
+
+/// Names an open directory by its descriptor: no rename in between makes it another one.
+fn itself(fd: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// Tries, in a directory that is empty, which overlay is to be had; gives what is lacking of the best.
+///
+/// It is mounted where nobody looks, written through, and taken away.
+pub(super) fn try_overlay(place: &Path) -> io::Result<(Overlay, Option<String>)> {
+    if let Some(why) = unfit(place) {
+        return Err(io::Error::other(why));
+    }
+    let mut lacking = None;
+    for kind in Overlay::ALL {
+        match try_kind(place, kind) {
+            Ok(()) => return Ok((kind, lacking)),
+            Err(error) => lacking = Some(error.to_string()),
+        }
+    }
+    Err(io::Error::other(lacking.unwrap_or_default()))
+}
+
+fn try_kind(place: &Path, kind: Overlay) -> io::Result<()> {
+    let base = place.join(match kind {
+        Overlay::Full => "full",
+        Overlay::Plain => "plain",
+    });
+    let layers = Layers {
+        lower: base.join("lower"),
+        upper: base.join("upper"),
+        work: base.join("work"),
+    };
+    for dir in [
+        &layers.lower.join("d"),
+        &layers.upper,
+        &layers.work,
+        &base.join("vol"),
+    ] {
+        std::fs::create_dir_all(dir)?;
+    }
+    std::fs::write(layers.lower.join("d/f"), "lower")?;
+    let name = source("probe");
+    let base = open(&base)?;
+    overlay(open(&layers.lower.join("../vol"))?.as_fd(), &layers, kind, &name)?;
+    let tried = (|| {
+        let vol = place.join(match kind {
+            Overlay::Full => "full/vol",
+            Overlay::Plain => "plain/vol",
+        });
+        std::fs::write(vol.join("d/f"), "upper")?;
+        if kind == Overlay::Full {
+            std::fs::rename(vol.join("d"), vol.join("e"))?;
+        }
+        match std::fs::read(layers.lower.join("d/f"))?.as_slice() {
+            b"lower" => Ok(()),
+            _ => Err(io::Error::other("the lower layer is written")),
+        }
+    })();
+    match take_away(base.as_fd(), "vol", &name)? {
+        Unmounted::Yes => tried,
+        Unmounted::Busy => Err(io::Error::other("what was mounted for a trial is busy")),
+    }
+}
+
+/// Tries, in a directory, whether a filesystem in memory is to be had.
+pub(super) fn try_tmpfs(place: &Path) -> io::Result<()> {
+    let vol = place.join("memory");
+    std::fs::create_dir_all(&vol)?;
+    let name = source("probe");
+    let size = MemorySize {
+        bytes: 64 << 10,
+        files: 8,
+    };
+    tmpfs(open(&vol)?.as_fd(), size, &name)?;
+    let tried = std::fs::write(vol.join("f"), "memory");
+    match take_away(open(place)?.as_fd(), "memory", &name)? {
+        Unmounted::Yes => tried,
+        Unmounted::Busy => Err(io::Error::other("what was mounted for a trial is busy")),
+    }
+}
+
+fn open(path: &Path) -> io::Result<std::os::fd::OwnedFd> {
+    let flags = rustix::fs::OFlags::RDONLY
+        | rustix::fs::OFlags::DIRECTORY
+        | rustix::fs::OFlags::NOFOLLOW
+        | rustix::fs::OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, path, flags, rustix::fs::Mode::empty())?)
+}
