@@ -3,6 +3,7 @@
 //! State root, keys, policy and job roots come from a flag or the file alone. HOME and XDG_* count only for a
 //! person's own command: inside a job's process tree they are an agent's to set, and are refused.
 
+use semel_core::backend::Wanted;
 use semel_core::certificate::KeyId;
 use semel_core::job::Confine;
 use semel_core::{Code, Refusal};
@@ -45,6 +46,18 @@ pub(crate) struct File {
     /// How large a draft may become.
     #[serde(default)]
     pub(crate) quota: Quota,
+    /// Settings of volumes.
+    #[serde(default)]
+    pub(crate) volumes: OfVolumes,
+}
+
+/// Is what is asked of every volume that is not asked for otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OfVolumes {
+    /// What it lies on.
+    #[serde(default)]
+    pub(crate) backend: Wanted,
 }
 
 /// Is how large a draft may become, with all that is kept beside its tree; what is not said has no bound.
@@ -112,6 +125,8 @@ pub(crate) struct Config {
     pub(crate) unconfined: Unconfined,
     /// How large a draft may become.
     pub(crate) quota: Quota,
+    /// What volumes lie on that are not asked for otherwise.
+    pub(crate) backend: Wanted,
 }
 
 /// Says whether a person may approve calls of processes that Semel did not confine.
@@ -276,6 +291,7 @@ impl Config {
             file: place.and_then(|place| std::path::absolute(place).ok()),
             policy: read.policy,
             quota: read.quota,
+            backend: read.volumes.backend,
             unconfined: if read.approvals_without_confinement {
                 Unconfined::Approved
             } else {

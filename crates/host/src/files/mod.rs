@@ -21,6 +21,7 @@ mod recovery;
 mod relocate;
 mod remove;
 mod search;
+mod stamp;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -48,6 +49,7 @@ pub use relocate::{Move, kind_at, prepare_move, prepare_restore};
 pub use remove::{Removable, Remove, prepare_remove};
 pub use search::{Found, FoundEntry, Wanted, search};
 pub use semel_core::volume::Durability;
+pub use stamp::{Stamp, stamps};
 pub use steps::{NoSteps, Step, Steps};
 pub use write::{Write, prepare_write};
 

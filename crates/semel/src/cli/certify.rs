@@ -3,14 +3,17 @@
 use super::Context;
 use super::answer::Answer;
 use super::run::say;
+use super::volume::BackendName;
 use crate::engine::certify::{self, Ask, Certified};
 use crate::engine::job::interrupt::Interrupt;
 use crate::engine::job::say::Say;
-use crate::engine::job::{draft, interrupt};
+use crate::engine::job::draft::{self, Keep};
+use crate::engine::job::interrupt;
 use crate::engine::proposal::{self, Base};
 use crate::engine::{Engine, volume};
 use crate::wire;
 use clap::Args as ClapArgs;
+use semel_core::backend;
 use semel_core::ids::JobId;
 use semel_core::installer::{Installer, ProjectInstall};
 use semel_core::job::{Certify, Confine, Job, RetryOn, Span};
@@ -67,6 +70,9 @@ pub(crate) struct Args {
     /// Also try again when tests fail
     #[arg(long)]
     retry_tests: bool,
+    /// What the generations lie on
+    #[arg(long, value_enum, default_value_t)]
+    backend: BackendName,
     /// Refuse to run with less than full confinement
     #[arg(long)]
     require_sandbox: bool,
@@ -108,6 +114,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         certify,
         confine,
         base,
+        backend: args.backend.into(),
         run: None,
     };
     let line = |line: &str| say(context, line);
@@ -141,9 +148,13 @@ fn sealed(
                 repository: repository(args)?,
                 commit: commit.clone(),
             };
-            let owner = Owner::Process;
-            let (durability, cancel) = (Durability::Process, interrupt.cancel());
-            let draft = draft::open(engine, job, &from, durability, owner, None, cancel)?;
+            let keep = Keep {
+                durability: Durability::Process,
+                owner: Owner::Process,
+                confinement: None,
+                backend: backend::Wanted::Dir,
+            };
+            let draft = draft::open(engine, job, &from, keep, interrupt.cancel())?;
             let generation = draft.opened.volume.generation.clone();
             volume::end(engine, &generation, End::Clean)?;
             let digest = proposal::seal(engine, &generation, interrupt.cancel())?.digest();

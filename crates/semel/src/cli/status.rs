@@ -86,10 +86,11 @@ fn text(seen: &Seen) -> String {
     }
     for volume in &seen.open {
         lines.push(format!(
-            "open     {} {} attempt {} for {}",
+            "open     {} {} attempt {} on {} for {}",
             volume.generation,
             volume.job,
             volume.attempt,
+            volume.backend.unwrap_or(semel_core::backend::Backend::Dir),
             age(volume.opened_at, seen.now)
         ));
     }

@@ -3,12 +3,14 @@
 use super::Context;
 use super::answer::Answer;
 use crate::engine::daemon::admin::{How, opened_json};
-use crate::engine::job::{draft, interrupt};
+use crate::engine::job::draft::{self, Keep};
+use crate::engine::job::interrupt;
 use crate::engine::look;
 use crate::engine::proposal::Base;
 use crate::engine::volume::{self, Source, Wanted};
 use crate::wire::{self, Absent, Link};
 use clap::{Subcommand, ValueEnum};
+use semel_core::backend::{self, Backend};
 use semel_core::ids::{Generation, JobId};
 use semel_core::volume::{Durability, Owner, Role, Volume};
 use semel_core::{Code, Refusal};
@@ -60,6 +62,9 @@ struct Open {
     /// What its calls survive
     #[arg(long, value_enum, default_value_t = DurabilityName::Process)]
     durability: DurabilityName,
+    /// What it lies on; what is chosen is said, with the reason
+    #[arg(long, value_enum, default_value_t)]
+    backend: BackendName,
     /// Copy this directory into it, without what belongs to git
     #[arg(long, value_name = "DIR", conflicts_with = "git")]
     from: Option<PathBuf>,
@@ -91,6 +96,31 @@ enum DurabilityName {
     Process,
     Power,
     PowerBestEffort,
+}
+
+/// Names what a volume lies on.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(super) enum BackendName {
+    /// The best that is to be had
+    #[default]
+    Auto,
+    /// A plain directory
+    Dir,
+    /// A layer of its own over a sealed tree; needs the right to mount
+    Overlay,
+    /// Memory, with a hard quota; ends with the boot; needs the right to mount
+    Tmpfs,
+}
+
+impl From<BackendName> for backend::Wanted {
+    fn from(name: BackendName) -> Self {
+        match name {
+            BackendName::Auto => Self::Auto,
+            BackendName::Dir => Self::Dir,
+            BackendName::Overlay => Self::Overlay,
+            BackendName::Tmpfs => Self::Tmpfs,
+        }
+    }
 }
 
 /// Runs the command.
@@ -127,17 +157,13 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
                 repository: draft::repository("", &place)?,
                 commit,
             };
-            let owner = Owner::Operator;
-            draft::open(
-                &engine,
-                &args.job,
-                &base,
+            let keep = Keep {
                 durability,
-                owner,
-                None,
-                interrupt.cancel(),
-            )?
-            .opened
+                owner: Owner::Operator,
+                confinement: None,
+                backend: args.backend.into(),
+            };
+            draft::open(&engine, &args.job, &base, keep, interrupt.cancel())?.opened
         }
         _ => volume::open(
             &engine,
@@ -150,15 +176,18 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
                 owner: Owner::Operator,
                 durability,
                 confinement: None,
+                backend: args.backend.into(),
                 source: from.map_or(Source::Empty, Source::Dir),
             },
         )?,
     };
     let reached = link.reached()?;
     let text = format!(
-        "generation {}\nattempt    {}\ntoken      {}\nsocket     {}\n\nexport SEMEL_URL={}\nexport SEMEL_TOKEN={}",
+        "generation {}\nattempt    {}\nbackend    {}: {}\ntoken      {}\nsocket     {}\n\nexport SEMEL_URL={}\nexport SEMEL_TOKEN={}",
         opened.volume.generation,
         opened.volume.attempt,
+        opened.choice.backend,
+        opened.choice.why,
         opened.token,
         reached.socket.display(),
         reached.url,
@@ -229,12 +258,13 @@ fn line(volume: &Volume) -> String {
         .map(|why| format!(" ({why})"))
         .unwrap_or_default();
     format!(
-        "{} {} attempt {} {} {}{dirty} since {}",
+        "{} {} attempt {} {} {}{dirty} on {} since {}",
         volume.generation,
         volume.job,
         volume.attempt,
         word(json!(volume.role)),
         word(json!(volume.state)),
+        volume.backend.unwrap_or(Backend::Dir),
         volume.ended_at.unwrap_or(volume.opened_at),
     )
 }

@@ -3,6 +3,7 @@
 use super::host;
 use crate::config::Config;
 use semel_core::Refusal;
+use semel_core::backend::Backend;
 use semel_core::confinement::{Confinement, Level};
 use semel_host::git::Git;
 use semel_host::volume::Volumes;
@@ -40,6 +41,7 @@ pub(crate) struct Finding {
 pub(crate) fn look(config: &Config) -> Result<Vec<Finding>, Refusal> {
     plain::private_directory(&config.state).map_err(host)?;
     let mut findings = vec![confinement(), landlock()];
+    findings.extend(backends(config)?);
     let power =
         files::power_supported(&config.state).and_then(|()| Volumes::open(&config.state)?.power_supported());
     findings.push(match power {
@@ -73,6 +75,36 @@ fn finding(name: &'static str, grade: Grade, found: impl Into<String>) -> Findin
         grade,
         found: found.into(),
     }
+}
+
+/// Says which backends volumes can have here, each of them tried.
+fn backends(config: &Config) -> Result<Vec<Finding>, Refusal> {
+    let offers = Volumes::open(&config.state)
+        .and_then(|volumes| volumes.offers())
+        .map_err(host)?;
+    Ok(offers
+        .into_iter()
+        .map(|offer| {
+            let name = match offer.backend {
+                Backend::Dir => "dir",
+                Backend::Overlay => "overlay",
+                Backend::Tmpfs => "tmpfs",
+            };
+            match (offer.missing, offer.weaker.is_empty()) {
+                (None, true) => finding(name, Grade::Ok, "volumes can lie on it"),
+                (None, false) => finding(
+                    name,
+                    Grade::Less,
+                    format!("volumes can lie on it, but {}", offer.weaker.join("; ")),
+                ),
+                (Some(why), _) => finding(
+                    name,
+                    Grade::Less,
+                    format!("not to be had: {why}; volumes lie on a plain directory"),
+                ),
+            }
+        })
+        .collect())
 }
 
 fn confinement() -> Finding {

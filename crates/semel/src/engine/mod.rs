@@ -17,6 +17,7 @@ pub(crate) mod drill;
 pub(crate) mod gate;
 pub(crate) mod gateway;
 pub(crate) mod gc;
+mod ground;
 pub(crate) mod job;
 pub(crate) mod line;
 pub(crate) mod look;

@@ -3,24 +3,28 @@
 //! The store is told first, so that a volume is dirty before its directory stands; the disk follows. It does *not*
 //! wait for calls in a volume that ends; the daemon does, before it lets the verb through.
 
-use super::{Engine, host, store};
+use super::proposal::Proposal;
+use super::{Engine, ground, host, store};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use semel_core::backend::{self, Backend, Choice};
 use semel_core::confinement::Confinement;
 use semel_core::digest::Sha256;
 use semel_core::ids::{Generation, JobId, Principal};
 use semel_core::volume::{Durability, End, NewVolume, Owner, Role, Volume, VolumeState};
 use semel_core::{Code, Refusal};
-use semel_host::volume::{OwnerLock, Volume as Disk, claim_owner, owner_alive};
+use semel_host::volume::{On, OwnerLock, Volume as Disk, claim_owner, owner_alive};
 use semel_host::{clock, files};
 use std::path::PathBuf;
 
 /// Says what a new volume holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// Nothing.
     Empty,
     /// A copy of a directory, without what belongs to git.
     Dir(PathBuf),
+    /// The tree of a proposal, where an overlay can lie over it; else nothing, and whoever opens it unpacks it.
+    Sealed(Box<Proposal>),
 }
 
 /// Says what is asked of a new volume.
@@ -36,6 +40,8 @@ pub(crate) struct Wanted {
     pub(crate) durability: Durability,
     /// How well whoever gets its token is confined, proven before it begins; `None` where that is not ours to say.
     pub(crate) confinement: Option<Confinement>,
+    /// What it is to lie on.
+    pub(crate) backend: backend::Wanted,
     /// What it holds.
     pub(crate) source: Source,
 }
@@ -47,6 +53,8 @@ pub(crate) struct Opened {
     pub(crate) volume: Volume,
     /// Its bearer token; nobody keeps it but the caller.
     pub(crate) token: String,
+    /// What it lies on, and why.
+    pub(crate) choice: Choice,
     /// Its directory.
     pub(crate) disk: Disk,
     /// The ownership, where a process keeps it open: whoever drops it is dead.
@@ -90,14 +98,15 @@ pub(crate) fn token_shape(text: &str) -> bool {
 /// Opens a volume of a new generation.
 ///
 /// # Errors
-/// `volume_busy` where the job has an open volume of this role; `durability_unavailable` where the filesystem
-/// cannot keep what is asked; `io_failed`, `store_unavailable`. A volume that could not be made is ended dirty.
+/// `volume_busy` where the job has an open volume of this role; `precondition_failed`, reason `backend_unavailable`;
+/// `durability_unavailable` where the filesystem cannot keep what is asked; `io_failed`, `store_unavailable`. A volume that could not be made is ended dirty.
 pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
     if wanted.durability == Durability::Power {
         // The journal and the files: an operator may have put the volumes on a filesystem of their own.
         files::power_supported(&engine.config.state).map_err(host)?;
         engine.volumes.power_supported().map_err(host)?;
     }
+    let (choice, on) = ground::lay(engine, &wanted)?;
     let token = mint_token()?;
     let generation = Generation::mint(clock::seed().map_err(host)?);
     let recorded = engine
@@ -111,13 +120,15 @@ pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
             token_sha256: Sha256::of(token.as_bytes()),
             durability: wanted.durability,
             confinement: wanted.confinement,
+            backend: Some(choice.backend),
             at: clock::now(),
         })
         .map_err(store)?;
-    match make(engine, &recorded, &wanted) {
+    match make(engine, &recorded, &wanted, &on) {
         Ok((volume, disk, owner)) => Ok(Opened {
             volume,
             token,
+            choice,
             disk,
             owner,
         }),
@@ -139,13 +150,15 @@ fn make(
     engine: &Engine,
     recorded: &Volume,
     wanted: &Wanted,
+    on: &On,
 ) -> Result<(Volume, Disk, Option<OwnerLock>), Refusal> {
     let nonce = clock::random::<16>().map_err(host)?;
     let (disk, identity) = engine
         .volumes
-        .create(&recorded.job, &recorded.generation, nonce)
+        .create_on(&recorded.job, &recorded.generation, nonce, on)
         .map_err(host)?;
-    if let Source::Dir(from) = &wanted.source {
+    // What an overlay lies over holds it already.
+    if let (Source::Dir(from), false) = (&wanted.source, disk.backend() == Backend::Overlay) {
         semel_host::copy::copy_tree(from, disk.tree().handle()).map_err(host)?;
         if wanted.durability != Durability::Process {
             semel_host::copy::sync(disk.staging()).map_err(host)?;
@@ -232,7 +245,7 @@ pub(in crate::engine) fn marked(engine: &Engine, ended: &Volume, end: &End) -> R
 
 /// Makes the disk say what the journal says of an ended volume; a volume without a directory needs no mark.
 pub(in crate::engine) fn mark(engine: &Engine, ended: &Volume, end: &End) -> Result<(), Refusal> {
-    let disk = match engine.volumes.look(&ended.job, &ended.generation) {
+    let disk = match engine.volumes.records(&ended.job, &ended.generation) {
         Ok(disk) => disk,
         Err(error) if error.code() == Code::UnknownState => return Ok(()),
         Err(error) => return Err(host(error)),
@@ -264,7 +277,10 @@ pub(crate) fn end_by_hand(engine: &Engine, generation: &Generation, how: End) ->
 /// `volume_busy`; `unknown_state`, `io_failed`.
 pub(crate) fn nobody_owns(engine: &Engine, known: &Volume) -> Result<(), Refusal> {
     if known.owner == Owner::Process && known.state == VolumeState::Open {
-        let disk = engine.volumes.look(&known.job, &known.generation).map_err(host)?;
+        let disk = engine
+            .volumes
+            .records(&known.job, &known.generation)
+            .map_err(host)?;
         if owner_alive(&disk).map_err(host)? {
             let why = "a process owns the volume; end it with semel cancel";
             return Err(Refusal::new(Code::VolumeBusy, why).name(known.generation.as_str()));

@@ -5,7 +5,7 @@
 
 use super::super::proposal::{self, Proposal};
 use super::super::{Engine, host};
-use super::input::{self, Locks};
+use super::input::{self, Locks, Untouched};
 use super::{Ask, surface};
 use crate::config;
 use crate::engine::job::say::{Point, Say};
@@ -26,6 +26,7 @@ use semel_host::installer::{
 };
 use semel_host::process::{Cancel, TreeEnded};
 use semel_host::sandbox::Require;
+use semel_host::volume::Quiet;
 use semel_host::{plain, volume as disk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -137,7 +138,7 @@ pub(super) fn run(
     plain::private_directory(&attempt.reports).map_err(host)?;
     let git = Git::find(&engine.config.path).map_err(host)?;
     let (rules, _) = proposal::rules(&git, ask.base.as_ref(), cancel)?;
-    let manifest = input::take(proposal, &rules, disk.tree())?;
+    let manifest = input::take(proposal, &rules, disk)?;
     say.line(&format!(
         "take     {} entries, tree {}",
         manifest.entries.len(),
@@ -161,9 +162,12 @@ pub(super) fn run(
     say.reached(Point::Recorded);
     attempt.verify(&plans, &records, &manifest, proposal)?;
     attempt.set_apart(&plans, &manifest, evidence)?;
+    let untouched = Untouched::now(&manifest, disk.tree())?;
+    disk.loosen().map_err(host)?;
     attempt.test(&plans, evidence)?;
     say.reached(Point::Tested);
     attempt.verify(&plans, &records, &manifest, proposal)?;
+    untouched.still(&manifest, disk.tree())?;
     say.line("verify   locks, installed bytes and source tree are what they were");
     Ok(())
 }
@@ -303,7 +307,20 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Looks again: locks, installed bytes, source tree.
+    /// Keeps everybody from writing to the volume, where that can be: what is read next stays what it is. Elsewhere the
+    /// end of every process of each stage was proved.
+    fn quiet(&self) -> Result<(), Refusal> {
+        match self.disk.quiet() {
+            Ok(Quiet::Proved | Quiet::Unproved) => Ok(()),
+            Err(error) if error.code() == Code::VolumeBusy => {
+                let why = host(error).why;
+                Err(Refusal::new(Code::DirtyVolume, why).reason("process_tree_unproved"))
+            }
+            Err(error) => Err(host(error)),
+        }
+    }
+
+    /// Looks again, where nobody writes: locks, installed bytes, source tree.
     fn verify(
         &self,
         plans: &[Plan],
@@ -311,6 +328,7 @@ impl Attempt<'_> {
         manifest: &Manifest,
         proposal: &Proposal,
     ) -> Result<(), Refusal> {
+        self.quiet()?;
         for (plan, record) in plans.iter().zip(records) {
             verify_again(plan, record, self.disk.generation()).map_err(host)?;
         }

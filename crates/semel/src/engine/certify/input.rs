@@ -3,28 +3,34 @@
 use super::super::proposal::{self, BaseRules, Proposal};
 use super::super::{binding, host};
 use crate::limits;
+use semel_core::backend::Backend;
 use semel_core::git_tree::ObjectId;
 use semel_core::ignore::{EntryKind, Ignore};
 use semel_core::install::leftover::{self, What};
 use semel_core::installer::Installer;
 use semel_core::lockset::{self, Declared, Format, Lockfile};
-use semel_core::manifest::{Entry, Manifest};
+use semel_core::manifest::{Entry, FileMode, Manifest};
 use semel_core::{Code, Refusal, RelPath, Sha256};
-use semel_host::files::{FileKind, list_directory, read_file};
+use semel_host::files::{FileKind, Stamp, file_info, list_directory, read_file, stamps};
 use semel_host::git::tree_of;
 use semel_host::root::Root;
+use semel_host::volume::Volume as Disk;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A manifest of dependencies, or a lockfile, is never larger.
 const LARGEST_TEXT: u64 = 256 << 20;
 
-/// Unpacks the proposal and checks that it is what it says it is.
+/// Unpacks the proposal, where it is not the sealed tree beneath already, and checks that it is what it says it is.
 ///
 /// # Errors
 /// `proposal_refused`; `tree_not_empty` for a leftover environment, looked for first; `tree_mismatch` for an entry that
 /// the proposal's own rules ignore and the base does not track, and for another git tree than was sealed.
-pub(super) fn take(proposal: &Proposal, rules: &BaseRules, root: &Root) -> Result<Manifest, Refusal> {
-    let manifest = proposal::unpack(&proposal.archive, &proposal.digest(), root)?;
+pub(super) fn take(proposal: &Proposal, rules: &BaseRules, disk: &Disk) -> Result<Manifest, Refusal> {
+    let root = disk.tree();
+    let manifest = match disk.backend() {
+        Backend::Overlay => sealed(proposal, root)?,
+        Backend::Dir | Backend::Tmpfs => proposal::unpack(&proposal.archive, &proposal.digest(), root)?,
+    };
     if manifest.entries != proposal.manifest.entries {
         let why = "the archive does not hold what its manifest lists";
         return Err(Refusal::new(Code::ProposalRefused, why).reason("manifest_differs"));
@@ -33,6 +39,86 @@ pub(super) fn take(proposal: &Proposal, rules: &BaseRules, root: &Root) -> Resul
     refuse_ignored(&manifest, rules, root)?;
     same_tree(&manifest, proposal.tree, root)?;
     Ok(manifest)
+}
+
+/// Reads the sealed tree that the volume lies over, every byte of it: an earlier attempt may have read it, too, and none
+/// is believed to have left it alone.
+///
+/// # Errors
+/// `tree_mismatch`, reason `sealed_tree`, naming what differs.
+fn sealed(proposal: &Proposal, root: &Root) -> Result<Manifest, Refusal> {
+    let differs = |names: Vec<String>| {
+        let why = "the sealed tree is not what was unpacked";
+        Err(Refusal::new(Code::TreeMismatch, why)
+            .reason("sealed_tree")
+            .names(names))
+    };
+    for entry in &proposal.manifest.entries {
+        if seen(entry, root)? != *entry {
+            return differs(vec![entry.path().to_string()]);
+        }
+    }
+    let more = new_files(&proposal.manifest, &[], root)?;
+    if more.is_empty() {
+        return Ok(proposal.manifest.clone());
+    }
+    differs(more.iter().take(20).map(ToString::to_string).collect())
+}
+
+/// Gives an entry as it stands in the tree; where it is of another type, as a link that nothing equals.
+fn seen(entry: &Entry, root: &Root) -> Result<Entry, Refusal> {
+    let path = entry.path().clone();
+    let info = file_info(root, &path, u64::MAX).map_err(host)?;
+    Ok(match (info.kind, info.sha256) {
+        (FileKind::File, Some(sha256)) => Entry::File {
+            path,
+            mode: if info.mode & 0o100 == 0 {
+                FileMode::Plain
+            } else {
+                FileMode::Executable
+            },
+            size: info.size,
+            sha256,
+        },
+        (FileKind::File | FileKind::Symlink | FileKind::Directory | FileKind::Special, _) => Entry::Symlink {
+            path,
+            target: String::from_utf8(info.target.unwrap_or_default()).unwrap_or_default(),
+        },
+    })
+}
+
+/// Is what the entries of the manifest look like, once everything is installed.
+pub(super) struct Untouched(Vec<Stamp>);
+
+impl Untouched {
+    /// Looks at every entry.
+    pub(super) fn now(manifest: &Manifest, root: &Root) -> Result<Self, Refusal> {
+        stamps(root, manifest.entries.iter().map(Entry::path))
+            .map(Self)
+            .map_err(host)
+    }
+
+    /// Checks that no entry was touched since, not even to be put back.
+    ///
+    /// # Errors
+    /// `tree_mismatch`, reason `touched`, naming the entries.
+    pub(super) fn still(&self, manifest: &Manifest, root: &Root) -> Result<(), Refusal> {
+        let now = Self::now(manifest, root)?;
+        let entries = manifest.entries.iter();
+        let touched: Vec<String> = entries
+            .zip(self.0.iter().zip(&now.0))
+            .filter(|(_, (before, now))| before != now)
+            .map(|(entry, _)| entry.path().to_string())
+            .take(20)
+            .collect();
+        if touched.is_empty() {
+            return Ok(());
+        }
+        let why = "the source tree was changed after it was installed, though it may be what it was";
+        Err(Refusal::new(Code::TreeMismatch, why)
+            .reason("touched")
+            .names(touched))
+    }
 }
 
 /// Checks that the entries of the manifest are still exactly what was sealed.

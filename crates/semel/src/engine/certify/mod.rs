@@ -14,6 +14,7 @@ use super::job::say::{Point, Say};
 use super::proposal::{self, Base, Proposal};
 use super::volume::{self, Source, Wanted};
 use super::{Engine, host, store};
+use semel_core::backend;
 use semel_core::ids::{Generation, JobId, RunId};
 use semel_core::job::{Certify, Confine, RetryOn};
 use semel_core::record::Judgement;
@@ -37,6 +38,8 @@ pub(crate) struct Ask {
     pub(crate) confine: Confine,
     /// From where the draft began, where that is known.
     pub(crate) base: Option<Base>,
+    /// What its generations are to lie on.
+    pub(crate) backend: backend::Wanted,
     /// The run that it is a stage of; `None` for a certification by hand.
     pub(crate) run: Option<RunId>,
 }
@@ -117,13 +120,14 @@ fn once(
             owner: Owner::Process,
             durability: Durability::Process,
             confinement: None,
-            source: Source::Empty,
+            backend: ask.backend,
+            source: Source::Sealed(Box::new(proposal.clone())),
         },
     )?;
     let generation = opened.volume.generation.clone();
     say.line(&format!(
-        "certify  attempt {} in generation {generation}",
-        opened.volume.attempt
+        "certify  attempt {} in generation {generation}, on {}: {}",
+        opened.volume.attempt, opened.choice.backend, opened.choice.why
     ));
     write_record(&opened.disk, ASKED, ask.proposal.to_string().as_bytes()).map_err(host)?;
     if let Some(run) = &ask.run {
@@ -211,7 +215,7 @@ pub(super) fn is_of_run(engine: &Engine, judgement: &Judgement, run: &RunId) -> 
 }
 
 fn recorded(engine: &Engine, job: &JobId, generation: &Generation, name: &str) -> Option<Vec<u8>> {
-    let disk = engine.volumes.look(job, generation).ok()?;
+    let disk = engine.volumes.records(job, generation).ok()?;
     semel_host::volume::read_record(&disk, name, 1024).ok()?
 }
 

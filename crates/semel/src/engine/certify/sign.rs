@@ -151,7 +151,7 @@ pub(crate) fn heal(engine: &Engine, generation: &Generation) -> Result<Judgement
         return Ok(judgement);
     }
     let unknown = |why: &str| Refusal::new(Code::UnknownState, why).name(generation.as_str());
-    let disk = engine.volumes.look(&judgement.job, generation).map_err(host)?;
+    let disk = engine.volumes.records(&judgement.job, generation).map_err(host)?;
     let payload = read_record(&disk, STATEMENT, LARGEST_STATEMENT)
         .map_err(host)?
         .ok_or_else(|| unknown("the statement of a recorded verdict is gone"))?;

@@ -3,11 +3,12 @@
 use crate::engine::gateway::Gateway;
 use crate::engine::gateway::quota;
 use crate::engine::gateway::recover;
-use crate::engine::job::draft;
+use crate::engine::job::draft::{self, Keep};
 use crate::engine::proposal::Base;
 use crate::engine::volume::{self, Source, Wanted};
 use crate::engine::{host, store};
 use crate::wire::Reached;
+use semel_core::backend;
 use semel_core::call::{Resolved, Settled};
 use semel_core::canonical::{Limits, parse_strict};
 use semel_core::ids::{ExecutionId, FencingToken, Generation, JobId};
@@ -24,7 +25,7 @@ use std::sync::Arc;
 /// Asks for a volume through the admin API.
 ///
 /// # Shape
-/// `{"job":"…","role":"draft","durability":"process","from":"/abs/dir"}`, or instead of `from`
+/// `{"job":"…","role":"draft","durability":"process","backend":"auto","from":"/abs/dir"}`, or instead of `from`
 /// `"git":{"repository":"/abs/dir","commit":"…"}`
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,6 +35,8 @@ pub(crate) struct OpenVolume {
     role: Role,
     #[serde(default = "process")]
     durability: Durability,
+    #[serde(default)]
+    backend: backend::Wanted,
     from: Option<PathBuf>,
     git: Option<Map<String, Value>>,
 }
@@ -158,6 +161,8 @@ pub(crate) fn opened_json(opened: &volume::Opened, reached: Option<&Reached>) ->
         "attempt": opened.volume.attempt,
         "fencing_token": opened.volume.fencing_token,
         "durability": opened.volume.durability,
+        "backend": opened.choice.backend,
+        "backend_why": opened.choice.why,
         "token": opened.token,
         "url": reached.map(|reached| &reached.url),
         "socket": reached.map(|reached| &reached.socket),
@@ -212,13 +217,18 @@ impl Gateway {
                 return Err(Refusal::new(Code::BadInput, why).name("role"));
             }
             let base: Base = parsed(Value::Object(base))?;
-            let (job, durability) = (asked.job, asked.durability);
+            let job = asked.job;
+            let keep = Keep {
+                durability: asked.durability,
+                owner: Owner::Operator,
+                confinement: None,
+                backend: asked.backend,
+            };
             return self
                 .closing(None, move |gateway| {
                     let cancel = Cancel::new().map_err(host)?;
-                    let owner = Owner::Operator;
                     let around = gateway.surroundings()?.clone();
-                    let draft = draft::open(&gateway.engine, &job, &base, durability, owner, None, &cancel)?;
+                    let draft = draft::open(&gateway.engine, &job, &base, keep, &cancel)?;
                     around.showing(&draft.alternates).tell(&draft.opened.disk)?;
                     Ok(opened_json(&draft.opened, None))
                 })
@@ -230,6 +240,7 @@ impl Gateway {
             owner: Owner::Operator,
             durability: asked.durability,
             confinement: None,
+            backend: asked.backend,
             source: asked.from.map_or(Source::Empty, Source::Dir),
         };
         self.closing(None, move |gateway| {
@@ -329,8 +340,11 @@ impl Gateway {
         };
         self.blocking(move |gateway| {
             let answer = work(gateway);
-            if let (Ok(_), Some(closes)) = (&answer, &closes) {
-                gateway.forget(&closes.generation);
+            match (&answer, &closes) {
+                (Ok(_), Some(closes)) => gateway.forget(&closes.generation),
+                // What was kept from being written goes on, where the end was refused.
+                (Err(_), Some(closes)) => gateway.goes_on(&closes.generation),
+                (_, None) => {}
             }
             drop(closed);
             answer
@@ -428,7 +442,7 @@ impl Gateway {
                 (VolumeState::Open, Owner::Process) => self
                     .engine
                     .volumes
-                    .look(&volume.job, &volume.generation)
+                    .records(&volume.job, &volume.generation)
                     .is_ok_and(|disk| semel_host::volume::owner_alive(&disk).unwrap_or(true)),
                 (VolumeState::Opening, _) => true,
                 _ => false,

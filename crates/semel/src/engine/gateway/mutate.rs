@@ -12,6 +12,7 @@ use super::leaving::{Awaited, left};
 use super::locks::{Held, Needs};
 use super::mutation::Mutation;
 use super::prepare::Ready;
+use super::quota::full;
 use super::tool::Tool;
 use crate::engine::{host, store};
 use crate::limits;
@@ -278,7 +279,7 @@ impl Gateway {
                 return over(Err(stopped().into()));
             }
             Err(error) => {
-                let refusal = self.veiled(mutation, host(error));
+                let refusal = self.veiled(mutation, full(&mutation.disk, error));
                 return Once::Over(self.precluded(mutation, refusal));
             }
         };

@@ -11,9 +11,11 @@ use crate::config::Quota;
 use crate::engine::host;
 use crate::limits;
 use crate::telemetry::Phase;
+use semel_core::backend::Backend;
 use semel_core::ids::{FencingToken, Generation};
 use semel_core::volume::Role;
 use semel_core::{Code, Refusal};
+use semel_host::Error;
 use semel_host::files::{self, Prepared, Weight};
 use semel_host::volume::Volume as Disk;
 use std::collections::HashMap;
@@ -158,6 +160,18 @@ impl Gateway {
             }
         }
         over
+    }
+}
+
+/// Turns an error of a volume into what a caller is told: of a volume in memory, that it is full is its quota.
+pub(super) fn full(disk: &Disk, error: Error) -> Refusal {
+    match &error {
+        Error::Io { source, .. }
+            if disk.backend() == Backend::Tmpfs && source.kind() == std::io::ErrorKind::StorageFull =>
+        {
+            Refusal::new(Code::QuotaExceeded, "the volume lies in memory, and what it may hold is full")
+        }
+        _ => host(error),
     }
 }
 

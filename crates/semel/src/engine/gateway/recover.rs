@@ -94,7 +94,7 @@ pub(crate) fn orphans(engine: &Engine) -> Result<Vec<Generation>, Refusal> {
         if volume.state == VolumeState::Open && volume.owner == Owner::Process {
             let disk = engine
                 .volumes
-                .look(&volume.job, &volume.generation)
+                .records(&volume.job, &volume.generation)
                 .map_err(host)?;
             if !owner_alive(&disk).map_err(host)? {
                 orphans.push(volume.generation);
@@ -130,6 +130,8 @@ fn look_after(engine: &Engine, volume: &Volume, age: Age, done: &mut Recovery) -
         // It may have had effects that the journal forgot; a call sent again would have them twice.
         return end(engine, volume, "journal_rolled_back", done);
     }
+    // A life that ended while it ended the volume may have kept it from being written.
+    disk.loosen().map_err(host)?;
     sweep(engine, &disk, done)?;
     if volume.owner == Owner::Process && !owner_alive(&disk).map_err(host)? {
         end(engine, volume, "owner_died", done)?;

@@ -9,7 +9,7 @@ use semel_core::ids::{ExecutionId, Generation};
 use semel_core::volume::{End, Volume, VolumeState};
 use semel_core::{Code, Refusal};
 use semel_host::exec::{self, Observation};
-use semel_host::volume::Volume as Disk;
+use semel_host::volume::{Quiet, Volume as Disk};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -105,6 +105,15 @@ impl Gateway {
         }
     }
 
+    /// Lets a volume be written again whose end was refused.
+    pub(crate) fn goes_on(&self, generation: &Generation) {
+        let known = volume::find(&self.engine, generation);
+        // Where it cannot be, calls say so: they fail, and change nothing.
+        if let Ok(Some(disk)) = known.and_then(|known| open(&self.engine, &known)) {
+            drop(disk.loosen());
+        }
+    }
+
     fn ask_to_end(&self, generation: &Generation) -> Result<Option<Disk>, Refusal> {
         let known = volume::find(&self.engine, generation)?;
         let Some(disk) = open(&self.engine, &known)? else {
@@ -170,10 +179,24 @@ fn proved(disk: &Disk) -> Result<(), Refusal> {
         .map(|(execution, _)| execution)
         .collect();
     if left.is_empty() {
-        return Ok(());
+        return quiet(disk);
     }
     let why = "a command, or something that it started, may live on: the volume cannot end clean";
     Err(Refusal::new(Code::DirtyVolume, why)
         .reason("process_tree_unproved")
         .names(left.iter().take(20).map(ExecutionId::as_str)))
+}
+
+/// Keeps everybody from writing to a volume that ends clean, where that can be: it stays as it is from here on.
+fn quiet(disk: &Disk) -> Result<(), Refusal> {
+    match disk.quiet() {
+        Ok(Quiet::Proved | Quiet::Unproved) => Ok(()),
+        Err(error) if error.code() == Code::VolumeBusy => {
+            let why = format!("{}: it cannot end clean", host(error).why);
+            Err(Refusal::new(Code::DirtyVolume, why)
+                .reason("process_tree_unproved")
+                .name(disk.generation().as_str()))
+        }
+        Err(error) => Err(host(error)),
+    }
 }

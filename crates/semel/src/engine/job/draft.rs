@@ -4,6 +4,7 @@ use crate::engine::proposal::{BASE, Base};
 use crate::engine::restore::executable;
 use crate::engine::volume::{self, Opened, Source, Wanted};
 use crate::engine::{Engine, host, store};
+use semel_core::backend;
 use semel_core::confinement::Confinement;
 use semel_core::ids::JobId;
 use semel_core::record::Restoration;
@@ -24,6 +25,19 @@ pub(crate) struct Draft {
     pub(crate) alternates: Vec<PathBuf>,
 }
 
+/// Says how a draft is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keep {
+    /// What its calls survive.
+    pub(crate) durability: Durability,
+    /// Who keeps it open.
+    pub(crate) owner: Owner,
+    /// How well whoever gets its token is confined, proven before it begins; `None` where that is not ours to say.
+    pub(crate) confinement: Option<Confinement>,
+    /// What it is to lie on.
+    pub(crate) backend: backend::Wanted,
+}
+
 /// Opens a draft at a base commit.
 ///
 /// The job's repository is only ever read.
@@ -35,9 +49,7 @@ pub(crate) fn open(
     engine: &Engine,
     job: &JobId,
     base: &Base,
-    durability: Durability,
-    owner: Owner,
-    confinement: Option<Confinement>,
+    keep: Keep,
     cancel: &Cancel,
 ) -> Result<Draft, Refusal> {
     let git = Git::find(&engine.config.path).map_err(host)?;
@@ -46,9 +58,10 @@ pub(crate) fn open(
         Wanted {
             job: job.clone(),
             role: Role::Draft,
-            owner,
-            durability,
-            confinement,
+            owner: keep.owner,
+            durability: keep.durability,
+            confinement: keep.confinement,
+            backend: keep.backend,
             source: Source::Empty,
         },
     )?;

@@ -5,10 +5,12 @@
 //! killed run died with it; the next attempt at the same proposal begins.
 
 use super::say::{Point, Say};
-use super::{agent, deliver, draft};
+use super::draft::{self, Keep};
+use super::{agent, deliver};
 use crate::engine::certify::{self, Ask};
 use crate::engine::proposal::{self, Base};
 use crate::engine::{Engine, host, store, volume};
+use semel_core::backend;
 use semel_core::confinement::Confinement;
 use semel_core::ids::{Generation, JobId, RunId};
 use semel_core::job::{Confine, Job};
@@ -315,17 +317,20 @@ impl Working<'_> {
             self.engine,
             &job.job,
             &base,
-            job.durability,
-            Owner::Process,
-            confinement,
+            Keep {
+                durability: job.durability,
+                owner: Owner::Process,
+                confinement,
+                backend: backend::Wanted::Auto,
+            },
             self.cancel,
         )?;
         self.say.reached(Point::DraftOpened);
         let volume = &draft.opened.volume;
         let generation = volume.generation.clone();
         self.say.line(&format!(
-            "draft    attempt {} in generation {generation}, base {}",
-            volume.attempt, base.commit
+            "draft    attempt {} in generation {generation}, base {}, on {}: {}",
+            volume.attempt, base.commit, draft.opened.choice.backend, draft.opened.choice.why
         ));
         let run = self.stage(
             run,
@@ -456,6 +461,7 @@ impl Working<'_> {
             certify: job.certify.clone(),
             confine: job.confinement,
             base: Some(self.base()?),
+            backend: backend::Wanted::Auto,
             run: Some(run.new.run.clone()),
         };
         let certified = certify::certify(self.engine, &ask, self.say, self.cancel)?;

@@ -334,6 +334,7 @@ fn wanted() -> Value {
             "job": shapes::job(),
             "role": {"type": "string", "enum": ["draft", "cert"], "default": "draft"},
             "durability": {"type": "string", "enum": ["process", "power", "power-best-effort"], "default": "process"},
+            "backend": {"type": "string", "enum": ["auto", "dir", "overlay", "tmpfs"], "default": "auto", "description": "What it lies on"},
             "from": place("semel-directory"),
             "git": {
                 "type": "object",
@@ -360,6 +361,8 @@ fn opened() -> Value {
             "attempt": number,
             "fencing_token": number,
             "durability": {"enum": ["process", "power", "power-best-effort"]},
+            "backend": {"enum": ["dir", "overlay", "tmpfs"]},
+            "backend_why": text,
             "token": {"type": "string", "description": "Given once; nobody keeps it but the caller"},
             "url": text,
             "socket": {"type": ["string", "null"]},
