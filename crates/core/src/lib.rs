@@ -40,6 +40,7 @@ pub mod recovery;
 pub mod report;
 pub mod restore;
 pub mod retry;
+pub mod surround;
 pub mod volume;
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub enum End {
     Dirty {
         /// Why, as a stable name: `agent_failed`, `timed_out`, `cancelled`, `owner_died`, `boot_changed`,
         /// `outcome_unknown`, `process_tree_unproved`, `identity_changed`, `journal_rolled_back`, `ended_dirty`,
-        /// `certification_refused`.
+        /// `certification_refused`, `recycled`, `quota_exceeded`.
         reason: String,
     },
 }

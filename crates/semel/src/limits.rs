@@ -72,6 +72,7 @@ limits! {
     WRITER_STUCK: Duration = Duration::from_secs(30), "30 s", "a journal's writer that works longer at one commit: `/livez` and `/readyz` answer 503";
     VOLUMES_FREE: u64 = 32 << 20, "32 MiB", "free space where the volumes lie; below it nothing new begins: `io_failed`, reason `disk_full`";
     VOLUMES_FREE_FILES: u64 = 64, "64 files", "free inodes where the volumes lie; below it nothing new begins: `io_failed`, reason `disk_full`";
+    REAP_LOOK: Duration = Duration::from_secs(5), "5 s", "the daemon looks so often for volumes that were put aside, and frees them";
     MEMORY_VOLUME: u64 = 1 << 30, "1 GiB", "a volume in memory (`tmpfs`) without a quota of its own: what does not fit is `quota_exceeded`";
     QUOTA_LOOK: Duration = Duration::from_secs(5), "5 s", "a volume that has a quota (`[quota]`) is looked at so often, or less where that takes long: over it, it ends dirty, reason `quota_exceeded`";
     PROBE_CONNECTIONS: usize = 32, "32 connections", "connections at once on the probe listener: the next one waits to be accepted";

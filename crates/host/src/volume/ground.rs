@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, Mode};
 use rustix::io::Errno;
 use semel_core::backend::{Backend, Offer};
 use semel_core::digest::to_hex;
-use semel_core::ids::Generation;
+use semel_core::ids::{Generation, JobId};
 use semel_core::{Code, Refusal, RelPath};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -261,6 +261,31 @@ impl Volumes {
                 Err(missing(why, records.generation()))
             }
         }
+    }
+
+    /// Lists the generations of which something is mounted.
+    ///
+    /// # Errors
+    /// `io_failed` where the table of mounts cannot be read.
+    pub fn mounted(&self) -> Result<Vec<Generation>> {
+        let names = mounts::beneath(&self.real).map_err(|e| Error::io("list the mounts of", &self.path, e))?;
+        Ok(names
+            .iter()
+            .filter_map(|name| Generation::parse(name).ok())
+            .collect())
+    }
+
+    /// Takes away the mount of an overlay that nobody uses now; it is mounted again when somebody looks. What lies in
+    /// memory stays.
+    ///
+    /// # Errors
+    /// `io_failed`; `unknown_state` where its records are gone.
+    pub fn rest(&self, job: &JobId, generation: &Generation) -> Result<()> {
+        let (dir, records) = self.known(job, generation)?;
+        if read_at(records.meta())?.is_some_and(|ground| ground.backend == Backend::Overlay) {
+            Self::fell(dir.as_fd(), generation)?;
+        }
+        Ok(())
     }
 
     /// Takes away what is mounted of a volume that was put aside; says whether it is gone.

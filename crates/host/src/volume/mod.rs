@@ -9,6 +9,7 @@ mod mounts;
 mod owner;
 pub mod reaper;
 mod record;
+mod salvage;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ pub use lower::Lower;
 pub use mounts::MemorySize;
 pub use owner::{OwnerLock, claim_owner, owner_alive};
 pub use reaper::{Kept, Reaped};
+pub use salvage::{Salvaged, salvage};
 pub use record::{Records, read_record, write_record};
 
 use crate::error::{Error, Result};
@@ -360,6 +362,20 @@ impl Volumes {
     /// # Errors
     /// `unknown_state` with reason `volume_missing` where a part of it is missing; `io_failed`.
     pub fn look(&self, job: &JobId, generation: &Generation) -> Result<Volume> {
+        // The mount of one that ended may be taken away between the two steps.
+        let mut looked = self.look_once(job, generation);
+        for _ in 0..3 {
+            match &looked {
+                Err(Error::Refused(refusal)) if refusal.reason.as_deref() == Some(MISSING) => {
+                    looked = self.look_once(job, generation);
+                }
+                _ => break,
+            }
+        }
+        looked
+    }
+
+    fn look_once(&self, job: &JobId, generation: &Generation) -> Result<Volume> {
         let (dir, records) = self.known(job, generation)?;
         let backend = match self.stand(dir.as_fd(), &records) {
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {

@@ -119,6 +119,23 @@ pub(super) fn is_mounted(at: BorrowedFd<'_>, source: &str) -> io::Result<bool> {
     Ok(behind.next() == Some(source.as_bytes()))
 }
 
+/// Lists of whom mounts stand beneath a directory, by the source that each was given.
+pub(super) fn beneath(place: &Path) -> io::Result<Vec<String>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let of = |line: &[u8]| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let at = fields.nth(4)?;
+        // What has odd bytes is written with escapes, and is no overlay of ours: `unfit`.
+        if !Path::new(std::ffi::OsStr::from_bytes(at)).starts_with(place) {
+            return None;
+        }
+        let source = fields.skip_while(|field| *field != b"-").nth(2)?;
+        let name = std::str::from_utf8(source.strip_prefix(b"semel-")?).ok()?;
+        Some(name.to_owned())
+    };
+    Ok(table.split(|byte| *byte == b'\n').filter_map(of).collect())
+}
+
 /// Says what came of taking a mount away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unmounted {

@@ -52,6 +52,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         "proposals": freed.proposals,
         "pre_images": freed.pre_images,
         "receipts": freed.receipts,
+        "sealed_trees": freed.lowers,
         "kept": freed.kept,
     });
     Ok(Answer::new(text, json))

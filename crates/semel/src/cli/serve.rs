@@ -9,6 +9,7 @@ use crate::engine::daemon::{keeper, serve as daemon};
 use crate::engine::gateway::crash::{CrashPoint, Hold, Hooks, Moment};
 use crate::engine::gateway::hands::Hands;
 use crate::engine::gateway::quota;
+use crate::engine::gateway::reaping;
 use crate::http::{self, Activity, App, Door, Name, Network, Patience, Side};
 use crate::telemetry::Phase;
 use crate::wire::{self, Bind};
@@ -323,6 +324,7 @@ async fn until_over(
     ));
     tokio::spawn(keeper::keep(gateway.clone()));
     tokio::spawn(quota::keep(gateway.clone()));
+    tokio::spawn(reaping::keep(gateway.clone()));
     if life.span == Span::Transient {
         let activity = app.activity.clone();
         tokio::spawn(daemon::end_when_idle(gateway.clone(), move || activity.idle()));

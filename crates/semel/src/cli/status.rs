@@ -105,6 +105,8 @@ fn text(seen: &Seen) -> String {
         .as_ref()
         .and_then(|status| status["lock_waits"].as_array());
     lines.extend(waits.into_iter().flatten().map(lock_wait));
+    let aside = seen.daemon.as_ref().and_then(|status| status["aside"].as_array());
+    lines.extend(aside.into_iter().flatten().map(kept));
     lines.push(daemon(seen.daemon.as_ref()));
     match &seen.journal {
         Some(journal) => lines.push(format!(
@@ -116,6 +118,16 @@ fn text(seen: &Seen) -> String {
         None => lines.push("journal  none yet".to_owned()),
     }
     lines.join("\n")
+}
+
+fn kept(one: &Value) -> String {
+    let names = one["kept"].as_array().into_iter().flatten();
+    let names: Vec<&str> = names.filter_map(Value::as_str).take(3).collect();
+    format!(
+        "KEPT     {} cannot be freed: {}",
+        one["generation"].as_str().unwrap_or_default(),
+        names.join(", ")
+    )
 }
 
 fn lock_wait(wait: &Value) -> String {

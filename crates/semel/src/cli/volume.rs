@@ -1,7 +1,7 @@
 //! `semel volume`: open, end, list and free volumes by hand.
 
 use super::Context;
-use super::answer::Answer;
+use super::answer::{Answer, count};
 use crate::engine::daemon::admin::{How, opened_json};
 use crate::engine::job::draft::{self, Keep};
 use crate::engine::job::interrupt;
@@ -15,7 +15,7 @@ use semel_core::ids::{Generation, JobId};
 use semel_core::volume::{Durability, Owner, Role, Volume};
 use semel_core::{Code, Refusal};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Open, end, list and free volumes by hand.
@@ -45,6 +45,14 @@ enum Command {
         /// The generation
         generation: Generation,
     },
+    /// Copy what an ended volume holds into a new directory; the volume stays as it is
+    Salvage {
+        /// The generation
+        generation: Generation,
+        /// The directory; there must be nothing of that name
+        #[arg(long, value_name = "DIR")]
+        to: PathBuf,
+    },
     /// Free the files of an ended volume
     Destroy {
         /// The generation
@@ -65,6 +73,9 @@ struct Open {
     /// What it lies on; what is chosen is said, with the reason
     #[arg(long, value_enum, default_value_t)]
     backend: BackendName,
+    /// Put this generation of the job aside for the new one, whatever it holds; it is freed behind your back
+    #[arg(long, value_name = "GENERATION")]
+    recycle: Option<Generation>,
     /// Copy this directory into it, without what belongs to git
     #[arg(long, value_name = "DIR", conflicts_with = "git")]
     from: Option<PathBuf>,
@@ -130,6 +141,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         Command::End(args) => end(&args, context),
         Command::List { job, all } => list(job, all.into(), context),
         Command::Show { generation } => show(&generation, context),
+        Command::Salvage { generation, to } => salvage(&generation, &to, context),
         Command::Destroy { generation } => destroy(&generation, context),
     }
 }
@@ -151,6 +163,9 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
         DurabilityName::Power => Durability::Power,
         DurabilityName::PowerBestEffort => Durability::PowerBestEffort,
     };
+    if let Some(generation) = &args.recycle {
+        volume::recycle(&engine, &args.job, generation)?;
+    }
     let opened = match (args.git, repository) {
         (Some(commit), Some(place)) => {
             let base = Base {
@@ -237,6 +252,50 @@ fn show(generation: &Generation, context: &Context) -> Result<Answer, Refusal> {
     let value = json!({"schema": "semel.volume/v1", "volume": found});
     let text = serde_json::to_string_pretty(&found).unwrap_or_default();
     Ok(Answer::new(text, value))
+}
+
+fn salvage(generation: &Generation, to: &Path, context: &Context) -> Result<Answer, Refusal> {
+    let to = std::path::absolute(to).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
+    let (volume, salvaged) = volume::salvage(&wire::command(context.config()?)?, generation, &to)?;
+    let mut text = format!(
+        "{}, {} and {} of {} in {}",
+        count(salvaged.files, "file"),
+        count(salvaged.links, "link"),
+        count(salvaged.directories, "directory"),
+        volume.generation,
+        to.display()
+    );
+    for left in &salvaged.left_out {
+        text.push_str(&format!("\nleft out {} ({})", left.path, left.why));
+    }
+    if salvaged.more_left_out > 0 {
+        text.push_str(&format!("\nleft out {} more", salvaged.more_left_out));
+    }
+    let left = salvaged.left_out.iter().map(|left| json!({"path": left.path, "why": left.why}));
+    let json = json!({
+        "schema": "semel.volume.salvaged/v1",
+        "generation": volume.generation,
+        "job": volume.job,
+        "state": volume.state,
+        "dirty": volume.dirty,
+        "to": to.display().to_string(),
+        "files": salvaged.files,
+        "links": salvaged.links,
+        "directories": salvaged.directories,
+        "size_bytes": salvaged.bytes,
+        "whole": salvaged.is_whole(),
+        "left_out": left.collect::<Vec<_>>(),
+        "more_left_out": salvaged.more_left_out,
+    });
+    let answer = Answer::new(text, json);
+    Ok(Answer {
+        exit: if salvaged.is_whole() {
+            answer.exit
+        } else {
+            Code::UnknownState.exit()
+        },
+        ..answer
+    })
 }
 
 fn destroy(generation: &Generation, context: &Context) -> Result<Answer, Refusal> {

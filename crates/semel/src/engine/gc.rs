@@ -3,7 +3,7 @@
 //! Records are never freed: what was done stays known when its files are gone. What calls of open volumes keep for
 //! `undo` is freed by the daemon, which alone can hold `undo` off meanwhile.
 
-use super::{Engine, certify, proposal, store, volume};
+use super::{Engine, certify, host, proposal, store, volume};
 use crate::wire::{Absent, Link};
 use semel_core::ids::{ExecutionId, Generation, UnixMs};
 use semel_core::volume::VolumeState;
@@ -43,6 +43,8 @@ pub(crate) struct Freed {
     pub(crate) pre_images: Vec<ExecutionId>,
     /// Generations whose receipts expired.
     pub(crate) receipts: Vec<Generation>,
+    /// Sealed trees that no volume lies over, by name.
+    pub(crate) lowers: Vec<String>,
     /// What could not be removed.
     pub(crate) kept: Vec<String>,
 }
@@ -95,6 +97,14 @@ pub(crate) fn gc(engine: &Engine, ages: Ages, act: Act) -> Result<Freed, Refusal
             proposal::remove(engine, &digest)?;
         }
         freed.proposals.push(digest);
+    }
+    match act {
+        Act::DryRun => freed.lowers = engine.volumes.lowers_to_free(ages.files).map_err(host)?,
+        Act::Free => {
+            let (names, reaped) = engine.volumes.free_lowers(ages.files).map_err(host)?;
+            freed.lowers = names;
+            freed.kept.extend(reaped.kept.into_iter().map(|kept| kept.path));
+        }
     }
     expire(engine, ago(ages.receipts), &unfinished, act, &mut freed)?;
     Ok(freed)

@@ -11,7 +11,7 @@ use semel_core::digest::to_hex;
 use semel_core::{Code, Refusal, Sha256};
 use semel_host::root::Root;
 use semel_host::volume::{Lower, MemorySize, On};
-use semel_host::{clock, copy};
+use semel_host::{clock, copy, plain};
 use std::path::Path;
 
 /// Bytes that one file or directory in memory stands for, where the operator bounds bytes alone.
@@ -92,6 +92,12 @@ fn copied(engine: &Engine, from: &Path) -> Result<Lower, Refusal> {
 /// Gives the tree of a proposal, sealed; unpacked once, and bound to the entries that its manifest lists.
 fn sealed(engine: &Engine, proposal: &Proposal) -> Result<Lower, Refusal> {
     let digest = proposal.digest();
+    // The bytes that the certificate names, each time: the tree stands for them, and does not replace them.
+    let found = plain::digest_file(&proposal.archive).map_err(host)?;
+    if found != digest {
+        let why = format!("its bytes are those of {found}");
+        return Err(Refusal::new(Code::ProposalRefused, why).reason("other_archive"));
+    }
     let name = format!("p-{digest}");
     let mut fill = |root: &Root| -> semel_host::Result<Vec<u8>> {
         let manifest = proposal::unpack(&proposal.archive, &digest, root)?;

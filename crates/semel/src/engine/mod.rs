@@ -21,6 +21,7 @@ mod ground;
 pub(crate) mod job;
 pub(crate) mod line;
 pub(crate) mod look;
+mod opening;
 pub(crate) mod prepared;
 pub(crate) mod proposal;
 pub(crate) mod restore;

@@ -4,7 +4,7 @@
 //! wait for calls in a volume that ends; the daemon does, before it lets the verb through.
 
 use super::proposal::Proposal;
-use super::{Engine, ground, host, store};
+use super::{Engine, ground, host, opening, store};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use semel_core::backend::{self, Backend, Choice};
 use semel_core::confinement::Confinement;
@@ -12,9 +12,9 @@ use semel_core::digest::Sha256;
 use semel_core::ids::{Generation, JobId, Principal};
 use semel_core::volume::{Durability, End, NewVolume, Owner, Role, Volume, VolumeState};
 use semel_core::{Code, Refusal};
-use semel_host::volume::{On, OwnerLock, Volume as Disk, claim_owner, owner_alive};
+use semel_host::volume::{self as disk, On, OwnerLock, Salvaged, Volume as Disk, claim_owner, owner_alive};
 use semel_host::{clock, files};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Says what a new volume holds.
 #[derive(Clone, Debug)]
@@ -109,21 +109,21 @@ pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
     let (choice, on) = ground::lay(engine, &wanted)?;
     let token = mint_token()?;
     let generation = Generation::mint(clock::seed().map_err(host)?);
-    let recorded = engine
-        .journal
-        .open_volume(NewVolume {
-            principal: Principal::parse(format!("job:{}", wanted.job))?,
-            job: wanted.job.clone(),
-            role: wanted.role,
-            owner: wanted.owner,
-            generation,
-            token_sha256: Sha256::of(token.as_bytes()),
-            durability: wanted.durability,
-            confinement: wanted.confinement,
-            backend: Some(choice.backend),
-            at: clock::now(),
-        })
-        .map_err(store)?;
+    // Before the journal hears of it: whoever looks knows whether somebody still makes it.
+    let _opening = opening::take(engine, &generation)?;
+    let new = NewVolume {
+        principal: Principal::parse(format!("job:{}", wanted.job))?,
+        job: wanted.job.clone(),
+        role: wanted.role,
+        owner: wanted.owner,
+        generation,
+        token_sha256: Sha256::of(token.as_bytes()),
+        durability: wanted.durability,
+        confinement: wanted.confinement,
+        backend: Some(choice.backend),
+        at: clock::now(),
+    };
+    let recorded = record(engine, new)?;
     match make(engine, &recorded, &wanted, &on) {
         Ok((volume, disk, owner)) => Ok(Opened {
             volume,
@@ -143,6 +143,16 @@ pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
             );
             Err(refusal)
         }
+    }
+}
+
+/// Records a new volume; one of the job whose owner died meanwhile does not stand in its way.
+fn record(engine: &Engine, new: NewVolume) -> Result<Volume, Refusal> {
+    match engine.journal.open_volume(new.clone()).map_err(store) {
+        Err(busy) if busy.code == Code::VolumeBusy && opening::left(engine, &new)? => {
+            engine.journal.open_volume(new).map_err(store)
+        }
+        answer => answer,
     }
 }
 
@@ -322,6 +332,78 @@ pub(crate) fn destroy(engine: &Engine, generation: &Generation) -> Result<(Volum
         .volume_destroyed(generation.clone(), clock::now())
         .map_err(store)?;
     Ok((destroyed, kept))
+}
+
+/// Puts a volume aside for one that follows it; the daemon frees it when nobody waits any more.
+///
+/// Its token is over and its processes have ended before it loses its name. One that is open ends dirty, reason `recycled`.
+///
+/// # Errors
+/// `not_found`; `bad_input` for a volume of another job; `volume_busy` while a process owns it; those of ending.
+pub(crate) fn recycle(engine: &Engine, job: &JobId, generation: &Generation) -> Result<Volume, Refusal> {
+    let mut known = find(engine, generation)?;
+    if known.job != *job {
+        let why = format!("the volume is of the job {}", known.job);
+        return Err(Refusal::new(Code::BadInput, why).name(generation.as_str()));
+    }
+    if known.state == VolumeState::Open {
+        nobody_owns(engine, &known)?;
+        let reason = "recycled".to_owned();
+        known = end(engine, generation, End::Dirty { reason })?;
+    }
+    match known.state {
+        VolumeState::Open | VolumeState::Opening => {
+            let why = "the volume is still being opened";
+            return Err(Refusal::new(Code::VolumeBusy, why).name(generation.as_str()));
+        }
+        VolumeState::Destroyed => {
+            let why = "the files of the volume are gone";
+            return Err(Refusal::new(Code::NotFound, why).name(generation.as_str()));
+        }
+        VolumeState::Clean | VolumeState::Quarantined => {}
+    }
+    // A certificate whose envelope was recorded but not written is made from what the volume keeps.
+    if known.role == Role::Cert
+        && engine
+            .journal
+            .judgement(generation.clone())
+            .map_err(store)?
+            .is_some()
+    {
+        super::certify::heal(engine, generation)?;
+    }
+    match engine.volumes.put_aside(&known.job, generation) {
+        Ok(_) => Ok(known),
+        // It was put aside before, by somebody who was cut off.
+        Err(error) if error.code() == Code::NotFound => Ok(known),
+        Err(error) => Err(host(error)),
+    }
+}
+
+/// Copies what an ended volume holds into a new directory of a person.
+///
+/// # Errors
+/// `volume_busy` while it is open; `not_found` where its files are gone; those of [`disk::salvage`].
+pub(crate) fn salvage(
+    engine: &Engine,
+    generation: &Generation,
+    to: &Path,
+) -> Result<(Volume, Salvaged), Refusal> {
+    let known = find(engine, generation)?;
+    match known.state {
+        VolumeState::Open | VolumeState::Opening => {
+            let why = "the volume is still open; end it first";
+            return Err(Refusal::new(Code::VolumeBusy, why).name(generation.as_str()));
+        }
+        VolumeState::Destroyed => {
+            let why = "the files of the volume are gone";
+            return Err(Refusal::new(Code::NotFound, why).name(generation.as_str()));
+        }
+        VolumeState::Clean | VolumeState::Quarantined => {}
+    }
+    let disk = engine.volumes.look(&known.job, generation).map_err(host)?;
+    let salvaged = disk::salvage(&disk, to).map_err(host)?;
+    Ok((known, salvaged))
 }
 
 /// Refuses what removed a part of a volume, and may be asked for again.

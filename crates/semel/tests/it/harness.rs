@@ -8,7 +8,7 @@ mod tracer;
 
 pub(crate) use disk::{Disk, Nobody, STATE, listed, mode};
 pub(crate) use git::{git, git_by, git_bytes, git_command};
-pub(crate) use mounts::{Mount, Mounted};
+pub(crate) use mounts::{Mount, Mounted, beneath as mounts_beneath};
 pub(crate) use site::{RUN, SLEEPER, Site, last_draft, sleeping, statement, text};
 pub(crate) use tracer::Tracer;
 
@@ -26,6 +26,15 @@ pub(crate) const SERVE: &[&str] = &["serve", "--json", "--quiet", "--listen", "1
 /// A state root that goes with the test.
 pub(crate) struct Home {
     dir: tempfile::TempDir,
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // Overlays of volumes outlive the daemon; the directory can go only without them.
+        for at in mounts::beneath(self.dir.path()).iter().rev() {
+            drop(Command::new("umount").arg("-l").arg(at).output());
+        }
+    }
 }
 
 impl Home {

@@ -56,6 +56,8 @@ mod supervised;
 mod tidy;
 mod tokens;
 mod undo;
+mod volume_kills;
+mod volumes;
 mod walks;
 mod wipe;
 mod wire;

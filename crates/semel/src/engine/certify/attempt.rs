@@ -6,6 +6,7 @@
 use super::super::proposal::{self, Proposal};
 use super::super::{Engine, host};
 use super::input::{self, Locks, Untouched};
+use super::shut::shut_off;
 use super::{Ask, surface};
 use crate::config;
 use crate::engine::job::say::{Point, Say};
@@ -134,6 +135,7 @@ pub(super) fn run(
         say,
         cancel,
     };
+    shut_off(engine, ask, disk)?;
     plain::private_directory(&attempt.work).map_err(host)?;
     plain::private_directory(&attempt.reports).map_err(host)?;
     let git = Git::find(&engine.config.path).map_err(host)?;

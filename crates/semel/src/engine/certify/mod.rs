@@ -5,6 +5,7 @@
 
 mod attempt;
 mod input;
+mod shut;
 mod sign;
 mod surface;
 

@@ -425,6 +425,7 @@ impl Gateway {
                 "orphans_ended": ended,
                 "commands": gateway.commands_running(),
                 "lock_waits": gateway.lock_waits.list(),
+                "aside": gateway.reaping.list(),
             }))
         })
         .await?

@@ -20,6 +20,7 @@ pub(crate) mod policy;
 mod prepare;
 pub(crate) mod quota;
 pub(super) mod read;
+pub(crate) mod reaping;
 mod recent;
 pub(crate) mod recover;
 mod room;
@@ -81,6 +82,8 @@ pub(crate) struct Gateway {
     pub(crate) room: room::Room,
     /// How large the volumes are.
     ledger: quota::Ledger,
+    /// What lies aside and could not be freed.
+    pub(crate) reaping: reaping::Reaping,
     /// Held by whoever frees pre-images.
     evicting: Mutex<()>,
     searches: Arc<Semaphore>,
@@ -142,6 +145,7 @@ impl Gateway {
             hands: OnceLock::new(),
             commands: Arc::default(),
             ledger: quota::Ledger::default(),
+            reaping: reaping::Reaping::default(),
             evicting: Mutex::default(),
             around: OnceLock::new(),
             lock_waits: LockWaits::default(),

@@ -9,7 +9,7 @@ use super::crash::{CrashPoint, Hooks};
 use super::running::end_all;
 use crate::engine::daemon::mark::Age;
 use crate::engine::volume::mark;
-use crate::engine::{Engine, host, store};
+use crate::engine::{Engine, host, opening, store};
 use semel_core::call::{Aborting, Intent, OpenCall, Outcome, Receipt, Recovered};
 use semel_core::effect::{Effect, Slot};
 use semel_core::ids::{ExecutionId, Generation};
@@ -91,6 +91,15 @@ pub(crate) fn recover(engine: &Engine, hooks: &Hooks, age: Age) -> Result<Recove
 pub(crate) fn orphans(engine: &Engine) -> Result<Vec<Generation>, Refusal> {
     let mut orphans = Vec::new();
     for volume in engine.journal.volumes(None).map_err(store)? {
+        if volume.state == VolumeState::Opening && !opening::is_held(engine, &volume.generation)? {
+            // It may have become ready between the two looks.
+            let now = engine.journal.volume(volume.generation.clone()).map_err(store)?;
+            if now.is_some_and(|now| now.state == VolumeState::Opening) {
+                opening::forget(engine, &volume.generation);
+                orphans.push(volume.generation);
+            }
+            continue;
+        }
         if volume.state == VolumeState::Open && volume.owner == Owner::Process {
             let disk = engine
                 .volumes

@@ -14,6 +14,13 @@ pub(crate) struct Mount {
     _below: Option<Box<Mount>>,
 }
 
+/// Lists the mounts beneath a directory, in the order in which they were made.
+pub(crate) fn beneath(place: &Path) -> Vec<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let at = |line: &str| line.split(' ').nth(4).map(PathBuf::from);
+    table.lines().filter_map(at).filter(|at| at.starts_with(place)).collect()
+}
+
 /// A mount, or why it cannot be had here.
 pub(crate) type Mounted = Result<Mount, String>;
 

@@ -1,0 +1,112 @@
+//! What tools take from around a tree: files of the directories above it, and variables that name caches.
+//!
+//! It looks at no disk. A certification sees neither: a mount namespace hides the directories above, and where there is
+//! none, what lies in them is refused by name.
+
+/// Names in a directory above a tree that an installer, a test runner or a toolchain reads unasked.
+pub const ABOVE: [&str; 34] = [
+    ".cargo/config",
+    ".cargo/config.toml",
+    "Cargo.toml",
+    "rust-toolchain",
+    "rust-toolchain.toml",
+    ".npmrc",
+    "package.json",
+    "node_modules",
+    "pnpm-workspace.yaml",
+    ".pnpmfile.cjs",
+    ".yarnrc",
+    ".yarnrc.yml",
+    ".pnp.cjs",
+    "tsconfig.json",
+    "babel.config.js",
+    "jest.config.js",
+    "vitest.config.ts",
+    "pyproject.toml",
+    "uv.toml",
+    "poetry.toml",
+    "setup.cfg",
+    "pytest.ini",
+    "tox.ini",
+    "conftest.py",
+    "pip.conf",
+    ".python-version",
+    ".venv",
+    ".nvmrc",
+    ".node-version",
+    ".tool-versions",
+    "mise.toml",
+    ".env",
+    ".git",
+    "go.work",
+];
+
+/// Variables that name a place in which a tool keeps what it may use again.
+const CACHES: [&str; 22] = [
+    "XDG_CACHE_HOME",
+    "XDG_DATA_HOME",
+    "XDG_CONFIG_HOME",
+    "UV_CACHE_DIR",
+    "UV_TOOL_DIR",
+    "PIP_CACHE_DIR",
+    "PIP_FIND_LINKS",
+    "PIP_TARGET",
+    "POETRY_CACHE_DIR",
+    "POETRY_VIRTUALENVS_PATH",
+    "PYTHONPYCACHEPREFIX",
+    "CARGO_HOME",
+    "CARGO_TARGET_DIR",
+    "SCCACHE_DIR",
+    "CCACHE_DIR",
+    "npm_config_cache",
+    "npm_config_store_dir",
+    "YARN_CACHE_FOLDER",
+    "YARN_GLOBAL_FOLDER",
+    "PNPM_HOME",
+    "GOCACHE",
+    "GOMODCACHE",
+];
+
+/// Says whether a variable would lead a certification to a cache that is not its own: one of the known names with a place
+/// that is not in the tree, or any with a place in what the state root holds.
+#[must_use]
+pub fn leads_to_a_cache(name: &str, value: &str, state: &[u8]) -> bool {
+    let known = CACHES.iter().any(|cache| cache.eq_ignore_ascii_case(name));
+    let mut places = value.split([':', ',', ';', ' ', '=']).filter(|word| word.starts_with('/'));
+    places.any(|place| {
+        let in_state = place
+            .as_bytes()
+            .strip_prefix(state)
+            .is_some_and(|rest| matches!(rest.first(), None | Some(b'/')));
+        known || in_state
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_that_leads_to_a_cache_is_known() {
+        let leads = |name, value| leads_to_a_cache(name, value, b"/srv/semel");
+        for (name, value) in [
+            ("UV_CACHE_DIR", "/var/cache/uv"),
+            ("NPM_CONFIG_CACHE", "/root/.npm"),
+            ("CARGO_HOME", "/root/.cargo"),
+            ("WHATEVER", "/srv/semel/cache/draft"),
+            ("ARGS", "--cache=/srv/semel"),
+            ("PATHS", "/usr/bin:/srv/semel/x"),
+        ] {
+            assert!(leads(name, value), "{name}={value}");
+        }
+        for (name, value) in [
+            ("UV_CACHE_DIR", ".cache"),
+            ("CARGO_TARGET_DIR", "target"),
+            ("DATABASE", "/tmp/x"),
+            ("WHATEVER", "/srv/semel2"),
+            ("EMPTY", ""),
+        ] {
+            assert!(!leads(name, value), "{name}={value}");
+        }
+    }
+}
