@@ -72,7 +72,9 @@ const CACHES: [&str; 22] = [
 #[must_use]
 pub fn leads_to_a_cache(name: &str, value: &str, state: &[u8]) -> bool {
     let known = CACHES.iter().any(|cache| cache.eq_ignore_ascii_case(name));
-    let mut places = value.split([':', ',', ';', ' ', '=']).filter(|word| word.starts_with('/'));
+    let mut places = value
+        .split([':', ',', ';', ' ', '='])
+        .filter(|word| word.starts_with('/'));
     places.any(|place| {
         let in_state = place
             .as_bytes()

@@ -59,12 +59,20 @@ mod tests {
             std::fs::write(&file, "two").unwrap();
             std::fs::write(&file, "one").unwrap();
             let times = std::fs::FileTimes::new().set_modified(before.modified().unwrap());
-            std::fs::File::options().write(true).open(&file).unwrap().set_times(times).unwrap();
+            std::fs::File::options()
+                .write(true)
+                .open(&file)
+                .unwrap()
+                .set_times(times)
+                .unwrap();
             stamps(&root, &paths).unwrap()
         };
         let after = (0..1_000_000).map(|_| touched()).find(|after| *after != first);
         let after = after.expect("the time of change moves");
-        assert_eq!(std::fs::metadata(&file).unwrap().modified().unwrap(), before.modified().unwrap());
+        assert_eq!(
+            std::fs::metadata(&file).unwrap().modified().unwrap(),
+            before.modified().unwrap()
+        );
         assert_ne!(after[0], first[0]);
         assert_eq!(after[1], first[1]);
         std::fs::remove_file(&other).unwrap();

@@ -268,7 +268,8 @@ impl Volumes {
     /// # Errors
     /// `io_failed` where the table of mounts cannot be read.
     pub fn mounted(&self) -> Result<Vec<Generation>> {
-        let names = mounts::beneath(&self.real).map_err(|e| Error::io("list the mounts of", &self.path, e))?;
+        let names =
+            mounts::beneath(&self.real).map_err(|e| Error::io("list the mounts of", &self.path, e))?;
         Ok(names
             .iter()
             .filter_map(|name| Generation::parse(name).ok())

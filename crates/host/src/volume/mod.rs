@@ -18,8 +18,8 @@ pub use lower::Lower;
 pub use mounts::MemorySize;
 pub use owner::{OwnerLock, claim_owner, owner_alive};
 pub use reaper::{Kept, Reaped};
-pub use salvage::{Salvaged, salvage};
 pub use record::{Records, read_record, write_record};
+pub use salvage::{Salvaged, salvage};
 
 use crate::error::{Error, Result};
 use crate::files::together::Together;

@@ -76,7 +76,8 @@ impl Salvaged {
 /// `.NAME.partial-…`, and stands in nobody's way.
 pub fn salvage(volume: &Volume, to: &Path) -> Result<Salvaged> {
     let fail = |e: Errno| Error::io("make", to, e);
-    let bad = || Refusal::new(Code::BadInput, "not the path of a new directory").name(to.display().to_string());
+    let bad =
+        || Refusal::new(Code::BadInput, "not the path of a new directory").name(to.display().to_string());
     let (parent, name) = (to.parent().ok_or_else(bad)?, to.file_name().ok_or_else(bad)?);
     let parent = if parent.as_os_str().is_empty() {
         Path::new(".")
@@ -99,11 +100,22 @@ pub fn salvage(volume: &Volume, to: &Path) -> Result<Salvaged> {
     partial.extend_from_slice(name.as_encoded_bytes());
     partial.extend_from_slice(format!(".partial-{}", to_hex(&clock::random::<6>()?)).as_bytes());
     rustix::fs::mkdirat(&beside, partial.as_slice(), Mode::RWXU).map_err(fail)?;
-    let into = rustix::fs::openat(&beside, partial.as_slice(), flags | OFlags::NOFOLLOW, Mode::empty())
-        .map_err(fail)?;
-    let salvaged = copy(volume.tree(), &Root::from_handle(into.try_clone().map_err(|e| Error::io("hold", to, e))?)?)?;
+    let into = rustix::fs::openat(
+        &beside,
+        partial.as_slice(),
+        flags | OFlags::NOFOLLOW,
+        Mode::empty(),
+    )
+    .map_err(fail)?;
+    let salvaged = copy(
+        volume.tree(),
+        &Root::from_handle(into.try_clone().map_err(|e| Error::io("hold", to, e))?)?,
+    )?;
     rustix::fs::syncfs(&into).map_err(fail)?;
-    match rename_ours((beside.as_fd(), &partial), (beside.as_fd(), name.as_encoded_bytes())) {
+    match rename_ours(
+        (beside.as_fd(), &partial),
+        (beside.as_fd(), name.as_encoded_bytes()),
+    ) {
         Ok(()) => {}
         Err(Errno::EXIST) => return Err(exists().into()),
         Err(errno) => return Err(fail(errno)),
@@ -182,14 +194,17 @@ fn file(
         Ok(source) => File::from(source),
         Err(errno) => return Ok(Err(std::io::Error::from(errno).to_string())),
     };
-    let facts = source.metadata().map_err(|e| Error::io("examine", path.to_string(), e))?;
+    let facts = source
+        .metadata()
+        .map_err(|e| Error::io("examine", path.to_string(), e))?;
     if !facts.is_file() {
         return Ok(Err("it is no file any more".to_owned()));
     }
     let mode = Mode::from_raw_mode(std::os::unix::fs::MetadataExt::mode(&facts) & 0o777);
     let fail = |e: std::io::Error| Error::io("write", path.to_string(), e);
     let writing = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let copy = rustix::fs::openat(target, name, writing, Mode::RUSR | Mode::WUSR).map_err(|e| fail(e.into()))?;
+    let copy =
+        rustix::fs::openat(target, name, writing, Mode::RUSR | Mode::WUSR).map_err(|e| fail(e.into()))?;
     let mut copy = File::from(copy);
     let bytes = std::io::copy(&mut &source, &mut copy).map_err(fail)?;
     rustix::fs::fchmod(&copy, mode | Mode::RUSR | Mode::WUSR).map_err(|e| fail(e.into()))?;

@@ -271,7 +271,10 @@ fn salvage(generation: &Generation, to: &Path, context: &Context) -> Result<Answ
     if salvaged.more_left_out > 0 {
         text.push_str(&format!("\nleft out {} more", salvaged.more_left_out));
     }
-    let left = salvaged.left_out.iter().map(|left| json!({"path": left.path, "why": left.why}));
+    let left = salvaged
+        .left_out
+        .iter()
+        .map(|left| json!({"path": left.path, "why": left.why}));
     let json = json!({
         "schema": "semel.volume.salvaged/v1",
         "generation": volume.generation,

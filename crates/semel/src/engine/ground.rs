@@ -79,7 +79,10 @@ fn memory(engine: &Engine) -> MemorySize {
     MemorySize {
         bytes,
         // What stands beside the agent's root counts, too.
-        files: quota.volume_files.unwrap_or(bytes / BYTES_PER_FILE).saturating_add(16),
+        files: quota
+            .volume_files
+            .unwrap_or(bytes / BYTES_PER_FILE)
+            .saturating_add(16),
     }
 }
 

@@ -26,11 +26,7 @@ impl Drop for Opening {
 }
 
 fn place(engine: &Engine, generation: &Generation) -> PathBuf {
-    engine
-        .config
-        .state
-        .join("run/opening")
-        .join(generation.as_str())
+    engine.config.state.join("run/opening").join(generation.as_str())
 }
 
 /// Takes the hold of a generation that nobody else knows yet.

@@ -10,7 +10,16 @@ use std::time::Duration;
 
 /// The steps that leave something: each call of each of these is one.
 const STEPS: [&str; 11] = [
-    "mkdirat", "mount", "fsetxattr", "fchmodat", "fsync", "fdatasync", "renameat", "renameat2", "unlinkat", "umount2",
+    "mkdirat",
+    "mount",
+    "fsetxattr",
+    "fchmodat",
+    "fsync",
+    "fdatasync",
+    "renameat",
+    "renameat2",
+    "unlinkat",
+    "umount2",
     "sendto",
 ];
 const LONG: Duration = Duration::from_secs(30);
@@ -29,10 +38,24 @@ impl Lab {
         std::fs::create_dir_all(from.join("d")).unwrap();
         std::fs::write(from.join("d/f"), "x").unwrap();
         let tried = home
-            .command_under("strace", &["-qq", "-e", "inject=mkdirat:signal=SIGKILL:when=1", "-o", "/dev/null"], &["volume", "open", "trial"])
+            .command_under(
+                "strace",
+                &[
+                    "-qq",
+                    "-e",
+                    "inject=mkdirat:signal=SIGKILL:when=1",
+                    "-o",
+                    "/dev/null",
+                ],
+                &["volume", "open", "trial"],
+            )
             .output();
         match tried {
-            Ok(out) if out.status.signal() == Some(libc::SIGKILL) => Some(Self { home, _daemon: daemon, from }),
+            Ok(out) if out.status.signal() == Some(libc::SIGKILL) => Some(Self {
+                home,
+                _daemon: daemon,
+                from,
+            }),
             other => {
                 eprintln!("SKIPPED: no strace here: {other:?}");
                 None
@@ -43,12 +66,24 @@ impl Lab {
     /// Runs a command that is killed at the n-th call of a step.
     fn killed(&self, step: &str, n: u32, args: &[&str]) -> Output {
         let inject = format!("inject={step}:signal=SIGKILL:when={n}");
-        let before = ["-f", "-qq", "-e", &inject, "-e", &format!("trace={step}"), "-o", "/dev/null"];
+        let before = [
+            "-f",
+            "-qq",
+            "-e",
+            &inject,
+            "-e",
+            &format!("trace={step}"),
+            "-o",
+            "/dev/null",
+        ];
         self.home.command_under("strace", &before, args).output().unwrap()
     }
 
     fn volumes(&self) -> Vec<Value> {
-        self.home.json(&["volume", "list"])["volumes"].as_array().unwrap().clone()
+        self.home.json(&["volume", "list"])["volumes"]
+            .as_array()
+            .unwrap()
+            .clone()
     }
 
     /// Ends and destroys all that is there, and says that nothing is left.
@@ -64,7 +99,11 @@ impl Lab {
             assert!(out.status.success(), "{at}: {volume}: {}", said(&out));
         }
         assert!(self.volumes().is_empty(), "{at}");
-        assert!(mounts_beneath(&self.home.state()).is_empty(), "{at}");
+        // What a trial left is taken away by the daemon.
+        assert!(
+            wait_until(LONG, || mounts_beneath(&self.home.state()).is_empty()),
+            "{at}"
+        );
         let of_job = self.home.state().join("volumes/job");
         let left = || std::fs::read_dir(&of_job).map_or(0, Iterator::count);
         assert!(wait_until(LONG, || left() == 0), "{at}");
@@ -76,7 +115,11 @@ impl Lab {
         for step in STEPS {
             for n in 1..60 {
                 let more = prepare();
-                let all: Vec<&str> = args.iter().copied().chain(more.iter().map(String::as_str)).collect();
+                let all: Vec<&str> = args
+                    .iter()
+                    .copied()
+                    .chain(more.iter().map(String::as_str))
+                    .collect();
                 let out = self.killed(step, n, &all);
                 let at = format!("{} at {step} {n}", all.join(" "));
                 if out.status.signal() != Some(libc::SIGKILL) {
@@ -95,7 +138,9 @@ impl Lab {
     fn had(&self, backend: &str) -> bool {
         let doctor = self.home.json(&["doctor"]);
         let findings = doctor["findings"].as_array().unwrap();
-        let had = findings.iter().any(|f| f["name"] == backend && f["grade"] == "ok");
+        let had = findings
+            .iter()
+            .any(|f| f["name"] == backend && f["grade"] == "ok");
         if !had {
             eprintln!("SKIPPED: {backend} is not to be had here");
         }
@@ -104,7 +149,9 @@ impl Lab {
 
     fn opened(&self, backend: &str) -> String {
         let from = self.from.to_str().unwrap();
-        let opened = self.home.json(&["volume", "open", "job", "--backend", backend, "--from", from]);
+        let opened = self
+            .home
+            .json(&["volume", "open", "job", "--backend", backend, "--from", from]);
         opened["generation"].as_str().unwrap().to_owned()
     }
 }
@@ -126,7 +173,11 @@ fn an_opening_that_is_killed_at_any_step_is_in_nobodys_way() {
             }
             let out = lab.home.run(&args);
             assert!(out.status.success(), "{at}: {}", said(&out));
-            let opened = lab.volumes().into_iter().filter(|volume| volume["state"] == "open").count();
+            let opened = lab
+                .volumes()
+                .into_iter()
+                .filter(|volume| volume["state"] == "open")
+                .count();
             assert_eq!(opened, 1, "{at}");
         };
         let kills = lab.sweep(&args, &Vec::new, &next);
@@ -185,11 +236,21 @@ fn a_salvage_that_is_killed_at_any_step_leaves_the_volume_and_no_half() {
     let whole = |at: &str| {
         let generation = lab.volumes()[0]["generation"].as_str().unwrap().to_owned();
         if to.exists() {
-            assert_eq!(std::fs::read(to.join("d/f")).unwrap(), b"x", "{at}: what has the name is whole");
+            assert_eq!(
+                std::fs::read(to.join("d/f")).unwrap(),
+                b"x",
+                "{at}: what has the name is whole"
+            );
             std::fs::remove_dir_all(&to).unwrap();
         }
-        let saved = lab.home.json(&["volume", "salvage", &generation, "--to", to.to_str().unwrap()]);
-        assert_eq!((&saved["whole"], &saved["files"]), (&json!(true), &json!(1)), "{at}");
+        let saved = lab
+            .home
+            .json(&["volume", "salvage", &generation, "--to", to.to_str().unwrap()]);
+        assert_eq!(
+            (&saved["whole"], &saved["files"]),
+            (&json!(true), &json!(1)),
+            "{at}"
+        );
     };
     let kills = lab.sweep(&["volume", "salvage"], &prepare, &whole);
     assert!(kills >= 5, "{kills}");
@@ -208,7 +269,11 @@ fn what_a_daemon_left_half_done_the_next_one_does() {
     daemon.kill();
     // As if it had been put aside, and nobody had come to free it.
     let of_job = home.state().join("volumes/job");
-    std::fs::rename(of_job.join(&generation), of_job.join(format!(".aside-{generation}"))).unwrap();
+    std::fs::rename(
+        of_job.join(&generation),
+        of_job.join(format!(".aside-{generation}")),
+    )
+    .unwrap();
     let _daemon = home.serve(&[]);
     let state = || home.json(&["volume", "show", &generation])["volume"]["state"].clone();
     assert!(wait_until(LONG, || state() == "destroyed"), "{}", state());

@@ -14,7 +14,10 @@ const LONG: Duration = Duration::from_secs(30);
 fn had(home: &Home, backend: &str) -> bool {
     let doctor = home.json(&["doctor"]);
     let findings = doctor["findings"].as_array().unwrap();
-    let finding = findings.iter().find(|finding| finding["name"] == backend).unwrap();
+    let finding = findings
+        .iter()
+        .find(|finding| finding["name"] == backend)
+        .unwrap();
     let had = finding["grade"] == "ok";
     if !had {
         eprintln!("SKIPPED: {}", finding["found"]);
@@ -72,15 +75,24 @@ fn a_backend_is_had_by_name_or_refused_and_shown() {
         }
         let args = ["volume", "open", backend, "--backend", backend];
         let opened = lab.home.json(&args);
-        assert_eq!((&opened["backend"], &opened["backend_why"]), (&json!(backend), &json!("it was asked for")));
+        assert_eq!(
+            (&opened["backend"], &opened["backend_why"]),
+            (&json!(backend), &json!("it was asked for"))
+        );
         let volume = Volume::of(&opened);
         assert_eq!(state_of(&lab.home, &volume.generation)["backend"], backend);
         for shown in [&["status"][..], &["volume", "list"]] {
             let out = String::from_utf8(lab.home.run(shown).stdout).unwrap();
-            let line = out.lines().find(|line| line.contains(&volume.generation)).unwrap();
+            let line = out
+                .lines()
+                .find(|line| line.contains(&volume.generation))
+                .unwrap();
             assert!(line.contains(&format!(" on {backend} ")), "{line}");
         }
-        let reply = lab.daemon.conn().call(&volume, "write_file", "k", &json!({"path": "f", "content": "x"}));
+        let reply = lab
+            .daemon
+            .conn()
+            .call(&volume, "write_file", "k", &json!({"path": "f", "content": "x"}));
         assert_eq!(reply.status, 200, "{}", reply.body);
         lab.ends_clean(&volume);
     }
@@ -96,9 +108,17 @@ fn a_backend_is_had_by_name_or_refused_and_shown() {
     let out = odd.run(&["volume", "open", "job", "--backend", "overlay", "--json"]);
     assert_eq!(out.status.code(), Some(15), "{}", said(&out));
     let refusal: Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert_eq!((&refusal["reason"], &refusal["names"]), (&json!("backend_unavailable"), &json!(["overlay"])));
-    assert_eq!(odd.json(&["volume", "list", "--all"])["volumes"], json!([]), "no generation is spent");
-    odd.admin("POST", "/v1/admin/shutdown", &Value::Null);
+    assert_eq!(
+        (&refusal["reason"], &refusal["names"]),
+        (&json!("backend_unavailable"), &json!(["overlay"]))
+    );
+    let out = odd.run(&["volume", "list", "--all"]);
+    assert_eq!(
+        out.status.code(),
+        Some(17),
+        "no generation is spent, no journal made: {}",
+        said(&out)
+    );
 }
 
 #[test]
@@ -110,20 +130,47 @@ fn memory_has_a_hard_quota_and_no_power() {
     drop(lab.daemon);
     let config = lab.home.path().join(".config/semel");
     std::fs::create_dir_all(&config).unwrap();
-    std::fs::write(config.join("config.toml"), "[quota]\nvolume_bytes = 200000\n[volumes]\nbackend = \"tmpfs\"\n").unwrap();
+    std::fs::write(
+        config.join("config.toml"),
+        "[quota]\nvolume_bytes = 200000\n[volumes]\nbackend = \"tmpfs\"\n",
+    )
+    .unwrap();
     let daemon = lab.home.serve(&[]);
     let volume = lab.home.open_with(&json!({"job": "job"}));
-    assert_eq!(state_of(&lab.home, &volume.generation)["backend"], "tmpfs", "the file says so");
+    assert_eq!(
+        state_of(&lab.home, &volume.generation)["backend"],
+        "tmpfs",
+        "the file says so"
+    );
     // Who writes beside us meets the wall, not a sweep.
     let full = std::fs::write(volume.tree.join("large"), vec![7; 1 << 20]).unwrap_err();
     assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
     let content = "x".repeat(100);
-    let reply = daemon.conn().call(&volume, "write_file", "k", &json!({"path": "f", "content": content}));
-    assert_eq!((reply.status, reply.code()), (413, "quota_exceeded"), "{}", reply.body);
+    let reply = daemon.conn().call(
+        &volume,
+        "write_file",
+        "k",
+        &json!({"path": "f", "content": content}),
+    );
+    assert_eq!(
+        (reply.status, reply.code()),
+        (413, "quota_exceeded"),
+        "{}",
+        reply.body
+    );
     std::fs::remove_file(volume.tree.join("large")).unwrap();
-    let reply = daemon.conn().call(&volume, "write_file", "k", &json!({"path": "f", "content": content}));
+    let reply = daemon.conn().call(
+        &volume,
+        "write_file",
+        "k",
+        &json!({"path": "f", "content": content}),
+    );
     assert_eq!(reply.status, 200, "the key was not used: {}", reply.body);
-    let refused = lab.home.admin("POST", "/v1/admin/volumes", &json!({"job": "other", "durability": "power", "backend": "tmpfs"}));
+    let refused = lab.home.admin(
+        "POST",
+        "/v1/admin/volumes",
+        &json!({"job": "other", "durability": "power", "backend": "tmpfs"}),
+    );
     assert_eq!((refused.status, refused.code()), (409, "durability_unavailable"));
 }
 
@@ -142,10 +189,26 @@ fn calls_do_on_every_backend_what_they_do_on_a_directory() {
             assert_eq!(reply.status, 200, "{backend}: {tool}: {}", reply.body);
             reply
         };
-        call("move_file", "1", &json!({"source": "d/e", "destination": "moved"}));
-        call("edit_file", "2", &json!({"path": "f", "old_string": "flat", "new_string": "round"}));
-        let gone = call("delete_directory", "3", &json!({"path": "moved", "recursive": true}));
-        let again = call("delete_directory", "3", &json!({"path": "moved", "recursive": true}));
+        call(
+            "move_file",
+            "1",
+            &json!({"source": "d/e", "destination": "moved"}),
+        );
+        call(
+            "edit_file",
+            "2",
+            &json!({"path": "f", "old_string": "flat", "new_string": "round"}),
+        );
+        let gone = call(
+            "delete_directory",
+            "3",
+            &json!({"path": "moved", "recursive": true}),
+        );
+        let again = call(
+            "delete_directory",
+            "3",
+            &json!({"path": "moved", "recursive": true}),
+        );
         assert_eq!(again.body["replayed"], true, "{backend}");
         let path = format!("/v1/admin/executions/{}/undo", text(&gone.body["execution_id"]));
         let undone = lab.home.admin("POST", &path, &Value::Null);
@@ -156,7 +219,10 @@ fn calls_do_on_every_backend_what_they_do_on_a_directory() {
         lab.home.json(&["volume", "destroy", &volume.generation]);
         assert!(mounts_beneath(&lab.home.state()).is_empty(), "{backend}");
     }
-    assert!(proposals.iter().all(|proposal| *proposal == proposals[0]), "{proposals:?}");
+    assert!(
+        proposals.iter().all(|proposal| *proposal == proposals[0]),
+        "{proposals:?}"
+    );
 }
 
 #[test]
@@ -166,14 +232,20 @@ fn a_volume_that_is_written_to_does_not_end_clean() {
         return;
     }
     let volume = lab.open("overlay");
-    let writer = std::fs::File::options().append(true).open(volume.tree.join("f")).unwrap();
+    let writer = std::fs::File::options()
+        .append(true)
+        .open(volume.tree.join("f"))
+        .unwrap();
     let out = lab.home.run(&["volume", "end", &volume.generation, "--json"]);
     assert_eq!(out.status.code(), Some(3), "{}", said(&out));
     let refusal: Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(refusal["reason"], "process_tree_unproved");
     let write = |key: &str| {
         let arguments = json!({"path": key, "content": "x"});
-        lab.daemon.conn().call(&volume, "write_file", key, &arguments).status
+        lab.daemon
+            .conn()
+            .call(&volume, "write_file", key, &arguments)
+            .status
     };
     assert_eq!(write("g"), 200, "it goes on");
     drop(writer);
@@ -182,7 +254,11 @@ fn a_volume_that_is_written_to_does_not_end_clean() {
     assert_eq!(write("h"), 409);
     if volume.tree.exists() {
         let refused = std::fs::write(volume.tree.join("late"), "x").unwrap_err();
-        assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem, "sealed as it was");
+        assert_eq!(
+            refused.kind(),
+            std::io::ErrorKind::ReadOnlyFilesystem,
+            "sealed as it was"
+        );
     }
 }
 
@@ -198,7 +274,13 @@ fn what_ended_is_mounted_for_who_looks() {
     lab.ends_clean(&volume);
     assert!(wait_until(LONG, || mounts_beneath(&lab.home.state()).is_empty()));
     let to = lab.home.path().join("saved");
-    lab.home.json(&["volume", "salvage", &volume.generation, "--to", to.to_str().unwrap()]);
+    lab.home.json(&[
+        "volume",
+        "salvage",
+        &volume.generation,
+        "--to",
+        to.to_str().unwrap(),
+    ]);
     assert_eq!(std::fs::read(to.join("d/e/f")).unwrap(), b"deep\n");
     assert!(!lab.home.json(&["seal", &volume.generation])["proposal"].is_null());
 }
@@ -214,23 +296,48 @@ fn a_recycled_volume_makes_room_at_once_and_is_freed_behind() {
         std::fs::create_dir(old.tree.join("closed")).unwrap();
         std::fs::write(old.tree.join("closed/f"), "x").unwrap();
         std::fs::set_permissions(old.tree.join("closed"), PermissionsExt::from_mode(0o000)).unwrap();
-        let args = ["volume", "open", "job", "--backend", backend, "--recycle", &old.generation];
+        let args = [
+            "volume",
+            "open",
+            "job",
+            "--backend",
+            backend,
+            "--recycle",
+            &old.generation,
+        ];
         let new = Volume::of(&lab.home.json(&args));
         assert_ne!(new.generation, old.generation);
         assert!(!old.tree.exists(), "{backend}: it has no name any more");
         assert_eq!(std::fs::read_dir(&new.tree).unwrap().count(), 0);
-        let reply = lab.daemon.conn().call(&old, "read_file", "", &json!({"path": "f"}));
-        assert_eq!((reply.status, reply.reason()), (409, "stale_generation"), "{backend}");
+        let reply = lab
+            .daemon
+            .conn()
+            .call(&old, "read_file", "", &json!({"path": "f"}));
+        assert_eq!(
+            (reply.status, reply.reason()),
+            (409, "stale_generation"),
+            "{backend}"
+        );
         let gone = || state_of(&lab.home, &old.generation)["state"] == "destroyed";
-        assert!(wait_until(LONG, gone), "{backend}: {}", state_of(&lab.home, &old.generation));
+        assert!(
+            wait_until(LONG, gone),
+            "{backend}: {}",
+            state_of(&lab.home, &old.generation)
+        );
         assert_eq!(state_of(&lab.home, &old.generation)["dirty"], "recycled");
         lab.ends_clean(&new);
         let of_job = std::fs::read_dir(lab.home.state().join("volumes/job")).unwrap();
-        assert!(of_job.flatten().all(|entry| !entry.file_name().to_string_lossy().starts_with(".aside")));
+        assert!(
+            of_job
+                .flatten()
+                .all(|entry| !entry.file_name().to_string_lossy().starts_with(".aside"))
+        );
         lab.home.json(&["volume", "destroy", &new.generation]);
     }
     let volume = lab.open("dir");
-    let out = lab.home.run(&["volume", "open", "other", "--recycle", &volume.generation]);
+    let out = lab
+        .home
+        .run(&["volume", "open", "other", "--recycle", &volume.generation]);
     assert_eq!(out.status.code(), Some(65), "of another job: {}", said(&out));
     assert_eq!(state_of(&lab.home, &volume.generation)["state"], "open");
 }
@@ -243,12 +350,18 @@ fn what_cannot_be_freed_is_shown_and_in_nobodys_way() {
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("f"), "stays").unwrap();
     let at = old.tree.join("d/e");
-    let mounted = std::process::Command::new("mount").arg("--bind").args([&outside, &at]).status();
+    let mounted = std::process::Command::new("mount")
+        .arg("--bind")
+        .args([&outside, &at])
+        .status();
     if !mounted.is_ok_and(|status| status.success()) {
         eprintln!("SKIPPED: this user may not mount");
         return;
     }
-    let new = Volume::of(&lab.home.json(&["volume", "open", "job", "--recycle", &old.generation]));
+    let new = Volume::of(
+        &lab.home
+            .json(&["volume", "open", "job", "--recycle", &old.generation]),
+    );
     assert!(new.tree.exists());
     let status = || lab.home.json(&["status"])["daemon"]["aside"].clone();
     assert!(wait_until(LONG, || status() != json!([])));
@@ -271,7 +384,9 @@ fn salvage_takes_what_it_can_and_names_the_rest() {
     let volume = lab.open("dir");
     let salvage = |to: &Path| {
         let to = to.to_str().unwrap();
-        let out = lab.home.run(&["volume", "salvage", &volume.generation, "--to", to, "--json"]);
+        let out = lab
+            .home
+            .run(&["volume", "salvage", &volume.generation, "--to", to, "--json"]);
         let body: Value = serde_json::from_slice(&out.stdout).unwrap();
         (out.status.code(), body)
     };
@@ -281,13 +396,27 @@ fn salvage_takes_what_it_can_and_names_the_rest() {
     std::fs::set_permissions(volume.tree.join("f"), PermissionsExt::from_mode(0o6755)).unwrap();
     lab.home.json(&["volume", "end", &volume.generation, "--dirty"]);
     let (code, body) = salvage(&to);
-    assert_eq!((code, &body["whole"], &body["files"]), (Some(0), &json!(true), &json!(2)), "{body}");
+    assert_eq!(
+        (code, &body["whole"], &body["files"]),
+        (Some(0), &json!(true), &json!(2)),
+        "{body}"
+    );
     assert_eq!(body["dirty"], "ended_dirty");
     assert_eq!(std::fs::read(to.join("f")).unwrap(), b"flat\n");
-    assert_eq!(std::fs::metadata(to.join("f")).unwrap().permissions().mode() & 0o7777, 0o755);
-    assert_eq!(std::fs::read_link(to.join("out")).unwrap(), Path::new("/etc/passwd"));
+    assert_eq!(
+        std::fs::metadata(to.join("f")).unwrap().permissions().mode() & 0o7777,
+        0o755
+    );
+    assert_eq!(
+        std::fs::read_link(to.join("out")).unwrap(),
+        Path::new("/etc/passwd")
+    );
     let (code, body) = salvage(&to);
-    assert_eq!((code, &body["reason"]), (Some(15), &json!("exists")), "nothing is written over");
+    assert_eq!(
+        (code, &body["reason"]),
+        (Some(15), &json!("exists")),
+        "nothing is written over"
+    );
     rustix_fifo(&volume.tree.join("d/fifo"));
     let more = lab.home.path().join("more");
     let (code, body) = salvage(&more);
@@ -314,12 +443,22 @@ fn a_certification_lies_over_its_sealed_tree() {
     assert_eq!(done["status"], "certified");
     let certs = || {
         let all = site.volumes();
-        all.into_iter().filter(|volume| volume["role"] == "cert").collect::<Vec<_>>()
+        all.into_iter()
+            .filter(|volume| volume["role"] == "cert")
+            .collect::<Vec<_>>()
     };
     assert_eq!(certs()[0]["backend"], if overlay { "overlay" } else { "dir" });
     let proposal = text(&done["proposal"]);
     let again = |backend: &str| {
-        let args = ["certify", "--from", "job.toml", "--proposal", proposal, "--backend", backend];
+        let args = [
+            "certify",
+            "--from",
+            "job.toml",
+            "--proposal",
+            proposal,
+            "--backend",
+            backend,
+        ];
         let certified = site.json(&args);
         assert_eq!(certified["tree"], done["tree"], "{backend}");
     };
@@ -333,13 +472,20 @@ fn a_certification_lies_over_its_sealed_tree() {
         return;
     }
     // Somebody changed the sealed tree beneath; what it says of itself is not believed.
-    let sealed = site.home.state().join("volumes/.lower").join(format!("p-{proposal}"));
+    let sealed = site
+        .home
+        .state()
+        .join("volumes/.lower")
+        .join(format!("p-{proposal}"));
     let lib = sealed.join("tree/src/lib.rs");
     let was = std::fs::read(&lib).unwrap();
     std::fs::write(&lib, "//test other holds\n").unwrap();
     let args = ["certify", "--from", "job.toml", "--proposal", proposal];
     let refusal = site.refused(&args, 28);
-    assert_eq!((&refusal["reason"], &refusal["names"]), (&json!("sealed_tree"), &json!(["src/lib.rs"])));
+    assert_eq!(
+        (&refusal["reason"], &refusal["names"]),
+        (&json!("sealed_tree"), &json!(["src/lib.rs"]))
+    );
     std::fs::write(&lib, was).unwrap();
     std::fs::write(sealed.join("tree/more.py"), "").unwrap();
     let refusal = site.refused(&args, 28);
@@ -358,7 +504,11 @@ fn a_source_file_that_is_changed_and_put_back_during_the_tests_is_found_out() {
     site.job("test = [\"python3\", \"check.py\", \"{report}\"] => test = [\"python3\", \"sneaky.py\", \"{report}\"]");
     in_certify(&site, "caches = [\"src\"]\n");
     let refusal = site.refused(RUN, 28);
-    assert_eq!((&refusal["reason"], &refusal["names"]), (&json!("touched"), &json!(["src/lib.rs"])), "{refusal}");
+    assert_eq!(
+        (&refusal["reason"], &refusal["names"]),
+        (&json!("touched"), &json!(["src/lib.rs"])),
+        "{refusal}"
+    );
     assert_eq!(site.passes(), 0);
     site.at_rest();
 }
@@ -396,7 +546,10 @@ fn a_certification_sees_no_cache_of_anybody() {
         std::fs::write(site.at("job.toml"), format!("{before}[certify]{certify}")).unwrap();
         let refusal = site.refused(RUN, 27);
         let name = variable.split(' ').next().unwrap();
-        assert_eq!((&refusal["reason"], &refusal["names"]), (&json!("environment"), &json!([name])));
+        assert_eq!(
+            (&refusal["reason"], &refusal["names"]),
+            (&json!("environment"), &json!([name]))
+        );
     }
     site.at_rest();
 }
@@ -413,10 +566,22 @@ fn a_daemon_that_ignores_sigterm_ends_with_its_stage() {
     site.job("timeout = \"60s\" => timeout = \"2s\"");
     let refusal = site.refused(RUN, 24);
     assert_eq!(refusal["code"], "timed_out");
-    assert!(processes_with(&site.marker).is_empty(), "{:?}", processes_with(&site.marker));
+    assert!(
+        processes_with(&site.marker).is_empty(),
+        "{:?}",
+        processes_with(&site.marker)
+    );
     let draft = last_draft(&site);
-    assert_eq!((text(&draft["state"]), text(&draft["dirty"])), ("quarantined", "timed_out"));
-    let tree = site.home.state().join("volumes/small").join(text(&draft["generation"])).join("vol/tree");
+    assert_eq!(
+        (text(&draft["state"]), text(&draft["dirty"])),
+        ("quarantined", "timed_out")
+    );
+    let tree = site
+        .home
+        .state()
+        .join("volumes/small")
+        .join(text(&draft["generation"]))
+        .join("vol/tree");
     assert!(tree.join("daemon").exists(), "it was there");
 
     // The tests of a certification do the same.
@@ -426,7 +591,11 @@ fn a_daemon_that_ignores_sigterm_ends_with_its_stage() {
     site.job("test = [\"python3\", \"check.py\", \"{report}\"] => test = [\"python3\", \"daemon.py\", \"{report}\"]\ntimeout = \"50s\" => timeout = \"5s\"");
     let refusal = site.refused(RUN, 24);
     assert_eq!(refusal["code"], "timed_out");
-    assert!(processes_with(&site.marker).is_empty(), "{:?}", processes_with(&site.marker));
+    assert!(
+        processes_with(&site.marker).is_empty(),
+        "{:?}",
+        processes_with(&site.marker)
+    );
     let certs = site.volumes();
     let cert = certs.iter().rfind(|volume| volume["role"] == "cert").unwrap();
     assert_eq!(cert["state"], "quarantined", "{cert}");

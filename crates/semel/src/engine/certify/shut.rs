@@ -58,14 +58,16 @@ fn nothing_above(engine: &Engine, disk: &Disk) -> Result<(), Refusal> {
     let refusal = |reason: &str, why: &str| Refusal::new(Code::EvidenceForeign, why).reason(reason);
     let found = above::found(&tree);
     if !found.is_empty() {
-        let why = "no mount namespace hides the directories above the tree, and a tool would read what lies there";
+        let why =
+            "no mount namespace hides the directories above the tree, and a tool would read what lies there";
         let names = found.iter().take(NAMED).map(|place| place.display().to_string());
         return Err(refusal("ancestor", why).names(names));
     }
     match engine.config.homes.iter().find(|home| tree.starts_with(home)) {
         None => Ok(()),
         Some(home) => {
-            let why = "no mount namespace hides the home that the state root lies in; name another with --state";
+            let why =
+                "no mount namespace hides the home that the state root lies in; name another with --state";
             Err(refusal("ancestor_home", why).name(home.display().to_string()))
         }
     }
@@ -77,9 +79,13 @@ mod tests {
 
     #[test]
     fn a_level_says_whether_ancestors_are_hidden() {
-        let lacking = |missing: &[&str]| Level::lacking(missing.iter().map(|what| (*what).to_owned()).collect());
+        let lacking =
+            |missing: &[&str]| Level::lacking(missing.iter().map(|what| (*what).to_owned()).collect());
         assert!(hides_ancestors(&lacking(&[])));
-        assert!(hides_ancestors(&lacking(&["landlock: ABI 3", "network namespace: EPERM"])));
+        assert!(hides_ancestors(&lacking(&[
+            "landlock: ABI 3",
+            "network namespace: EPERM"
+        ])));
         assert!(!hides_ancestors(&lacking(&["mount namespace: EPERM"])));
         assert!(!hides_ancestors(&lacking(&["view: mount /proc: EPERM"])));
         assert!(!hides_ancestors(&Level::none("nothing stands")));

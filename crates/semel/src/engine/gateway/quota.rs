@@ -169,7 +169,10 @@ pub(super) fn full(disk: &Disk, error: Error) -> Refusal {
         Error::Io { source, .. }
             if disk.backend() == Backend::Tmpfs && source.kind() == std::io::ErrorKind::StorageFull =>
         {
-            Refusal::new(Code::QuotaExceeded, "the volume lies in memory, and what it may hold is full")
+            Refusal::new(
+                Code::QuotaExceeded,
+                "the volume lies in memory, and what it may hold is full",
+            )
         }
         _ => host(error),
     }

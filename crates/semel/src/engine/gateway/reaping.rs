@@ -25,7 +25,8 @@ impl Reaping {
     /// `[{"generation":"g-…","kept":["d/mnt (mount)"]}]`
     pub(crate) fn list(&self) -> Value {
         let kept = lock(&self.0);
-        let one = |(generation, kept): (&Generation, &Vec<String>)| json!({"generation": generation, "kept": kept});
+        let one =
+            |(generation, kept): (&Generation, &Vec<String>)| json!({"generation": generation, "kept": kept});
         Value::Array(kept.iter().map(one).collect())
     }
 }
@@ -91,13 +92,10 @@ impl Gateway {
 pub(crate) async fn keep(gateway: Arc<Gateway>) {
     let mut phase = gateway.phase();
     let ends = |phase: &Phase| matches!(phase, Phase::Draining | Phase::Poisoned);
-    drop(
-        gateway
-            .blocking(|gateway| gateway.engine.volumes.clear_trials())
-            .await,
-    );
     loop {
         let once = |gateway: &Arc<Gateway>| {
+            // What a killed command left of trying what is to be had.
+            drop(gateway.engine.volumes.clear_trials());
             gateway.reap_aside();
             gateway.rest_mounts();
         };

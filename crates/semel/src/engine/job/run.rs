@@ -4,8 +4,8 @@
 //! never continued: its draft is quarantined, and the next attempt begins in a new generation. Certifications of a
 //! killed run died with it; the next attempt at the same proposal begins.
 
-use super::say::{Point, Say};
 use super::draft::{self, Keep};
+use super::say::{Point, Say};
 use super::{agent, deliver};
 use crate::engine::certify::{self, Ask};
 use crate::engine::proposal::{self, Base};

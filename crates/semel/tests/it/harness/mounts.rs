@@ -18,7 +18,11 @@ pub(crate) struct Mount {
 pub(crate) fn beneath(place: &Path) -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let at = |line: &str| line.split(' ').nth(4).map(PathBuf::from);
-    table.lines().filter_map(at).filter(|at| at.starts_with(place)).collect()
+    table
+        .lines()
+        .filter_map(at)
+        .filter(|at| at.starts_with(place))
+        .collect()
 }
 
 /// A mount, or why it cannot be had here.
