@@ -216,7 +216,7 @@ pub(crate) fn new_volume(role: Role) -> NewVolume {
         token_sha256: Sha256::of(b"token"),
         durability: Durability::PowerBestEffort,
         confinement: None,
-        backend: Some(crate::backend::Backend::Dir),
+        backend: None,
         at: UnixMs(1),
     }
 }
