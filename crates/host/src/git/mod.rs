@@ -9,6 +9,7 @@
 //! the repository itself, for its refs, the programs that it configures are switched off by name.
 
 mod attributes;
+mod clear;
 mod deliver;
 mod draft;
 mod held;
@@ -34,6 +35,7 @@ mod seek;
 mod select;
 mod settings;
 mod stale;
+mod survey;
 mod verify;
 mod view;
 mod wait;
