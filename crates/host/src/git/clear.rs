@@ -57,7 +57,10 @@ impl<'a> Clear<'a> {
 
     /// Remembers what was learnt.
     pub(super) fn keep(self) {
-        let Some(key) = self.key.filter(|_| !self.learnt.is_empty() && provable(self.worktree)) else {
+        let Some(key) = self
+            .key
+            .filter(|_| !self.learnt.is_empty() && provable(self.worktree))
+        else {
             return;
         };
         let mut all = Arc::unwrap_or_clone(self.known);

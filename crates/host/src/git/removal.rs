@@ -110,11 +110,7 @@ pub(super) fn names(dir: &OwnedFd, at: &RelPath, asked: impl Fn(FileType) -> boo
 ///
 /// # Errors
 /// `precondition_failed`, reason `residue_kept`, with the whole path of what stays; `io_failed`.
-pub(super) fn remove_residue(
-    ground: &Ground<'_>,
-    leaves: &[Leaf],
-    most: usize,
-) -> Result<Residue> {
+pub(super) fn remove_residue(ground: &Ground<'_>, leaves: &[Leaf], most: usize) -> Result<Residue> {
     let mut found = obstacles::foreign(&ground.at.root, leaves)?;
     let mut cursor = Cursor::new(ground.at.root.as_fd());
     for path in &found {

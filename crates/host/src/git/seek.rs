@@ -3,8 +3,8 @@
 
 use super::line;
 use super::lock::{
-    self, LOCK, Lock, Released, Shape, adopted_record, is_at, private_index, private_lock, read_record, records,
-    write_all,
+    self, LOCK, Lock, Released, Shape, adopted_record, is_at, private_index, private_lock, read_record,
+    records, write_all,
 };
 use super::place::LOOK;
 use super::processes::Moment;
@@ -15,7 +15,8 @@ use super::worktree::Checked;
 use crate::clock;
 use crate::error::Result;
 use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Stat, fdatasync, flock, openat, renameat_with, unlinkat,
+    AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Stat, fdatasync, flock, openat, renameat_with,
+    unlinkat,
 };
 use rustix::io::Errno;
 use semel_core::digest::to_hex;
