@@ -223,9 +223,6 @@ impl Held<'_> {
             .and_then(|fresh| fsync(&fresh))
             .map_err(|e| Error::io("sync", self.at.gitdir.join(&self.private), e));
         fresh?;
-        if let Some(view) = &self.repo.place.view {
-            view.keep_shared(dir, &self.at.gitdir)?;
-        }
         self.at.still_there()?;
         self.lock.fence()?;
         let now = match statat(dir, INDEX, AtFlags::SYMLINK_NOFOLLOW) {
