@@ -321,6 +321,11 @@ const NEXT: &[(Code, &[&str], &str)] = &[
         "run it as the owner of the repository",
     ),
     (
+        Code::StoreUnavailable,
+        &["owned_elsewhere"],
+        "use the daemon that runs; one that a command started ends by itself 10 s after its last work",
+    ),
+    (
         Code::IoFailed,
         &["disk_full"],
         "make room, then do the same again; a call with the same key",
