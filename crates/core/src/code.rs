@@ -228,6 +228,138 @@ pub fn toml_refusal(code: Code, what: &str, text: &str, error: &toml::de::Error)
     }
 }
 
+/// What to do next where the reason tells more than the code: what helps a command is another thing than what helps a call.
+const NEXT: &[(Code, &[&str], &str)] = &[
+    (
+        Code::PreconditionFailed,
+        &["exists"],
+        "name a place where nothing is yet",
+    ),
+    (
+        Code::PreconditionFailed,
+        &["not_ours"],
+        "remove it with git worktree remove, or take only its pin with --pin-only",
+    ),
+    (
+        Code::PreconditionFailed,
+        &[
+            "dirty_worktree",
+            "unreachable_commits",
+            "operation_in_progress",
+            "submodules",
+        ],
+        "keep the named work elsewhere, or say --discard to remove it, too",
+    ),
+    (
+        Code::PreconditionFailed,
+        &["locked"],
+        "unlock it with git worktree unlock, or say --locked",
+    ),
+    (
+        Code::PreconditionFailed,
+        &["nested_repository"],
+        "move the named repository away, or say --remove-nested to remove it",
+    ),
+    (
+        Code::PreconditionFailed,
+        &["mount"],
+        "unmount what is mounted there",
+    ),
+    (
+        Code::PreconditionFailed,
+        &["gitdir_inside"],
+        "move the repository out of the way, or leave --clean out",
+    ),
+    (
+        Code::PreconditionFailed,
+        &["kept", "residue_kept"],
+        "take the named entries away, then ask again",
+    ),
+    (
+        Code::PreconditionFailed,
+        &["content_attribute"],
+        "check the tree out with git itself: it needs a program, and none is run for it",
+    ),
+    (
+        Code::PreconditionFailed,
+        &["untracked_attributes"],
+        "remove the named file, say --clean, or use git 2.43 or later",
+    ),
+    (
+        Code::PreconditionFailed,
+        &["sparse_checkout"],
+        "say --verify tree, or leave the sparse checkout",
+    ),
+    (
+        Code::PreconditionFailed,
+        &["branch_exists"],
+        "name another branch, or remove it",
+    ),
+    (
+        Code::TreeMismatch,
+        &["residue"],
+        "say --clean to remove the named entries, or take them away",
+    ),
+    (
+        Code::TreeMismatch,
+        &["other_worktree", "other_tree"],
+        "prepare the tree anew, and record it with --record",
+    ),
+    (
+        Code::TreeMismatch,
+        &["foreign_record"],
+        "give the job a worktree of its own, or take this one's identity anew with semel worktree pin --anew",
+    ),
+    (
+        Code::WorktreeRedirected,
+        &["not_pinned"],
+        "pin it with semel worktree pin, while it is what you think it is",
+    ),
+    (
+        Code::WorktreeRedirected,
+        &["other_owner"],
+        "run it as the owner of the repository",
+    ),
+    (
+        Code::StoreUnavailable,
+        &["owned_elsewhere"],
+        "use the daemon that runs; one that a command started ends by itself 10 s after its last work",
+    ),
+    (
+        Code::IoFailed,
+        &["disk_full"],
+        "make room, then do the same again; a call with the same key",
+    ),
+];
+
+/// The reason of whatever ended because it was told to.
+const CANCELLED: &str = "cancelled";
+
+impl Refusal {
+    /// Says in one clause what the refusal means.
+    #[must_use]
+    pub fn meaning(&self) -> &'static str {
+        match self.reason.as_deref() {
+            Some(CANCELLED) => "it was told to end",
+            _ => self.code.meaning(),
+        }
+    }
+
+    /// Says in one clause what to do next: by the reason where that tells more, else by the code.
+    #[must_use]
+    pub fn next(&self) -> &'static str {
+        if self.reason.as_deref() == Some(CANCELLED) {
+            return "do it again when it may go on";
+        }
+        let by_reason = self.reason.as_deref().and_then(|reason| {
+            let found =
+                |(code, reasons, _): &&(Code, &[&str], _)| *code == self.code && reasons.contains(&reason);
+            NEXT.iter().find(found)
+        });
+        by_reason.map_or(self.code.next(), |(_, _, next)| next)
+    }
+}
+
 impl core::fmt::Display for Refusal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{}", self.why)?;
@@ -267,6 +399,21 @@ mod tests {
             );
             let wire = serde_json::to_string(code).unwrap();
             assert_eq!(wire, format!("\"{code}\""));
+        }
+    }
+
+    /// A page tells of each reason that has a word of its own.
+    #[test]
+    fn what_to_do_next_is_told_by_reason() {
+        for (code, reasons, next) in NEXT {
+            for reason in *reasons {
+                let page = code.page();
+                assert!(page.contains(&format!("`{reason}`")), "{code}: {reason}");
+                let refusal = Refusal::new(*code, "x").reason(*reason);
+                assert_eq!(refusal.next(), *next);
+            }
+            assert_eq!(Refusal::new(*code, "x").reason("none such").next(), code.next());
+            assert_eq!(Refusal::new(*code, "x").next(), code.next());
         }
     }
 

@@ -353,8 +353,16 @@ impl Wait {
             self.bound.as_millis(),
             holder(provenance)
         );
-        if let Some(doubt) = &self.doubt {
-            why.push_str(&format!("; it was not taken for stale: {doubt}"));
+        match (&self.doubt, self.stale) {
+            (Some(doubt), _) => why.push_str(&format!("; it was not taken for stale: {doubt}")),
+            (None, Stale::Never) => why.push_str("; a stale one was to be waited for, too"),
+            (None, Stale::Evidence { grace }) if grace >= self.bound => {
+                let grace = grace.as_millis();
+                why.push_str(&format!(
+                    "; it is not taken for stale before it was seen unchanged for {grace} ms: wait longer than that"
+                ));
+            }
+            (None, Stale::Evidence { .. }) => {}
         }
         Step::Refuse(Refusal::new(Code::LockTimeout, why))
     }

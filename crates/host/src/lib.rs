@@ -17,6 +17,7 @@ pub mod installer;
 pub mod key;
 pub mod leftover;
 mod lock;
+mod mount_table;
 pub mod patience;
 pub mod peer;
 pub mod plain;

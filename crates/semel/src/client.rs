@@ -6,9 +6,10 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use semel_core::{Code, Refusal};
+use semel_host::process::Cancel;
 use serde_json::Value;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Says where a daemon is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) body: Vec<u8>,
     /// How long the whole exchange may take; `None` where the daemon bounds it.
     pub(crate) within: Option<Duration>,
+    /// Who may end it before.
+    pub(crate) until: Option<Cancel>,
 }
 
 /// Is why no answer came.
@@ -67,6 +70,8 @@ pub(crate) enum Unanswered {
     NotConnected(String),
     /// It was sent, and may have been carried out.
     BrokenOff(String),
+    /// As [`Unanswered::BrokenOff`], since the caller was told to end.
+    Cancelled,
 }
 
 impl Unanswered {
@@ -75,6 +80,10 @@ impl Unanswered {
         let why = match self {
             Self::NotConnected(why) => format!("no daemon answers: {why}"),
             Self::BrokenOff(why) => format!("the daemon broke off: {why}"),
+            Self::Cancelled => {
+                let why = "told to end while it waited for the daemon";
+                return Refusal::new(Code::DaemonUnreachable, why).reason("cancelled");
+            }
         };
         Refusal::new(Code::DaemonUnreachable, why)
     }
@@ -89,15 +98,30 @@ pub(crate) fn ask(place: &Place, ask: &Ask<'_>) -> Result<Result<Value, Refusal>
         .enable_all()
         .build()
         .map_err(|e| Unanswered::NotConnected(e.to_string()))?;
-    runtime.block_on(async {
-        let exchange = exchange(place, ask);
-        match ask.within {
-            None => exchange.await,
-            Some(within) => tokio::time::timeout(within, exchange)
-                .await
-                .unwrap_or_else(|_| Err(Unanswered::BrokenOff("no answer in time".to_owned()))),
+    runtime.block_on(bounded(ask, exchange(place, ask)))
+}
+
+/// How soon it is seen that nobody wants the answer any more.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Waits for an exchange as long as it may take.
+async fn bounded<T>(
+    ask: &Ask<'_>,
+    exchange: impl Future<Output = Result<T, Unanswered>>,
+) -> Result<T, Unanswered> {
+    let began = Instant::now();
+    let mut exchange = std::pin::pin!(exchange);
+    loop {
+        if let Ok(answer) = tokio::time::timeout(LOOK, &mut exchange).await {
+            return answer;
         }
-    })
+        if ask.until.as_ref().is_some_and(Cancel::is_cancelled) {
+            return Err(Unanswered::Cancelled);
+        }
+        if ask.within.is_some_and(|within| began.elapsed() >= within) {
+            return Err(Unanswered::BrokenOff("no answer in time".to_owned()));
+        }
+    }
 }
 
 async fn exchange(place: &Place, ask: &Ask<'_>) -> Result<Result<Value, Refusal>, Unanswered> {

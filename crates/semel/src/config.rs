@@ -474,5 +474,6 @@ fn fetch_env(fetch: &Fetch) -> BTreeMap<OsString, OsString> {
         .filter_map(|name| Some((name.into(), variable(name)?)))
         .collect();
     env.extend(fetch.env.iter().map(|(name, value)| (name.into(), value.into())));
+    semel_host::installer::trust_machine(&mut env);
     env
 }

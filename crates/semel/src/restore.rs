@@ -175,8 +175,8 @@ pub struct Restored {
     pub mended: Vec<PathBuf>,
     /// Entries that are not of the tree, the first 100 by name; not looked for with [`Verify::Tree`].
     pub residue: Vec<PathBuf>,
-    /// How many such entries there are.
-    pub residue_count: usize,
+    /// How many such entries there are; `None` where they were not looked for.
+    pub residue_count: Option<usize>,
     /// Entries that were not of the tree and were removed, the first 100 by name.
     pub removed: Vec<PathBuf>,
     /// How many such entries there were.
@@ -423,7 +423,7 @@ impl Restored {
             hashed: outcome.hashed,
             mended: paths(&outcome.mended),
             residue: paths(&outcome.residue),
-            residue_count: outcome.residue_count,
+            residue_count: (outcome.verified != git::Verify::Tree).then_some(outcome.residue_count),
             removed: paths(&outcome.removed),
             removed_count: outcome.removed_count,
             counts: counts(outcome.counts),
@@ -435,7 +435,7 @@ impl Refused {
     fn before(refusal: Refusal) -> Box<Self> {
         Box::new(Self {
             code: refusal.code.wire(),
-            next: refusal.code.next(),
+            next: refusal.next(),
             exit: refusal.code.exit(),
             reason: refusal.reason,
             why: refusal.why,

@@ -15,6 +15,7 @@ use semel_core::ids::Incarnation;
 use semel_core::{Code, Refusal};
 use semel_host::clock;
 use semel_host::daemon::{Detached, Keep, StateRoot, spawn_detached, this_binary};
+use semel_host::process::Cancel;
 use semel_host::volume::Volumes;
 use semel_store::{Journal, OwnerLock, Remote, SqliteJournal, Transport, Verb};
 use serde_json::Value;
@@ -203,6 +204,7 @@ pub(crate) struct Link {
     config: Arc<Config>,
     absent: Absent,
     within: Option<Duration>,
+    until: Option<Cancel>,
 }
 
 impl Link {
@@ -212,6 +214,7 @@ impl Link {
             config,
             absent,
             within: None,
+            until: None,
         }
     }
 
@@ -226,11 +229,27 @@ impl Link {
         self
     }
 
+    /// Names who may end every wait for an answer.
+    fn until(mut self, cancel: &Cancel) -> Self {
+        self.until = Some(cancel.clone());
+        self
+    }
+
     /// Sends a request with the operator's token, and starts a daemon first where none answers.
     ///
     /// # Errors
     /// `daemon_unreachable`; the daemon's refusal.
     pub(crate) fn admin(&self, method: &'static str, path: &str, body: Vec<u8>) -> Result<Value, Refusal> {
+        self.asked(method, path, body, self.within)
+    }
+
+    fn asked(
+        &self,
+        method: &'static str,
+        path: &str,
+        body: Vec<u8>,
+        within: Option<Duration>,
+    ) -> Result<Value, Refusal> {
         self.reach(|root| {
             let token = read_token(root)
                 .ok()
@@ -244,7 +263,8 @@ impl Link {
                     token: &token,
                     headers: Vec::new(),
                     body: body.clone(),
-                    within: self.within,
+                    within,
+                    until: self.until.clone(),
                 },
             )
         })
@@ -287,7 +307,9 @@ impl Link {
         };
         let first = match try_once() {
             Ok(answer) => return answer,
-            Err(first @ Unanswered::BrokenOff(_)) => return Err(first.into_refusal()),
+            Err(first @ (Unanswered::BrokenOff(_) | Unanswered::Cancelled)) => {
+                return Err(first.into_refusal());
+            }
             Err(first) => first,
         };
         if self.absent == Absent::Refuse {
@@ -350,7 +372,9 @@ impl Transport for Link {
     fn ask(&self, verb: &Verb) -> semel_store::Result<Value> {
         let body = serde_json::to_vec(verb)
             .map_err(|e| Refusal::new(Code::Internal, format!("a verb has no JSON form: {e}")))?;
-        Ok(self.admin("POST", "/v1/admin/journal", body)?)
+        // A commit takes a moment. One that takes longer is of a daemon that is stopped, or stuck.
+        let within = self.within.unwrap_or(limits::JOURNAL_ANSWER);
+        Ok(self.asked("POST", "/v1/admin/journal", body, Some(within))?)
     }
 }
 
@@ -363,13 +387,26 @@ pub(crate) fn command(config: Config) -> Result<Engine, Refusal> {
     connected(config, Absent::Start)
 }
 
+/// Makes such an engine, whose waits for the daemon end when the command is told to.
+///
+/// # Errors
+/// As [`command`].
+pub(crate) fn command_until(config: Config, cancel: &Cancel) -> Result<Engine, Refusal> {
+    StateRoot::make(&config.state).map_err(host)?;
+    let config = Arc::new(config);
+    by(Link::new(config.clone(), Absent::Start).until(cancel), config)
+}
+
 /// Makes the engine of a command on a state root that stands.
 ///
 /// # Errors
 /// `io_failed` where it does not.
 pub(crate) fn connected(config: Config, absent: Absent) -> Result<Engine, Refusal> {
     let config = Arc::new(config);
-    let link = Link::new(config.clone(), absent);
+    by(Link::new(config.clone(), absent), config)
+}
+
+fn by(link: Link, config: Arc<Config>) -> Result<Engine, Refusal> {
     Ok(Engine {
         volumes: Arc::new(Volumes::open(&config.state).map_err(host)?),
         journal: Arc::new(Remote(link)),

@@ -10,7 +10,7 @@ if (worktree === undefined || tree === undefined) {
   process.exit(64);
 }
 try {
-  const { outcome } = restoreSync({ worktree, tree, waitSeconds: 10 });
+  const { outcome } = restoreSync({ worktree, tree, waitSeconds: 30 });
   console.log(`restored ${outcome.tree}, ${outcome.identity}, ${outcome.residue_count} entries left over`);
 } catch (error) {
   if (!(error instanceof RestoreError)) throw error;

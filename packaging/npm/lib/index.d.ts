@@ -62,7 +62,8 @@ export interface Restored {
     mended: string[];
     /** Entries that are not of the tree, the first 100 by name. */
     residue: string[];
-    residue_count: number;
+    /** How many there are; `null` where they were not looked for (`verify: 'tree'`). */
+    residue_count: number | null;
     /** Entries that were not of the tree and were removed, the first 100 by name. */
     removed: string[];
     removed_count: number;
@@ -87,8 +88,10 @@ export declare class RestoreError extends Error {
   names: string[];
   /** What to do next. */
   next: string;
-  /** The exit status of `semel`. */
+  /** The exit status of `semel`; `null` where it was never started. */
   exit: number | null;
+  /** Whether it ended because its `signal` said so. */
+  cancelled: boolean;
   /** Whether and how it may be tried again, such as `later`. */
   retry: string;
   /** Whether files may have been written; after `perhaps` restore again before the worktree is used. */
@@ -103,7 +106,8 @@ export declare class RestoreError extends Error {
 /**
  * Restores a worktree.
  *
- * @throws {RestoreError} where it is refused or fails.
+ * @throws {RestoreError} where it is refused or fails; with `cancelled` where `signal` ended it. A signal that had spoken
+ *   before it began throws its own reason, and nothing was started.
  * @throws {TypeError} where the options are not what they have to be; nothing was started.
  */
 export declare function restore(options: AsyncRestoreOptions): Promise<Restored>;

@@ -27,6 +27,7 @@ export class RestoreError extends Error {
     this.names = answer.names ?? [];
     this.next = answer.next ?? '';
     this.exit = answer.exit ?? null;
+    this.cancelled = answer.status === 'cancelled';
     this.retry = answer.retry ?? 'never';
     this.touched = answer.touched ?? 'nothing';
     this.gitExit = answer.git_exit ?? null;
@@ -63,15 +64,16 @@ function findBinary() {
       // Not there; the next place is looked at.
     }
   }
-  throw failed('not_found', 'the binary that this package was packed with is not there', looked);
+  const why = 'the binary that this package was packed with is not there';
+  throw failed('not_found', why, 'install the package again, or name a binary', [...new Set(looked)]);
 }
 
 function digest(place) {
   return createHash('sha256').update(readFileSync(place)).digest('hex');
 }
 
-function failed(code, why, names = []) {
-  return new RestoreError({ code, why, names }, new Uint8Array());
+function failed(code, why, next, names = []) {
+  return new RestoreError({ code, why, next, names }, new Uint8Array());
 }
 
 function text(options, name) {
@@ -122,6 +124,12 @@ function command(options) {
   if (options.config !== undefined) add('--config', resolve(text(options, 'config')));
   args.push('restore');
   add('--worktree', resolve(text(options, 'worktree')));
+  if (options.tree === undefined && options.job === undefined) {
+    throw new TypeError('tree must be given, or the job whose recorded tree is restored');
+  }
+  if (options.record === true && (options.tree === undefined || options.job === undefined)) {
+    throw new TypeError('record needs tree and job');
+  }
   if (options.tree !== undefined) add('--tree', text(options, 'tree'));
   if (options.job !== undefined) add('--job', text(options, 'job'));
   if (options.verify !== undefined) add('--verify', text(options, 'verify'));
@@ -207,7 +215,7 @@ function judged(status, signal, stdout, stderr) {
 }
 
 function notStarted(error) {
-  return failed('io_failed', `semel could not be started: ${error.message}`);
+  return failed('io_failed', `semel could not be started: ${error.message}`, 'mend the cause, then do the same again');
 }
 
 /** Restores a worktree; the calling thread waits. */

@@ -52,6 +52,8 @@ const abort = new AbortController();
 const aborted = assert.rejects(restore({ worktree, tree, state, signal: abort.signal }), {
   code: 'lock_timeout',
   reason: 'cancelled',
+  cancelled: true,
+  exit: 143,
 });
 // Its private file stands beside the lock while it waits.
 const waits = () => readdirSync(join(worktree, '.git')).some((name) => name.startsWith('index.lock.semel-'));
@@ -78,6 +80,8 @@ for (const options of [
   {},
   { worktree: 'a\ud800', tree: 'b' },
   { worktree: '' },
+  { worktree },
+  { worktree, tree, record: true },
   { worktree, tree: 7 },
   { worktree, tree, wait: 5 },
   { worktree, tree, waitSeconds: 0.5 },

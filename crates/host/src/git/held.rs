@@ -2,7 +2,7 @@
 //! publication. It does not seek the lock and does not let it go.
 
 use super::attributes::{self, Has, Source};
-use super::index;
+use super::index::{self, Flags};
 use super::listing::Listing;
 use super::lock::Lock;
 use super::objects::Leaf;
@@ -81,7 +81,7 @@ impl Held<'_> {
         self.remove_attributes(&strange)?;
         let said = self.git(["read-tree", "--reset", "-u", &tree])?.stderr;
         self.witness.reached(Point::Restored);
-        self.prove_tree(&tree)?;
+        let flags = self.prove_tree(&tree)?;
         let mut outcome = Outcome {
             tree: self.tree,
             counts: Counts::default(),
@@ -101,8 +101,14 @@ impl Held<'_> {
             outcome.removed = strange.into_iter().chain(first).take(NAMED).collect();
             outcome.removed.sort();
         }
-        if self.options.verify != Verify::Tree {
+        // What an index hides from git, git has not restored. In a sparse worktree that is as it should be.
+        let hidden = flags == Flags::Hidden && !self.repo.config().is_true("core.sparsecheckout");
+        if self.options.verify != Verify::Tree || hidden {
             self.prove_bytes(&mut outcome)?;
+        }
+        if self.options.verify != Verify::Tree {
+            let Residue { first, count } = obstacles::residue(&self.at.root, &self.listing.leaves, NAMED)?;
+            (outcome.residue, outcome.residue_count) = (first, count);
         }
         self.refuse_residue(&outcome)?;
         self.witness.reached(Point::Verified);
@@ -110,17 +116,17 @@ impl Held<'_> {
     }
 
     /// Proves that the private index writes the tree: by its entries, where they can be read, else by git.
-    fn prove_tree(&self, tree: &str) -> Result<()> {
+    fn prove_tree(&self, tree: &str) -> Result<Flags> {
         let place = self.at.gitdir.join(&self.private);
         let name = Path::new(&self.private);
         // What is larger than we read is left to git.
         let bytes = plain_bytes(&self.at.dir, name, &place, INDEX_LARGEST)?.unwrap_or_default();
-        if index::holds(&bytes, &self.tree, &self.listing.leaves) {
-            return Ok(());
+        if let Some(flags) = index::holds(&bytes, &self.tree, &self.listing.leaves) {
+            return Ok(flags);
         }
         let written = self.git(["write-tree"])?.stdout;
         if written.trim_ascii() == tree.as_bytes() {
-            return Ok(());
+            return Ok(Flags::Hidden);
         }
         let refusal = Refusal::new(Code::TreeMismatch, "the restored index writes another tree");
         Err(refusal.name(shown(written.trim_ascii())).into())
@@ -140,8 +146,6 @@ impl Held<'_> {
                 return Err(Refusal::new(Code::TreeMismatch, why).names(names).into());
             }
         }
-        let Residue { first, count } = obstacles::residue(&self.at.root, &self.listing.leaves, NAMED)?;
-        (outcome.residue, outcome.residue_count) = (first, count);
         Ok(())
     }
 
@@ -223,9 +227,6 @@ impl Held<'_> {
             .and_then(|fresh| fsync(&fresh))
             .map_err(|e| Error::io("sync", self.at.gitdir.join(&self.private), e));
         fresh?;
-        if let Some(view) = &self.repo.place.view {
-            view.keep_shared(dir, &self.at.gitdir)?;
-        }
         self.at.still_there()?;
         self.lock.fence()?;
         let now = match statat(dir, INDEX, AtFlags::SYMLINK_NOFOLLOW) {

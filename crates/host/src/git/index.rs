@@ -9,22 +9,29 @@ use semel_core::git_tree::{Mode, ObjectId};
 /// Of an entry: what lies before its object id.
 const FIXED: usize = 40;
 const MODE_AT: usize = 24;
-/// Of the flags: a further word follows; the stage of a conflict; the length of the name.
+/// Of the flags: the file is assumed to be as it was; a further word follows; the stage of a conflict; the length of the name.
+const ASSUMED: u16 = 0x8000;
 const EXTENDED: u16 = 0x4000;
 const STAGE: u16 = 0x3000;
 const LENGTH: u16 = 0x0fff;
-/// Of the further word: the entry is promised, and written into no tree.
+/// Of the further word: no file is to be there; the entry is promised, and written into no tree.
+const SKIPPED: u16 = 0x4000;
 const PROMISED: u16 = 0x2000;
 
-/// Says whether an index is known to write the tree that has these leaves, in git's order.
+/// Says whether an index keeps git from looking at files: by a flag, what lies on the disk is of no matter to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flags {
+    /// Of no entry.
+    None,
+    /// Of some entry, or it is not known.
+    Hidden,
+}
+
+/// Says whether an index hides files, where it is known to write the tree that has these leaves, in git's order.
 ///
 /// # Source
 /// Git, `Documentation/gitformat-index.txt`, versions 2 to 4.
-pub(super) fn holds(index: &[u8], tree: &ObjectId, leaves: &[Leaf]) -> bool {
-    known(index, tree, leaves).is_some()
-}
-
-fn known(index: &[u8], tree: &ObjectId, leaves: &[Leaf]) -> Option<()> {
+pub(super) fn holds(index: &[u8], tree: &ObjectId, leaves: &[Leaf]) -> Option<Flags> {
     let raw = tree.as_raw().len();
     let body = index.get(..index.len().checked_sub(raw)?)?;
     let version = match (body.get(..4)?, number(body, 4)?) {
@@ -36,6 +43,7 @@ fn known(index: &[u8], tree: &ObjectId, leaves: &[Leaf]) -> Option<()> {
     }
     let mut at = 12;
     let mut name = Vec::new();
+    let mut hidden = Flags::None;
     for leaf in leaves {
         let entry = body.get(at..)?;
         let mode = match leaf.mode {
@@ -46,11 +54,16 @@ fn known(index: &[u8], tree: &ObjectId, leaves: &[Leaf]) -> Option<()> {
         };
         let flags = word(entry, FIXED + raw)?;
         let mut head = FIXED + raw + 2;
+        let mut further = 0;
         if flags & EXTENDED != 0 {
-            if version < 3 || word(entry, head)? & PROMISED != 0 {
+            further = word(entry, head)?;
+            if version < 3 || further & PROMISED != 0 {
                 return None;
             }
             head += 2;
+        }
+        if flags & ASSUMED != 0 || further & SKIPPED != 0 {
+            hidden = Flags::Hidden;
         }
         let own = number(entry, MODE_AT)? == mode && entry.get(FIXED..FIXED + raw)? == leaf.id.as_raw();
         if !own || flags & STAGE != 0 {
@@ -78,7 +91,7 @@ fn known(index: &[u8], tree: &ObjectId, leaves: &[Leaf]) -> Option<()> {
             return None;
         }
     }
-    extensions(body.get(at..)?, tree)
+    extensions(body.get(at..)?, tree).map(|()| hidden)
 }
 
 /// Passes the extensions: one that has to be understood is not, and what is remembered of trees must be this one.

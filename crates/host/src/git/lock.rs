@@ -11,10 +11,10 @@ use super::witness::{Point, Witness};
 use super::worktree::Checked;
 use crate::error::{Error, Result};
 use rustix::fs::{
-    AtFlags, Dir, Mode, OFlags, RenameFlags, Stat, fstat, openat, renameat_with, statat, unlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, fstat, openat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
-use semel_core::restore::{Fact, Provenance};
+use semel_core::restore::{Fact, LockKind, LockOwner, Names, Provenance};
 use semel_core::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -104,6 +104,53 @@ impl Shape {
         let nanos = u32::try_from(self.changed_ns).unwrap_or_default();
         Duration::new(u64::try_from(self.changed_s).unwrap_or_default(), nanos)
     }
+}
+
+/// What is at the place of the lock.
+pub(super) enum Met {
+    /// Nothing.
+    Nothing,
+    /// A file that was removed between the moment it was found and the one it was described: it has no name any more.
+    Going,
+    /// This.
+    There {
+        stat: Stat,
+        kind: LockKind,
+        names: Names,
+        owner: LockOwner,
+    },
+}
+
+/// Looks at the place of the lock.
+pub(super) fn meet(at: &Checked) -> Result<Met> {
+    let stat = match statat(&at.dir, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(Met::Nothing),
+        Err(e) => return Err(Error::io("look at", at.gitdir.join(LOCK), e)),
+    };
+    let names = match stat.st_nlink {
+        0 => return Ok(Met::Going),
+        1 => Names::One,
+        _ => Names::Several,
+    };
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => LockKind::Regular,
+        FileType::Symlink => LockKind::Symlink,
+        FileType::Directory => LockKind::Directory,
+        _ => LockKind::Special,
+    };
+    let us = rustix::process::geteuid().as_raw();
+    let owner = if [us, at.uid].contains(&stat.st_uid) {
+        LockOwner::Ours
+    } else {
+        LockOwner::Foreign
+    };
+    Ok(Met::There {
+        stat,
+        kind,
+        names,
+        owner,
+    })
 }
 
 /// Names the private index of a lock.

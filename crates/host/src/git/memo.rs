@@ -13,7 +13,7 @@
 
 use super::record::local;
 use crate::clock;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, Statx, makedev, openat, statat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 use std::os::fd::AsFd;
@@ -56,6 +56,29 @@ impl Look {
             modified: (stat.st_mtime, stat.st_mtime_nsec),
             changed: (stat.st_ctime, stat.st_ctime_nsec),
         }
+    }
+
+    /// Gives what a call of the newer kind, with its basic fields, says.
+    pub(super) fn of_statx(seen: &Statx) -> Self {
+        Self {
+            dev: makedev(seen.stx_dev_major, seen.stx_dev_minor),
+            ino: seen.stx_ino,
+            mode: seen.stx_mode.into(),
+            // As the other call gives it: no file is larger.
+            size: i64::try_from(seen.stx_size).unwrap_or(i64::MAX),
+            modified: (seen.stx_mtime.tv_sec, seen.stx_mtime.tv_nsec.into()),
+            changed: (seen.stx_ctime.tv_sec, seen.stx_ctime.tv_nsec.into()),
+        }
+    }
+
+    /// Gives device and number.
+    pub(super) fn inode(&self) -> (u64, u64) {
+        (self.dev, self.ino)
+    }
+
+    /// Says whether it is a directory.
+    pub(super) fn is_dir(&self) -> bool {
+        FileType::from_raw_mode(self.mode) == FileType::Directory
     }
 
     /// Looks, through links; `None` where nothing is there.

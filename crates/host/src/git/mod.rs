@@ -9,6 +9,7 @@
 //! the repository itself, for its refs, the programs that it configures are switched off by name.
 
 mod attributes;
+mod clear;
 mod deliver;
 mod draft;
 mod held;
@@ -34,6 +35,7 @@ mod seek;
 mod select;
 mod settings;
 mod stale;
+mod survey;
 mod verify;
 mod view;
 mod wait;
@@ -164,9 +166,14 @@ pub(crate) struct Place {
 impl Place {
     /// Is in no repository at all.
     pub(crate) fn nowhere() -> Self {
+        Self::of("/nonexistent".into(), "/nonexistent".into())
+    }
+
+    /// A git directory and the one that all worktrees share, and nothing else that is told apart.
+    pub(super) fn of(gitdir: PathBuf, common: PathBuf) -> Self {
         Self {
-            gitdir: "/nonexistent".into(),
-            common: "/nonexistent".into(),
+            gitdir,
+            common,
             worktree: None,
             index: None,
             objects: None,

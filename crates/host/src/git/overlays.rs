@@ -5,6 +5,7 @@
 //! from here, nobody can say whose it is. It only looks.
 
 use super::place::{LOOK, Lies, Places};
+use crate::mount_table::unescaped;
 use rustix::fs::{Mode, OFlags, ResolveFlags, makedev, openat2, stat};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -106,10 +107,10 @@ fn overlay(line: &[u8]) -> Option<Overlay> {
         return None;
     }
     let (major, minor) = core::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
-    let options = super::place::unescaped(options);
+    let options = unescaped(options);
     Some(Overlay {
         device: makedev(major.parse().ok()?, minor.parse().ok()?),
-        point: path(&super::place::unescaped(fields.get(4)?)),
+        point: path(&unescaped(fields.get(4)?)),
         layers: layers(&options),
     })
 }

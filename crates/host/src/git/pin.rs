@@ -270,9 +270,22 @@ impl Pins {
             pin.hold_against(&observe(&pin)?)?;
             return Ok(pin);
         }
-        let pin = take(git, worktree, fresh_id()?, Origin::Found, cancel)?;
+        let mut pin = take(git, worktree, fresh_id()?, Origin::Found, cancel)?;
+        pin.origin = self.former_origin(&pin)?;
         self.keep(&pin)?;
         Ok(pin)
+    }
+
+    /// Says where a worktree that is pinned anew came from: moved, or mounted anew, it is still the one that we made. Device
+    /// numbers change with a mount.
+    fn former_origin(&self, pin: &Pin) -> Result<Origin> {
+        let former = self.claimant(&path_of(pin.gitdir.path.as_bytes()))?;
+        let same = |former: &Pin| {
+            former.gitdir.inode == pin.gitdir.inode
+                && former.common.path == pin.common.path
+                && former.common.inode == pin.common.inode
+        };
+        Ok(former.filter(same).map_or(Origin::Found, |former| former.origin))
     }
 
     /// Keeps a pin, in place of an earlier one of the same worktree.

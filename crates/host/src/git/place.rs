@@ -4,6 +4,7 @@
 //! ends at one that shows only a part of the filesystem. It reads and changes nothing.
 
 use super::worktree::Checked;
+use crate::mount_table::unescaped;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstat, openat, statx};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -228,37 +229,7 @@ fn joined(root: &[u8], point: &Path, path: &Path) -> Vec<u8> {
     root.join(below).into_os_string().into_encoded_bytes()
 }
 
-/// Reads the octal escapes of the mount table.
-pub(super) fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut rest = field;
-    while let Some((first, behind)) = rest.split_first() {
-        let octal = behind.get(..3).filter(|_| *first == b'\\');
-        let byte = octal
-            .and_then(|digits| core::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        bytes.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() {
-            behind.get(3..).unwrap_or_default()
-        } else {
-            behind
-        };
-    }
-    bytes
-}
-
 /// Opens a directory entry only to look at it.
 pub(super) fn look_at(path: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, LOOK, Mode::empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn escapes_of_the_mount_table_are_read() {
-        assert_eq!(unescaped(br"/a\040b\134c"), br"/a b\c");
-        assert_eq!(unescaped(br"/a\04"), br"/a\04");
-    }
 }

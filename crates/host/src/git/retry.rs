@@ -3,18 +3,15 @@
 //! It looks and waits, and never takes, adopts or removes a lock; [`semel_core::retry`] says how long it waits.
 
 use super::Git;
-use super::lock::LOCK;
+use super::lock::{self, LOCK, Met};
 use super::repository::Repository;
 use super::watch::Watch;
 use super::worktree::{Checked, Target};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
-use rustix::fs::{AtFlags, FileType, statat};
-use rustix::io::Errno;
 use semel_core::collision::LockPath;
 use semel_core::git_tree::ObjectId;
 use semel_core::path::shown;
-use semel_core::restore::{LockKind, LockOwner, Names};
 use semel_core::retry::{LockSeen, Step, wait};
 use semel_core::{Code, Refusal};
 use std::os::unix::ffi::OsStrExt;
@@ -166,33 +163,12 @@ impl Worktree {
     /// # Errors
     /// `io_failed` where the git directory cannot be looked at.
     pub fn look(&self) -> Result<LockSeen> {
-        let stat = match statat(&self.at.dir, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(LockSeen::Gone),
-            Err(e) => return Err(Error::io("look at", self.at.gitdir.join(LOCK), e)),
-        };
-        // Removed between the moment it was found and the one it was described: it has no name any more.
-        if stat.st_nlink == 0 {
-            return Ok(LockSeen::Gone);
-        }
-        let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => LockKind::Regular,
-            FileType::Symlink => LockKind::Symlink,
-            FileType::Directory => LockKind::Directory,
-            _ => LockKind::Special,
-        };
-        let names = if stat.st_nlink == 1 {
-            Names::One
-        } else {
-            Names::Several
-        };
-        let us = rustix::process::geteuid().as_raw();
-        let owner = if stat.st_uid == us || stat.st_uid == self.at.uid {
-            LockOwner::Ours
-        } else {
-            LockOwner::Foreign
-        };
-        Ok(LockSeen::There(kind, names, owner))
+        Ok(match lock::meet(&self.at)? {
+            Met::Nothing | Met::Going => LockSeen::Gone,
+            Met::There {
+                kind, names, owner, ..
+            } => LockSeen::There(kind, names, owner),
+        })
     }
 }
 

@@ -3,8 +3,8 @@
 
 use super::line;
 use super::lock::{
-    LOCK, Lock, Released, Shape, adopted_record, is_at, private_index, private_lock, read_record, records,
-    write_all,
+    self, LOCK, Lock, Released, Shape, adopted_record, is_at, private_index, private_lock, read_record,
+    records, write_all,
 };
 use super::place::LOOK;
 use super::processes::Moment;
@@ -13,10 +13,10 @@ use super::stale;
 use super::witness::{Point, Witness};
 use super::worktree::Checked;
 use crate::clock;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, fdatasync, flock, openat,
-    renameat_with, statat, unlinkat,
+    AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Stat, fdatasync, flock, openat, renameat_with,
+    unlinkat,
 };
 use rustix::io::Errno;
 use semel_core::digest::to_hex;
@@ -212,31 +212,20 @@ impl<'a> Seeker<'a> {
 
     /// Describes what is at the place of the lock.
     fn sight(&mut self) -> Result<Place> {
-        let stat = match statat(&self.at.dir, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(Place::Free),
-            Err(e) => return Err(Error::io("look at", self.at.gitdir.join(LOCK), e)),
+        let (stat, kind, names, owner) = match lock::meet(self.at)? {
+            lock::Met::Nothing => return Ok(Place::Free),
+            lock::Met::Going => return Ok(Place::Moving),
+            lock::Met::There {
+                stat,
+                kind,
+                names,
+                owner,
+            } => (stat, kind, names, owner),
         };
-        // Removed between the moment it was found and the one it was described: it has no name any more.
-        if stat.st_nlink == 0 {
-            return Ok(Place::Moving);
-        }
-        let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => LockKind::Regular,
-            FileType::Symlink => LockKind::Symlink,
-            FileType::Directory => LockKind::Directory,
-            _ => LockKind::Special,
-        };
-        let us = rustix::process::geteuid().as_raw();
-        let ours = stat.st_uid == us || stat.st_uid == self.at.uid;
         let mut sight = Sight {
             kind,
-            names: if stat.st_nlink == 1 {
-                Names::One
-            } else {
-                Names::Several
-            },
-            owner: if ours { LockOwner::Ours } else { LockOwner::Foreign },
+            names,
+            owner,
             provenance: Provenance::Stranger,
             since: Since::Before,
         };

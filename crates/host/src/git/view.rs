@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use semel_core::digest::to_hex;
 use semel_core::git_tree::ObjectFormat;
 use semel_core::{Code, Refusal};
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -36,8 +36,6 @@ const NAME: &str = "view-";
 const TRIES: usize = 8;
 /// The prefix of the files that a split index is based on.
 const SHARED: &[u8] = b"sharedindex.";
-/// The largest such file that is carried over.
-const LARGEST: u64 = 1 << 30;
 
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -129,46 +127,14 @@ impl View {
         std::fs::File::from(file).write_all(bytes).map_err(failed)
     }
 
-    /// Lets git find the files that a split index of this git directory is based on, where they lie.
+    /// Lets git find the files that a split index of this git directory is based on, where they lie. It is told to write
+    /// no new ones.
     pub(crate) fn show_shared(&self, gitdir: &OwnedFd, named: &Path) -> Result<()> {
         for name in shared(gitdir, named)? {
             let target = named.join(path_of(&name));
             match symlinkat(&target, &self.dir, name.as_slice()) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(e) => return Err(Error::io("link", target, e)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the git directory what git wrote here as the base of a split index; to be called before the index is
-    /// published.
-    pub(crate) fn keep_shared(&self, gitdir: &OwnedFd, named: &Path) -> Result<()> {
-        for name in shared(&self.dir, &self.path)? {
-            let place = named.join(path_of(&name));
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let file = match openat(&self.dir, name.as_slice(), flags, Mode::empty()) {
-                Ok(file) => file,
-                // Ours, to what lies there already.
-                Err(Errno::LOOP) => continue,
-                Err(e) => return Err(Error::io("open", &place, e)),
-            };
-            let mut bytes = Vec::new();
-            let file = std::fs::File::from(file);
-            file.take(LARGEST)
-                .read_to_end(&mut bytes)
-                .map_err(|e| Error::io("read", &place, e))?;
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mode = Mode::from_raw_mode(0o644);
-            match openat(gitdir, name.as_slice(), flags, mode) {
-                Ok(fresh) => {
-                    let mut fresh = std::fs::File::from(fresh);
-                    let written = fresh.write_all(&bytes).and_then(|()| fresh.sync_all());
-                    written.map_err(|e| Error::io("write", &place, e))?;
-                }
-                // Its name is the digest of its content.
-                Err(Errno::EXIST) => {}
-                Err(e) => return Err(Error::io("create", &place, e)),
             }
         }
         Ok(())

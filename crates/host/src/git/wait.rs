@@ -1,6 +1,6 @@
 //! The wait for `index.lock`: it looks and acts as the machine ([`semel_core::restore`]) says, and tells who listens.
 
-use super::lock::{Lock, waiting};
+use super::lock::{LOCK, Lock, waiting};
 use super::processes::{Age, likely_owner};
 use super::restore::RestoreOptions;
 use super::seek::{Seeker, Standing};
@@ -10,8 +10,10 @@ use super::worktree::Checked;
 use crate::clock;
 use crate::error::Result;
 use crate::process::Cancel;
+use semel_core::path::shown;
 use semel_core::restore::{Counts, Step, Wait};
 use semel_core::{Code, Refusal};
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, Instant};
 
 /// How long is waited before anybody asks who is waited for, and between two such questions.
@@ -42,7 +44,10 @@ pub(super) fn acquire<'a>(
                 observation = seeker.take()?;
                 continue;
             }
-            Step::Refuse(refusal) => return Err(refusal.into()),
+            Step::Refuse(refusal) => {
+                let lock = at.gitdir.join(LOCK);
+                return Err(refusal.name(shown(lock.as_os_str().as_bytes())).into());
+            }
             Step::Examine => {
                 observation = seeker.examine();
                 continue;

@@ -32,16 +32,7 @@ pub(crate) struct Found {
 impl Found {
     /// Gives where a git that only reads works.
     pub(super) fn place(&self) -> Place {
-        Place {
-            gitdir: self.gitdir.clone(),
-            common: self.common.clone(),
-            worktree: None,
-            index: None,
-            objects: None,
-            config: Vec::new(),
-            view: None,
-            attributes: None,
-        }
+        Place::of(self.gitdir.clone(), self.common.clone())
     }
 }
 

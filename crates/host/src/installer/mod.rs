@@ -13,6 +13,7 @@ mod plan;
 mod record;
 mod testing;
 mod toolchain;
+mod trust;
 mod uv;
 
 pub use observe::observe;
@@ -20,6 +21,7 @@ pub use plan::{Isolation, Plan, StageOutcome};
 pub use record::{observe_environment, record, verify_again};
 pub use testing::{ReportFrom, TestPlan, TestRun, check_report, run_tests};
 pub use toolchain::{Hints, Tool, Tools, resolve};
+pub use trust::trust_machine;
 
 use crate::error::{Error, Result};
 use crate::process::Cancel;

@@ -5,6 +5,7 @@
 
 use super::plan::trail;
 use super::spec::Walls;
+use crate::mount_table::unescaped;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -36,25 +37,6 @@ fn points(mounts: &[u8]) -> impl Iterator<Item = PathBuf> {
     let lines = mounts.split(|byte| *byte == b'\n');
     let fields = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
     fields.map(|field| PathBuf::from(OsStr::from_bytes(&unescaped(field))))
-}
-
-/// Gives back what the kernel writes as a backslash and three octal digits.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, after)) = rest.split_first() {
-        let octal = after.get(..3).filter(|_| *first == b'\\');
-        let byte = octal
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        bytes.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() {
-            after.get(3..).unwrap_or_default()
-        } else {
-            after
-        };
-    }
-    bytes
 }
 
 #[cfg(test)]

@@ -306,7 +306,7 @@ fn what_is_mounted_or_immutable_stays_and_is_named() {
         dirs.find(|path| path.exists())
     };
     let mount = find("mnt").unwrap();
-    rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::empty()).unwrap();
+    crate::sandbox::tests::unmounted(&mount);
     assert_eq!(world.volumes.reap(&aside).unwrap().kept, []);
     assert_eq!(std::fs::read_dir(world.of_job()).unwrap().count(), 0);
 }
@@ -333,7 +333,7 @@ fn a_mount_over_the_volume_itself_is_not_emptied() {
     assert_eq!(kept, [("vol", "mount")]);
     let aside = world.volumes.aside().unwrap().remove(0);
     let left = world.of_job().join(format!("{ASIDE}{}", world.generation));
-    rustix::mount::unmount(left.join("vol"), rustix::mount::UnmountFlags::empty()).unwrap();
+    crate::sandbox::tests::unmounted(&left.join("vol"));
     assert_eq!(world.volumes.reap(&aside).unwrap().kept, []);
 }
 

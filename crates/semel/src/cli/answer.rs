@@ -93,7 +93,7 @@ pub(crate) fn refusal_json(refusal: &Refusal) -> Value {
         "names": refusal.names,
         "exit": refusal.code.exit(),
         "retry": refusal.code.retry(),
-        "next": refusal.code.next(),
+        "next": refusal.next(),
     })
 }
 
@@ -106,8 +106,8 @@ fn three_lines(refusal: &Refusal) -> String {
     format!(
         "error: {}{reason}: {}\nwhy:   {refusal}\nnext:  {}",
         refusal.code,
-        refusal.code.meaning(),
-        refusal.code.next()
+        refusal.meaning(),
+        refusal.next()
     )
 }
 

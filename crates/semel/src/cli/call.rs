@@ -133,6 +133,7 @@ pub(super) fn send(
         headers,
         body,
         within: None,
+        until: None,
     };
     match place {
         Some(place) => client::ask(&place, &ask).map_err(client::Unanswered::into_refusal)?,

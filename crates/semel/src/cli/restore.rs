@@ -238,14 +238,16 @@ fn refusal(refused: Refused, args: &Args, signal: Option<u8>) -> Answer {
     json["touched"] = refused.touched.into();
     json["counts"] = json!(refused.counts);
     json["git"] = json!(refused.git);
-    let answer = Answer::new("", json);
     let own = refused.git_exit.and_then(|status| u8::try_from(status).ok());
-    match (signal, own.filter(|_| args.passthrough)) {
-        (Some(exit), _) => Answer {
-            exit,
-            ..answer.refused(refused.refusal)
-        },
-        (None, Some(exit)) => Answer { exit, ..answer },
-        (None, None) => answer.refused(refused.refusal),
+    let passed = own.filter(|_| args.passthrough);
+    let exit = signal.or(passed).unwrap_or(refused.refusal.code.exit());
+    json["exit"] = exit.into();
+    let answer = Answer::new("", json);
+    if passed.is_some() && signal.is_none() {
+        return Answer { exit, ..answer };
+    }
+    Answer {
+        exit,
+        ..answer.refused(refused.refusal)
     }
 }

@@ -1,7 +1,7 @@
 //! `semel retry`: run a whole command again, only while nothing has taken ownership of the work.
 
 use super::Context;
-use super::answer::{Answer, refusal_json};
+use super::answer::{Answer, Format, out, refusal_json};
 use crate::engine::job::interrupt;
 use crate::engine::retry::{self, Asked, Outcome, Place};
 use crate::limits;
@@ -64,18 +64,25 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let interrupt = interrupt::watch()?;
     let asked = asked(args)?;
     match retry::retry(&reach, &asked, &interrupt) {
-        Ok(outcome) => Ok(Answer {
-            exit: outcome.status,
-            ..Answer::new("", facts(&outcome))
-        }),
+        Ok(outcome) => {
+            if context.format == Format::Json {
+                // What the command wrote is not seen by us, and its last line may have no end.
+                out("");
+            }
+            Ok(Answer {
+                exit: outcome.status,
+                ..Answer::new("", facts(&outcome))
+            })
+        }
         Err(refusal) => {
             let mut json = refusal_json(&refusal);
             json["schema"] = SCHEMA.into();
             json["status"] = "refused".into();
             json["counts"] = json!(Counts::default());
-            let answer = Answer::new("", json).refused(refusal);
             // Whatever was under way when a signal came: that it came is why.
-            let exit = interrupt.status().unwrap_or(answer.exit);
+            let exit = interrupt.status().unwrap_or(refusal.code.exit());
+            json["exit"] = exit.into();
+            let answer = Answer::new("", json).refused(refusal);
             Ok(Answer { exit, ..answer })
         }
     }

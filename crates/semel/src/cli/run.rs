@@ -4,7 +4,7 @@ use super::answer::{Answer, err, refusal_json};
 use super::{Context, Progress};
 use crate::engine::certify;
 use crate::engine::job::interrupt;
-use crate::engine::job::restorations::{self, Restorations};
+use crate::engine::job::restorations;
 use crate::engine::job::run::{self, Again, Finished};
 use crate::engine::job::say::{Point, Say};
 use crate::wire;
@@ -53,12 +53,13 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let job = &asked.job.job;
     match result {
         Ok(finished) => {
-            let met = restorations::of_run(&engine, &finished.run)?;
-            Ok(answer(
-                &finished,
-                &certify::paths(&config.state, &finished.generation),
-                met,
-            ))
+            let mut answer = answer(&finished, &certify::paths(&config.state, &finished.generation));
+            // Told beside the certificate: that they cannot be counted takes nothing from it.
+            match restorations::of_run(&engine, &finished.run) {
+                Ok(met) => answer.json["restorations"] = json!(met),
+                Err(refusal) => say(context, &format!("restore  not counted: {refusal}")),
+            }
+            Ok(answer)
         }
         Err(refusal) => {
             // Told beside the refusal, and never in its place.
@@ -80,7 +81,7 @@ pub(super) fn say(context: &Context, line: &str) {
     }
 }
 
-fn answer(finished: &Finished, paths: &certify::Paths, met: Restorations) -> Answer {
+fn answer(finished: &Finished, paths: &certify::Paths) -> Answer {
     let run = &finished.run;
     let (proposal, tree) = run
         .proposal()
@@ -108,7 +109,7 @@ fn answer(finished: &Finished, paths: &certify::Paths, met: Restorations) -> Ans
         "ssh_signature": paths.ssh,
         "install_record": paths.record,
         "output": output,
-        "restorations": met,
+        "restorations": null,
     });
     let text = format!(
         "certified   {}\ntree        {}\ngeneration  {}\nrecipe      {}\nrecord      {}\noutput      {}",

@@ -115,7 +115,7 @@ impl Opened {
         };
         let worktree = found()?.worktree.path;
         let worktree = Path::new(std::ffi::OsStr::from_bytes(worktree.as_bytes())).to_owned();
-        let engine = wire::command(config.clone())?;
+        let engine = wire::command_until(config.clone(), cancel)?;
         // Of this worktree alone: restorations of others go on meanwhile. Where the pin is changed in between, what is
         // recorded is of the former one, and no evidence any more.
         let lock = pins.lock(&worktree, asked.wait, cancel).map_err(host)?;

@@ -105,13 +105,20 @@ impl Restored {
             line.push_str("; the lock of a restoration that had died was adopted");
         }
         if outcome.removed_count > 0 {
-            line.push_str(&format!("; {} entries were removed", outcome.removed_count));
+            let were = if outcome.removed_count == 1 {
+                "entry was"
+            } else {
+                "entries were"
+            };
+            line.push_str(&format!("; {} {were} removed", outcome.removed_count));
         }
         if outcome.residue_count > 0 {
-            line.push_str(&format!(
-                "; {} entries are not of the tree",
-                outcome.residue_count
-            ));
+            let are = if outcome.residue_count == 1 {
+                "entry is"
+            } else {
+                "entries are"
+            };
+            line.push_str(&format!("; {} {are} not of the tree", outcome.residue_count));
         }
         line
     }
@@ -131,7 +138,7 @@ impl Restored {
             "hashed": outcome.hashed,
             "mended": outcome.mended,
             "residue": outcome.residue,
-            "residue_count": outcome.residue_count,
+            "residue_count": (outcome.verified != Verify::Tree).then_some(outcome.residue_count),
             "removed": outcome.removed,
             "removed_count": outcome.removed_count,
             "counts": outcome.counts,

@@ -47,7 +47,7 @@ pub(crate) fn json_of(failure: &Failure) -> Value {
         "why": refusal.why,
         "names": refusal.names,
         "retry": code.retry(),
-        "next": code.next(),
+        "next": refusal.next(),
         "exit": code.exit(),
         "replayed": *replayed == Replayed::Yes,
     });

@@ -1,6 +1,6 @@
 //! The library face: what is public, and that it restores as the command does.
 
-use crate::harness::{Home, executable, git};
+use crate::harness::{Home, changed_worktree, executable};
 use semel::restore::{Cancel, Identity, Pinning, Restore, Touched, Verify};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,13 +51,7 @@ impl Scene {
     fn new() -> Self {
         let home = Home::new();
         let worktree = home.path().join("w");
-        std::fs::create_dir(&worktree).unwrap();
-        git(&worktree, &["init", "-q"]);
-        std::fs::write(worktree.join("a"), "one\n").unwrap();
-        git(&worktree, &["add", "-A"]);
-        git(&worktree, &["commit", "-q", "-m", "one"]);
-        let tree = git(&worktree, &["rev-parse", "HEAD^{tree}"]);
-        std::fs::write(worktree.join("a"), "changed\n").unwrap();
+        let tree = changed_worktree(&worktree);
         Self { home, worktree, tree }
     }
 

@@ -1,6 +1,6 @@
 //! The npm package: laid out around this very binary, on Node and Bun, and called while a bundle is imported.
 
-use crate::harness::{Home, executable, git, said, skipped};
+use crate::harness::{Home, changed_worktree, executable, git, said, skipped};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -29,12 +29,7 @@ impl Scene {
     fn new() -> Self {
         let home = Home::new();
         let worktree = home.path().join("w");
-        std::fs::create_dir(&worktree).unwrap();
-        git(&worktree, &["init", "-q"]);
-        std::fs::write(worktree.join("a"), "one\n").unwrap();
-        git(&worktree, &["add", "-A"]);
-        git(&worktree, &["commit", "-q", "-m", "one"]);
-        let tree = git(&worktree, &["rev-parse", "HEAD^{tree}"]);
+        let tree = changed_worktree(&worktree);
         let commit = git(&worktree, &["rev-parse", "HEAD"]);
         let scene = Self { home, tree };
         let place = |name: &str| scene.path(name).to_str().unwrap().to_owned();

@@ -200,7 +200,7 @@ fn an_exact_collision_whose_lock_goes_succeeds_on_its_second_try() {
         assert_eq!(out.status.code(), Some(0), "{}", said(&out));
         assert_eq!((scene.tried(), scene.content().as_str()), (2, "asked\n"));
         assert_eq!(out.stderr, text, "what the first try said, and nothing of ours");
-        assert!(out.stdout.starts_with(b"out\nout\n{"), "{}", said(&out));
+        assert!(out.stdout.starts_with(b"out\nout\n\n{"), "{}", said(&out));
         let outcome = outcome(&out);
         assert_eq!(
             (&outcome["end"], &outcome["status"]),
@@ -237,7 +237,10 @@ fn an_unrelated_failure_has_one_try_and_keeps_every_byte() {
     let out = scene.retry(&[], &script).output().unwrap();
     assert_eq!(out.status.code(), Some(7), "{}", said(&out));
     assert_eq!(out.stderr, b"fatal: \xff\x00 no\n\n");
-    assert!(out.stdout.starts_with(b"partial{"));
+    assert!(
+        out.stdout.starts_with(b"partial\n{"),
+        "the object has a line of its own"
+    );
     assert_eq!(scene.tried(), 1);
     let json: Value = serde_json::from_slice(&out.stdout["partial".len()..]).unwrap();
     assert_eq!(

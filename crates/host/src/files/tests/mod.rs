@@ -749,7 +749,7 @@ fn ext4_keeps_power_with_a_journal_and_not_without() {
             let write = world.write_with("f", b"x", Expected::Absent, Durability::Power);
             write.and_then(|(_, prepared)| carry(&world.volume, &prepared, &NoSteps))
         };
-        rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
+        crate::sandbox::tests::unmounted(&at);
         assert_eq!(found, wanted, "{feature}");
         assert!(written.is_ok());
     }

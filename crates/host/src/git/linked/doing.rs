@@ -215,7 +215,7 @@ fn settle(git: &Git, pins: &Pins, doing: Doing, cancel: &Cancel) -> Result<()> {
                 }
                 pins.keep(&pin)?;
             } else if built.is_none() || lies_at(&building, built.as_ref())? {
-                free_gitdir(&common, &id)?;
+                free_gitdir(&common, own_name(&id).as_ref())?;
                 free(&building)?;
             }
             // Else other hands moved or removed what had its name: what is left of it is theirs.
@@ -249,7 +249,7 @@ pub(super) fn take_back(pins: &Pins, doing: &Doing) -> Result<()> {
         if lies_at(&target, built.as_ref())? {
             rename(&target, &building)?;
         }
-        free_gitdir(common, id)?;
+        free_gitdir(common, own_name(id).as_ref())?;
         free(&building)?;
     }
     plain::remove_file(&doing.place(pins))
@@ -330,8 +330,8 @@ fn free_in(parent: &OwnedFd, path: &Path) -> Result<()> {
         .into())
 }
 
-/// Frees the git directory that bears our own name.
-fn free_gitdir(common: &Spot, id: &PinId) -> Result<()> {
+/// Frees the git directory that bears a name of ours.
+fn free_gitdir(common: &Spot, name: &OsStr) -> Result<()> {
     let path = path_of(common.path.as_bytes());
     let Some((dir, now)) = spot_at(&path)? else {
         return Ok(());
@@ -346,7 +346,7 @@ fn free_gitdir(common: &Spot, id: &PinId) -> Result<()> {
     let Some(worktrees) = open_real(&place)? else {
         return Ok(());
     };
-    free_in(&worktrees, &place.join(own_name(id)))?;
+    free_in(&worktrees, &place.join(name))?;
     // As git does: the directory goes with the last of them.
     unlinkat(&dir, "worktrees", AtFlags::REMOVEDIR).ok();
     Ok(())
@@ -354,7 +354,11 @@ fn free_gitdir(common: &Spot, id: &PinId) -> Result<()> {
 
 /// Frees what a removal put aside, and forgets the pin.
 pub(super) fn finish_removal(pins: &Pins, pin: &Pin, aside: &Path, tell: Tell<'_>) -> Result<()> {
-    free_gitdir(&pin.common, &pin.id)?;
+    // Pinned anew, it keeps the name of its first pin.
+    let gitdir = path_of(pin.gitdir.path.as_bytes());
+    if spot_at(&gitdir)?.is_some_and(|(_, now)| same_directory(&pin.gitdir, &now)) {
+        free_gitdir(&pin.common, gitdir.file_name().unwrap_or_default())?;
+    }
     tell(Milestone::GitDirGone);
     free(aside)?;
     tell(Milestone::FilesGone);

@@ -1,7 +1,7 @@
 //! The index as git writes it, in every version: it is known, and every change of it is not.
 
 use super::*;
-use crate::git::index::holds;
+use crate::git::index::{Flags, holds};
 use crate::git::repository::Repository;
 
 fn parts(lab: &Lab) -> (Vec<u8>, ObjectId, Vec<Leaf>) {
@@ -54,32 +54,43 @@ fn every_version_is_known_and_every_difference_is_not() {
             if version != "sha256" {
                 assert_eq!(index[7].to_string(), version);
             }
-            assert!(
+            let hidden = if version == "3" {
+                Flags::Hidden
+            } else {
+                Flags::None
+            };
+            assert_eq!(
                 holds(&index, &tree, &leaves),
+                Some(hidden),
                 "version {version} of {}",
                 git.version()
             );
+            if version != "sha256" {
+                lab.sh("r", &["update-index", "--assume-unchanged", "a"]);
+                let assumed = std::fs::read(lab.path("r/.git/index")).unwrap();
+                assert_eq!(holds(&assumed, &tree, &leaves), Some(Flags::Hidden));
+            }
             // Other leaves, in one name, mode or id; one less, one more.
-            assert!(!holds(&index, &tree, &leaves[1..]));
+            assert_eq!(holds(&index, &tree, &leaves[1..]), None);
             let mut other = leaves.clone();
             other[0].mode = semel_core::git_tree::Mode::Executable;
-            assert!(!holds(&index, &tree, &other));
+            assert_eq!(holds(&index, &tree, &other), None);
             let mut other = leaves.clone();
             other[0].id = other[1].id;
-            assert!(!holds(&index, &tree, &other));
+            assert_eq!(holds(&index, &tree, &other), None);
             let mut other = leaves.clone();
             other[0].path = semel_core::RelPath::parse(b"aa").unwrap();
-            assert!(!holds(&index, &tree, &other));
+            assert_eq!(holds(&index, &tree, &other), None);
             // Another tree than the one that it remembers.
             if version != "3" {
                 assert!(index.windows(4).any(|four| four == b"TREE"));
-                assert!(!holds(&index, &leaves[0].id, &leaves));
+                assert_eq!(holds(&index, &leaves[0].id, &leaves), None);
             }
             // Cut anywhere, nothing panics; cut within the entries, it is not known.
             let entries = 12 + leaves.len() * (42 + tree.as_raw().len());
             for end in 0..index.len() {
                 let cut = holds(&index[..end], &tree, &leaves);
-                assert!(!cut || end >= entries, "{end} of {}", index.len());
+                assert!(cut.is_none() || end >= entries, "{end} of {}", index.len());
             }
         }
     }
@@ -109,7 +120,7 @@ fn what_has_to_be_understood_is_left_to_git() {
                 }
             }
             let index = std::fs::read(lab.path("r/.git/index")).unwrap();
-            assert!(!holds(&index, &tree, &leaves), "{what}");
+            assert_eq!(holds(&index, &tree, &leaves), None, "{what}");
         }
     }
 }

@@ -153,6 +153,45 @@ fn work_is_not_removed_unless_told() {
 }
 
 #[test]
+fn what_was_made_by_us_is_ours_wherever_it_was_moved() {
+    for git in gits() {
+        let (lab, commit) = repository(&git);
+        add_to(&lab, "wt", &commit, None, &quiet).unwrap();
+        lab.sh("r", &["worktree", "move", "../wt", "../moved"]);
+        let long = Duration::from_secs(60);
+        let gitdir = lab.sh("moved", &["rev-parse", "--absolute-git-dir"]);
+        let anew = || {
+            let pinned = pins(&lab).pin(&git, &lab.path("moved"), Repin::Anew, long, &cancel());
+            pinned.unwrap()
+        };
+        // A copy in the place of its git directory is none that we made; it itself is.
+        let aside = lab.path("aside");
+        std::fs::rename(&gitdir, &aside).unwrap();
+        let copied = std::process::Command::new("cp")
+            .arg("-r")
+            .args([aside, gitdir.into()])
+            .status();
+        assert!(copied.unwrap().success());
+        anew();
+        refused(remove_from(&lab, "moved", Discard::Work, &quiet), "not_ours");
+        assert_eq!(lab.read("moved/f"), "one\n");
+    }
+    for git in gits() {
+        let (lab, commit) = repository(&git);
+        add_to(&lab, "wt", &commit, None, &quiet).unwrap();
+        lab.sh("r", &["worktree", "move", "../wt", "../moved"]);
+        for repin in [Repin::Refuse, Repin::Anew] {
+            let long = Duration::from_secs(60);
+            pins(&lab)
+                .pin(&git, &lab.path("moved"), repin, long, &cancel())
+                .unwrap();
+        }
+        remove_from(&lab, "moved", Discard::Refuse, &quiet).unwrap();
+        nothing_left(&lab);
+    }
+}
+
+#[test]
 fn what_is_not_ours_is_not_removed() {
     for git in gits() {
         let (lab, commit) = repository(&git);

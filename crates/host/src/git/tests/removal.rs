@@ -115,6 +115,55 @@ fn the_repository_of_the_worktree_is_never_residue() {
 }
 
 #[test]
+fn what_comes_in_the_way_of_a_tree_that_is_known_is_seen() {
+    for git in gits() {
+        let lab = Lab::new(&git);
+        let (older, _) = two(&lab);
+        // So often, and so long, that its directories are known.
+        for _ in 0..3 {
+            run(&lab, "r", &older, KEPT).unwrap();
+            std::thread::sleep(Duration::from_millis(120));
+        }
+        for file in ["a", "d/b", "d/e/c"] {
+            std::fs::remove_file(lab.path(&format!("r/{file}"))).unwrap();
+            lab.sh(".", &["init", "-q", &format!("r/{file}")]);
+            let named = format!("{file}/.git");
+            assert_eq!(
+                refused(run(&lab, "r", &older, KEPT)),
+                of("nested_repository", &named)
+            );
+            let aside = lab.path(&format!("aside-{}", file.replace('/', "-")));
+            std::fs::rename(lab.path(&format!("r/{file}")), aside).unwrap();
+            run(&lab, "r", &older, KEPT).unwrap();
+        }
+        for dir in ["d", "d/e"] {
+            run(&lab, "r", &older, KEPT).unwrap();
+            let other = lab.path("other");
+            std::fs::create_dir_all(&other).unwrap();
+            let Some(mounted) = Mounted::bind(&other, &lab.path(&format!("r/{dir}"))) else {
+                return;
+            };
+            assert_eq!(refused(run(&lab, "r", &older, KEPT)), of("mount", dir));
+            drop(mounted);
+        }
+        // A directory in the way without a repository is looked into each time: here one comes into it between two refusals.
+        std::fs::remove_file(lab.path("r/a")).unwrap();
+        std::fs::create_dir(lab.path("r/a")).unwrap();
+        lab.sh(".", &["init", "-q", "r/residue"]);
+        std::thread::sleep(Duration::from_millis(120));
+        assert_eq!(
+            refused(run(&lab, "r", &older, CLEAN)),
+            of("nested_repository", "residue/.git")
+        );
+        lab.sh(".", &["init", "-q", "r/a"]);
+        assert_eq!(
+            refused(run(&lab, "r", &older, CLEAN)),
+            of("nested_repository", "a/.git")
+        );
+    }
+}
+
+#[test]
 fn a_tree_does_not_write_into_the_repository_of_its_worktree() {
     for git in gits() {
         let lab = Lab::new(&git);

@@ -565,6 +565,11 @@ fn shapes_of_repositories_keep_their_features() {
                 }
                 _ => {}
             }
+            if shape == "split" {
+                // By itself git would write a new base here: it is configured to, and most entries differ.
+                lab.sh("wt", &["config", "core.splitIndex", "true"]);
+                lab.sh("wt", &["rm", "-q", "--cached", "run", "link", "dir/g"]);
+            }
             lab.write("wt/f", "changed\n");
             lab.write("wt/staged", "x\n");
             if shape != "unmerged" {

@@ -157,6 +157,7 @@ pub(super) fn network() -> BTreeMap<OsString, OsString> {
         exact.contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
     };
     let mut env: BTreeMap<OsString, OsString> = std::env::vars_os().filter(|(name, _)| ours(name)).collect();
+    trust_machine(&mut env);
     if let Some(bundle) = env.get(OsStr::new("SSL_CERT_FILE")).cloned() {
         env.entry("CARGO_HTTP_CAINFO".into()).or_insert(bundle);
     }

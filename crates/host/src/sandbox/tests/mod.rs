@@ -190,7 +190,7 @@ pub(crate) fn alive(word: &str) -> Vec<(u32, String)> {
 }
 
 /// Waits, within reason, until something holds; a machine may be slow.
-pub(crate) fn until(holds: impl Fn() -> bool) -> bool {
+pub(crate) fn until(mut holds: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     while !holds() {
         // So long that it only ever ends a test that is broken.
@@ -207,4 +207,18 @@ pub(crate) fn until(holds: impl Fn() -> bool) -> bool {
 pub(crate) fn in_due_time<T>(tried: impl FnMut(u32) -> Option<T>) -> T {
     let found = [1, 6, 36, 216].into_iter().find_map(tried);
     found.expect("it happens when there is time enough for it")
+}
+
+/// Unmounts what a test mounted. A child that another test forks keeps its files open until it executes: it is busy for a
+/// moment.
+#[track_caller]
+pub(crate) fn unmounted(at: &std::path::Path) {
+    let flags = rustix::mount::UnmountFlags::empty();
+    let mut last = Ok(());
+    let gone = until(|| {
+        last = rustix::mount::unmount(at, flags);
+        last != Err(rustix::io::Errno::BUSY)
+    });
+    assert!(gone, "{}: {last:?}", at.display());
+    last.unwrap();
 }

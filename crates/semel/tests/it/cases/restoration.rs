@@ -110,7 +110,17 @@ fn c01_a_held_lock_is_waited_for_and_above_the_bound_nothing_is_changed() {
     assert!(waited > 0 && outcome["counts"]["collisions"] != 0, "{outcome}");
     std::fs::write(scene.worktree.join("a"), "changed\n").unwrap();
     std::fs::write(&scene.lock, "mine").unwrap();
-    scene.refused(&["--wait", "1s"], 40, "lock_timeout");
+    for (args, why) in [
+        (&["--wait", "1s"][..], "wait longer than that"),
+        (
+            &["--wait", "1s", "--stale", "never"],
+            "a stale one was to be waited for, too",
+        ),
+    ] {
+        let refusal = scene.refused(args, 40, "lock_timeout");
+        assert!(refusal["why"].as_str().unwrap().contains(why), "{refusal}");
+        assert_eq!(refusal["names"], json!([scene.lock]));
+    }
     assert_eq!(scene.content("a"), "changed\n");
     assert_eq!(std::fs::read(&scene.lock).unwrap(), b"mine");
 }
@@ -163,7 +173,10 @@ fn c02_the_lock_of_a_killed_git_is_adopted_in_place() {
 fn c03_a_commit_in_its_editor_keeps_its_lock_and_succeeds() {
     let scene = Scene::new();
     let mut commit = scene.committing();
-    scene.refused(&["--wait", "1s"], 40, "lock_timeout");
+    // Long enough that it would be taken, were there nobody.
+    let refusal = scene.refused(&["--wait", "4s", "--stale-grace", "1s"], 40, "lock_timeout");
+    let why = refusal["why"].as_str().unwrap();
+    assert!(why.contains("it was not taken for stale"), "{why}");
     assert!(scene.lock.exists(), "the lock of a living commit");
     assert!(commit.try_wait().unwrap().is_none());
     std::fs::write(scene.home.path().join("go"), "").unwrap();
@@ -203,6 +216,12 @@ fn c06_a_tree_that_cannot_be_read_in_full_changes_nothing() {
     assert_eq!(scene.content("a"), "changed\n");
     assert_eq!(scene.content("b"), "old b\n");
     assert!(!scene.lock.exists());
+    // There, but cut: as good as missing.
+    let place = repository.join(".git/objects").join(head).join(rest);
+    std::fs::write(&place, [0x78, 0x01, 0x4b, 0xca, 0xc9]).unwrap();
+    scene.refused(&[], 44, "object_missing");
+    assert_eq!(scene.content("a"), "changed\n");
+    assert_eq!(scene.content("b"), "old b\n");
 }
 
 #[test]
@@ -255,7 +274,11 @@ fn c09_what_is_no_plain_lock_is_refused_at_once_and_left_alone() {
     std::fs::remove_file(&scene.lock).unwrap();
     let made = Command::new("mkfifo").arg(&scene.lock).status().unwrap();
     assert!(made.success());
-    assert_eq!(scene.refused(&[], 41, "lock_unsafe")["reason"], "special");
+    let refusal = scene.refused(&[], 41, "lock_unsafe");
+    assert_eq!(
+        (&refusal["reason"], &refusal["names"]),
+        (&json!("special"), &json!([scene.lock]))
+    );
     assert!(scene.lock.exists());
     assert_eq!(std::fs::read(&victim).unwrap(), b"keep");
     assert_eq!(scene.content("a"), "changed\n");
@@ -331,8 +354,22 @@ fn c10_files_that_the_index_hides_are_restored_and_residue_is_named() {
     std::fs::write(scene.worktree.join("c"), "hidden\n").unwrap();
     std::fs::create_dir(scene.worktree.join(".venv")).unwrap();
     std::fs::write(scene.worktree.join(".venv/x"), "x").unwrap();
+    // What the index hides is read back even where nothing else is; nobody looked for residue.
+    let outcome = scene.restored(scene.command(&["--verify", "tree"]));
+    assert_eq!(
+        (&outcome["mended"], &outcome["residue_count"]),
+        (&json!(["b"]), &Value::Null)
+    );
+    assert!(!ran.exists(), "no command of the repository was run");
+    git(&scene.worktree, &["update-index", "--skip-worktree", "b"]);
+    std::fs::remove_file(&ran).ok();
+    std::fs::write(scene.worktree.join("b"), "hidden\n").unwrap();
     let outcome = scene.restored(scene.command(&[]));
-    assert_eq!(outcome["residue"], json!([".venv"]));
+    assert_eq!(outcome["mended"], json!(["b"]));
+    assert_eq!(
+        (&outcome["residue"], &outcome["residue_count"]),
+        (&json!([".venv"]), &json!(1))
+    );
     // Where nothing else may be there, it is refused by name, or removed.
     let left = scene.refused(&["--verify", "pristine"], 28, "tree_mismatch");
     assert_eq!(

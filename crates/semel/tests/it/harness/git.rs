@@ -39,3 +39,14 @@ pub(crate) fn git_bytes(dir: &Path, args: &[&str]) -> Vec<u8> {
 pub(crate) fn git(dir: &Path, args: &[&str]) -> String {
     String::from_utf8(git_bytes(dir, args)).unwrap().trim().to_owned()
 }
+
+/// Makes a repository with one commit of one file `a`, `one`, which was changed since; gives its tree.
+pub(crate) fn changed_worktree(at: &Path) -> String {
+    std::fs::create_dir(at).unwrap();
+    git(at, &["init", "-q"]);
+    std::fs::write(at.join("a"), "one\n").unwrap();
+    git(at, &["add", "-A"]);
+    git(at, &["commit", "-q", "-m", "one"]);
+    std::fs::write(at.join("a"), "changed\n").unwrap();
+    git(at, &["rev-parse", "HEAD^{tree}"])
+}

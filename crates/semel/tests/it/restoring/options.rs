@@ -3,7 +3,7 @@
 use super::{Lab, answer, gits};
 use crate::harness::{said, signal, wait_until};
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -253,6 +253,49 @@ fn a_stopped_daemon_holds_no_restoration_up() {
     assert!(ended, "it waits for the daemon");
     assert!(child.wait().unwrap().success());
     lab.is_restored();
+}
+
+/// What needs the journal waits for a daemon that does not answer, and ends when it is told to.
+#[test]
+fn a_signal_ends_the_wait_for_a_daemon_that_does_not_answer() {
+    let lab = Lab::new(&gits()[0], 2);
+    let daemon = lab.home.serve_unix(&[]);
+    lab.home
+        .json(&["worktree", "pin", lab.worktree.to_str().unwrap()]);
+    signal(daemon.pid, libc::SIGSTOP);
+    for args in [&["--job", "app"][..], &["--job", "app", "--record"]] {
+        let mut child = lab
+            .command(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let fds = PathBuf::from(format!("/proc/{}/fd", child.id()));
+        let asks = || {
+            let links = std::fs::read_dir(&fds).into_iter().flatten().flatten();
+            let mut links = links.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+            links.any(|link| link.to_string_lossy().starts_with("socket:"))
+        };
+        assert!(wait_until(LONG, asks));
+        signal(child.id(), libc::SIGTERM);
+        let ended = wait_until(LONG, || child.try_wait().unwrap().is_some());
+        if !ended {
+            child.kill().unwrap();
+        }
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(143), "{}", said(&out));
+        let told = answer(&out);
+        assert_eq!(
+            [&told["status"], &told["code"], &told["exit"], &told["touched"]],
+            [
+                &json!("cancelled"),
+                &json!("daemon_unreachable"),
+                &json!(143),
+                &json!("nothing")
+            ]
+        );
+    }
+    signal(daemon.pid, libc::SIGCONT);
 }
 
 /// Told to end while it waits, it says so and leaves everything as it was.

@@ -1,0 +1,325 @@
+//! What a restoration would remove, looked at before it writes anything. It changes nothing.
+//!
+//! Git removes whatever lies where a file of the tree has to go, and `--clean` what is not of the tree. None of it may be or
+//! hold the repository itself, by whatever name, or a mount; a repository of somebody else is refused unless its removal was
+//! asked for.
+
+use super::clear::Clear;
+use super::listing::Listing;
+use super::memo::Look;
+use super::obstacles::{self, DIRECTORY};
+use super::place;
+use super::removal::{Ground, names, refused};
+use super::repository::Repository;
+use super::restore::{Leftovers, Nested};
+use super::verify::Cursor;
+use crate::error::{Error, Result};
+use crate::volume::reaper;
+use rustix::fs::{FileType, Mode as FileMode, OFlags, fstat, openat};
+use rustix::io::Errno;
+use semel_core::RelPath;
+use semel_core::git_tree::Mode;
+use semel_core::path::shown;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Looks at all that a restoration would remove, before it writes anything.
+pub(super) struct Survey<'a> {
+    pub(super) ground: &'a Ground<'a>,
+    pub(super) repo: &'a Repository,
+    pub(super) listing: &'a Listing,
+    pub(super) nested: Nested,
+}
+
+impl Survey<'_> {
+    /// Refuses what may not be removed.
+    ///
+    /// # Errors
+    /// `precondition_failed`, reasons `mount`, `gitdir_inside`, `nested_repository`; `io_failed` where something cannot be
+    /// looked at.
+    pub(super) fn refuse(&self, leftovers: Leftovers) -> Result<()> {
+        self.refuse_in_the_way()?;
+        self.refuse_tracked()?;
+        if leftovers == Leftovers::Removed {
+            self.refuse_residue()?;
+        }
+        Ok(())
+    }
+
+    /// Goes through the directories of the tree, and through each that a file or link of the tree would replace.
+    ///
+    /// It lists the directories of the tree rather than look at every file: there are fewer. One that looks as it did when
+    /// nothing in it was in the way has the same entries still, and is not listed again. Each is looked at in any case:
+    /// what is mounted on it changes nothing in it.
+    fn refuse_in_the_way(&self) -> Result<()> {
+        let at = self.ground.at;
+        let mut clear = Clear::of(at, &self.listing.tree);
+        let mut cursor = Cursor::new(at.root.as_fd());
+        let mut todo = vec![RelPath::root()];
+        while let Some(path) = todo.pop() {
+            let Some(dir) = enter(&mut cursor, &path)? else {
+                continue;
+            };
+            // Before it is listed: what changes meanwhile looks different afterwards.
+            let look = Look::at(&dir, ".").ok().flatten();
+            let known = look.and_then(|look| clear.below(&path, &look));
+            let below = match known {
+                Some(below) => below,
+                None => {
+                    let (below, in_the_way) = self.list(&dir, &path)?;
+                    if let (Some(look), InTheWay::Nothing) = (look, in_the_way) {
+                        clear.learn(&path, look, &below);
+                    }
+                    below
+                }
+            };
+            for path in below.iter() {
+                let name = path.split_last().map(|(_, name)| name).unwrap_or_default();
+                let Some(look) = self.ground.look(dir.as_fd(), name, path)? else {
+                    continue;
+                };
+                // The most are known and hold no directory of the tree: these are not even opened.
+                let leaf = clear.below(path, &look).is_some_and(|below| below.is_empty());
+                if look.is_dir() && !leaf {
+                    todo.push(path.clone());
+                }
+            }
+        }
+        clear.keep();
+        Ok(())
+    }
+
+    /// Lists a directory of the tree: gives those of the tree in it, after it went through each in which a file has to go.
+    fn list(&self, dir: &OwnedFd, at: &RelPath) -> Result<(Arc<[RelPath]>, InTheWay)> {
+        let mut below = Vec::new();
+        let mut in_the_way = InTheWay::Nothing;
+        for name in names(dir, at, |kind| kind == FileType::Directory)? {
+            let path = at.observed(&name)?;
+            let leaf = self.listing.leaf(path.as_bytes());
+            if leaf.is_some_and(|mode| mode != Mode::Gitlink) {
+                let look = self.ground.look(dir.as_fd(), &name, &path)?;
+                if look.is_some_and(|look| look.is_dir()) {
+                    // What is put into it later changes nothing of the directory that holds it.
+                    in_the_way = InTheWay::Directory;
+                    let why = "a repository lies where a file of the tree has to go";
+                    self.go_through(dir.as_fd(), &name, path, why)?;
+                }
+            } else if self.listing.dirs.contains(path.as_bytes()) {
+                below.push(path);
+            }
+        }
+        Ok((below.into(), in_the_way))
+    }
+
+    fn refuse_residue(&self) -> Result<()> {
+        let root = &self.ground.at.root;
+        let why = "a repository lies in what is to be removed";
+        let mut cursor = Cursor::new(root.as_fd());
+        for path in obstacles::foreign(root, &self.listing.leaves)? {
+            let (Some(parent), Some((_, name))) = (cursor.parent(&path)?, path.split_last()) else {
+                continue;
+            };
+            let look = self.ground.look(parent, name, &path)?;
+            if is_dot_git(name) {
+                self.refuse_nested(&path, why)?;
+            }
+            if look.is_some_and(|look| look.is_dir()) {
+                self.go_through(parent, name, path.clone(), why)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes through all that is below a directory; one handle a level.
+    fn go_through(
+        &self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        path: RelPath,
+        why: &'static str,
+    ) -> Result<()> {
+        let mut levels = vec![self.level(parent, name, path, why)?];
+        while let Some(Level {
+            dir, path: at, left, ..
+        }) = levels.last_mut()
+        {
+            let Some(name) = left.pop() else {
+                levels.pop();
+                continue;
+            };
+            let path = at.observed(&name)?;
+            let look = self.ground.look(dir.as_fd(), &name, &path)?;
+            if is_dot_git(&name) {
+                self.refuse_nested(&path, why)?;
+            }
+            if look.is_some_and(|look| look.is_dir()) {
+                let level = self.level(dir.as_fd(), &name, path, why)?;
+                levels.push(level);
+            }
+        }
+        Ok(())
+    }
+
+    fn level(&self, parent: BorrowedFd<'_>, name: &[u8], path: RelPath, why: &str) -> Result<Level> {
+        let (dir, closed) =
+            Closed::open(parent, name).map_err(|e| Error::io("open", shown(path.as_bytes()), e))?;
+        let left = names(&dir, &path, |_| true)?;
+        // As a repository without a worktree is known: see [`worktree::find`].
+        if [&b"HEAD"[..], b"objects"]
+            .iter()
+            .all(|part| left.iter().any(|name| name == part))
+        {
+            self.refuse_nested(&path, why)?;
+        }
+        Ok(Level {
+            dir,
+            path,
+            left,
+            _closed: closed,
+        })
+    }
+
+    fn refuse_nested(&self, path: &RelPath, why: &str) -> Result<()> {
+        match self.nested {
+            Nested::Refused => Err(refused("nested_repository", why, path)),
+            Nested::Removed => Ok(()),
+        }
+    }
+
+    /// Refuses mounts, and the repository itself, where files lie that the index knows: git would remove them there, be
+    /// they of the tree or not.
+    fn refuse_tracked(&self) -> Result<()> {
+        let at = self.ground.at;
+        let mounts = match place::mounted_below(&at.worktree) {
+            Ok(mounts) => mounts,
+            // The directories of the tree were looked at by their own handles.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => return Err(Error::io("read", "/proc/self/mountinfo", e)),
+        };
+        let own = self.ground.own.iter().map(|(_, path)| path.clone());
+        for place in mounts.into_iter().chain(own) {
+            let Some(path) = below(&at.worktree, &place)? else {
+                continue;
+            };
+            if path.components().next() != Some(b".git") && self.is_changed(&path)? {
+                self.refuse_place(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says whether git might write or remove something at a path, or below it. A file that is mounted has another inode
+    /// than the index knows, so git would write it anew, be it the same or not.
+    fn is_changed(&self, path: &RelPath) -> Result<bool> {
+        let leaf = self.listing.leaf(path.as_bytes());
+        if leaf.is_some_and(|mode| mode != Mode::Gitlink) {
+            return Ok(true);
+        }
+        let name = OsString::from_vec(path.as_bytes().to_vec());
+        let mut call = self.repo.call(["ls-files", "--stage", "-z", "--"]);
+        call.args.push(name);
+        call.env.push(("GIT_LITERAL_PATHSPECS", "1".into()));
+        // The one that stands, not one of the view that git sees.
+        let index = self.ground.at.gitdir.join("index");
+        call.env.push(("GIT_INDEX_FILE", index.into_os_string()));
+        let said = self.repo.run(call)?;
+        // Git does not go into the place of a submodule.
+        let submodule = |line: &[u8]| {
+            let place = line.splitn(2, |b| *b == b'\t').nth(1);
+            line.starts_with(b"160000 ") && place == Some(path.as_bytes())
+        };
+        let mut lines = said.split(|b| *b == 0).filter(|line| !line.is_empty());
+        Ok(lines.any(|line| !submodule(line)))
+    }
+
+    fn refuse_place(&self, path: &RelPath) -> Result<()> {
+        let mut cursor = Cursor::new(self.ground.at.root.as_fd());
+        let mut at = RelPath::root();
+        for name in path.components() {
+            let above = at;
+            at = above.observed(name)?;
+            if let Some(parent) = cursor.parent(&at)? {
+                self.ground.look(parent, name, &at)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Says whether a directory lies where a file of the tree has to go.
+#[derive(Clone, Copy)]
+enum InTheWay {
+    Nothing,
+    Directory,
+}
+
+/// An open directory that is gone through.
+struct Level {
+    dir: OwnedFd,
+    path: RelPath,
+    /// The names in it that are still to be looked at.
+    left: Vec<Vec<u8>>,
+    _closed: Option<Closed>,
+}
+
+/// A directory of our user's that even its owner may not enter, opened for as long as it is looked at.
+struct Closed {
+    dir: OwnedFd,
+    mode: FileMode,
+}
+
+impl Closed {
+    /// Opens a directory; `None` beside it where nothing had to be done for that.
+    fn open(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<(OwnedFd, Option<Self>)> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = openat(parent, name, flags, FileMode::empty())?;
+        let open = || openat(&handle, ".", DIRECTORY, FileMode::empty());
+        let stat = fstat(&handle)?;
+        let us = rustix::process::geteuid();
+        if us.is_root() || us.as_raw() != stat.st_uid || stat.st_mode & 0o500 == 0o500 {
+            return Ok((open()?, None));
+        }
+        reaper::open_up(parent, name)?;
+        let mode = FileMode::from_raw_mode(stat.st_mode);
+        let closed = Self { dir: open()?, mode };
+        Ok((open()?, Some(closed)))
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        // What was only looked at is left as it was.
+        rustix::fs::fchmod(&self.dir, self.mode).ok();
+    }
+}
+
+fn is_dot_git(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b".git")
+}
+
+/// Gives a path within the worktree; `None` for one that is not below it.
+fn below(worktree: &Path, place: &Path) -> Result<Option<RelPath>> {
+    let Ok(rest) = place.strip_prefix(worktree) else {
+        return Ok(None);
+    };
+    let mut path = RelPath::root();
+    for part in rest.components() {
+        path = path.observed(part.as_os_str().as_bytes())?;
+    }
+    Ok(Some(path).filter(|path| !path.is_root()))
+}
+
+fn enter(cursor: &mut Cursor<'_>, path: &RelPath) -> Result<Option<OwnedFd>> {
+    let name = path.split_last().map_or(&b"."[..], |(_, name)| name);
+    let Some(parent) = cursor.parent(path)? else {
+        return Ok(None);
+    };
+    match openat(parent, name, DIRECTORY, FileMode::empty()) {
+        Ok(dir) => Ok(Some(dir)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        Err(e) => Err(Error::io("open", shown(path.as_bytes()), e)),
+    }
+}
