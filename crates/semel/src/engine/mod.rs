@@ -20,6 +20,7 @@ pub(crate) mod job;
 pub(crate) mod line;
 pub(crate) mod look;
 pub(crate) mod proposal;
+pub(crate) mod record;
 pub(crate) mod restore;
 pub(crate) mod signing;
 mod surroundings;

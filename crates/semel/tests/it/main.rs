@@ -42,6 +42,7 @@ mod power;
 mod probe;
 mod quota;
 mod reads;
+mod record;
 mod retention;
 mod room;
 mod run;
