@@ -3,7 +3,7 @@
 //! It counts `testcase` elements and trusts no sum that a report states about itself. It expands no entity of a
 //! document type and follows nothing.
 
-use super::Report;
+use super::{Report, Stamp};
 use crate::code::{Code, Refusal};
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
@@ -38,6 +38,7 @@ pub fn junit(bytes: &[u8]) -> Result<Report, Refusal> {
         match reader.read_event().map_err(|e| malformed(&e.to_string()))? {
             Event::Start(element) => {
                 root(&element, depth, &mut rooted)?;
+                stamped(&element, &mut report)?;
                 depth += 1;
                 if depth > DEEPEST {
                     return Err(malformed("it is nested too deep"));
@@ -46,6 +47,7 @@ pub fn junit(bytes: &[u8]) -> Result<Report, Refusal> {
             }
             Event::Empty(element) => {
                 root(&element, depth, &mut rooted)?;
+                stamped(&element, &mut report)?;
                 enter(&element, depth + 1, &mut case)?;
                 leave(depth + 1, &mut case, &mut report);
             }
@@ -86,6 +88,19 @@ fn root(element: &BytesStart<'_>, depth: usize, rooted: &mut bool) -> Result<(),
         return Err(malformed("its root is not one testsuites or testsuite"));
     }
     *rooted = true;
+    Ok(())
+}
+
+/// Keeps the earliest time that a suite states; a time that cannot be read says nothing.
+fn stamped(element: &BytesStart<'_>, report: &mut Report) -> Result<(), Refusal> {
+    if !matches!(element.local_name().as_ref(), "testsuites" | "testsuite") {
+        return Ok(());
+    }
+    let stamp = attribute(element, "timestamp")?.and_then(|text| Stamp::parse(&text));
+    report.earliest = match (report.earliest, stamp) {
+        (Some(one), Some(other)) => Some(one.earlier(other)),
+        (one, other) => one.or(other),
+    };
     Ok(())
 }
 

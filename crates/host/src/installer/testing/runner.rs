@@ -1,6 +1,6 @@
 //! Recognises a test command, and arranges for the report that it leaves.
 //!
-//! It knows pytest and `cargo test`; every other command names the place of its report itself.
+//! It knows pytest, `cargo test` and `cargo nextest run`; every other command names the place of its report itself.
 
 use super::super::{environment, plan::SYSTEM_PATH};
 use super::{Places, ReportFrom, TestPlan};
@@ -72,6 +72,16 @@ impl Runner {
                 }
             }
             Source::Stdout
+        } else if let Some(at) = nextest_run_at(name, &args) {
+            let mut given = OsString::from("semel:");
+            given.push(nextest_config(places, &ours)?);
+            args.splice(at + 1..at + 1, ["--tool-config-file".into(), given]);
+            for flag in ["--offline", "--locked"] {
+                if !args.iter().any(|arg| arg == flag) {
+                    args.insert(at + 1, flag.into());
+                }
+            }
+            beneath_home()?
         } else {
             return Err(no_report(name).into());
         };
@@ -94,7 +104,8 @@ pub fn check_report(command: &[OsString], report: &ReportFrom) -> Result<()> {
     let known = matches!(report, ReportFrom::File(_))
         || args.iter().any(|arg| contains(arg, PLACEHOLDER))
         || is_pytest(name, args)
-        || cargo_test_at(name, args).is_some();
+        || cargo_test_at(name, args).is_some()
+        || nextest_run_at(name, args).is_some();
     if known {
         Ok(())
     } else {
@@ -130,6 +141,36 @@ fn cargo_test_at(name: &OsStr, args: &[OsString]) -> Option<usize> {
     let command = args.iter().position(|arg| !arg.as_bytes().starts_with(b"-"))?;
     let known = base_name(name) == b"cargo" && matches!(args[command].as_bytes(), b"test" | b"t");
     known.then_some(command)
+}
+
+/// Finds `run` in `cargo [flags] nextest run …`.
+fn nextest_run_at(name: &OsStr, args: &[OsString]) -> Option<usize> {
+    let mut words = (0..args.len()).filter(|at| !args[*at].as_bytes().starts_with(b"-"));
+    let (first, second) = (words.next()?, words.next()?);
+    let known = base_name(name) == b"cargo"
+        && args[first] == "nextest"
+        && matches!(args[second].as_bytes(), b"run" | b"r");
+    known.then_some(second)
+}
+
+/// Tells nextest where its report goes, and its own notes, since it keeps them in the tree otherwise.
+fn nextest_config(places: &Places, report: &Path) -> Result<PathBuf> {
+    let text = |path: &Path| {
+        let path = path.to_str().ok_or_else(|| {
+            let why = "nextest takes no path that is not UTF-8";
+            Refusal::new(Code::BadConfig, why).name(shown(path.as_os_str().as_bytes()))
+        })?;
+        // As TOML writes a text, a JSON text is one.
+        Ok::<_, Refusal>(serde_json::Value::from(path).to_string())
+    };
+    let config = format!(
+        "[store]\ndir = {}\n[profile.default.junit]\npath = {}\n",
+        text(&places.home.join("nextest"))?,
+        text(report)?
+    );
+    let place = places.home.join("nextest.toml");
+    crate::plain::write_file(&place, config.as_bytes())?;
+    Ok(place)
 }
 
 /// Puts options before the `--` of a command, or at its end.

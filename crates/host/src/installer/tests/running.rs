@@ -80,6 +80,61 @@ fn a_report_must_be_fresh_and_of_this_run() {
     assert_eq!(refused(file("fresh", "true")).code, Code::EvidenceForeign);
 }
 
+/// What a runner takes from a cache, or copies from the tree, is of another run, whatever it says.
+#[test]
+fn a_result_from_a_cache_is_no_evidence() {
+    let site = site();
+    let stamped = |at: &str| format!("<testsuite timestamp=\"{at}\"><testcase name=\"a\"/></testsuite>");
+    site.write("old.xml", &stamped("2020-01-01T00:00:00+00:00"));
+    site.write("plain.xml", GREEN);
+    let run = |name: &str, line: &str| {
+        let plan = site.tests(name, &[], &["sh", "-c", line]);
+        run_tests(&plan, &never()).unwrap()
+    };
+    for (name, line, reason) in [
+        ("copied", "cat old.xml > {report}", "cached_result"),
+        (
+            "kept",
+            "cp plain.xml {report} && touch -d 2020-01-01 {report}",
+            "not_fresh",
+        ),
+    ] {
+        let refusal = run(name, line).verdict.unwrap_err();
+        assert_eq!(refusal.code, Code::EvidenceForeign, "{refusal}");
+        assert_eq!(refusal.reason.as_deref(), Some(reason), "{refusal}");
+    }
+    let tap = run(
+        "tap",
+        "printf 'TAP version 14\\n1..2\\nok 1\\nok 2 # SKIP\\n' > {report}",
+    );
+    assert_eq!(tap.format, Some(semel_core::report::Format::Tap));
+    let counts = tap.verdict.unwrap();
+    assert_eq!((counts.passed, counts.skipped), (1, 1));
+    let none = run("none", "printf '1..0 # SKIP all\\n' > {report}")
+        .verdict
+        .unwrap_err();
+    assert_eq!(none.reason.as_deref(), Some("no_test_ran"));
+}
+
+#[test]
+fn nextest_is_told_where_its_report_goes() {
+    let site = site();
+    // Stands for cargo: what nextest is told is what is proved here.
+    let cargo = site.tree.join("cargo");
+    std::fs::write(
+        &cargo,
+        "#!/bin/sh\nset -e\n[ \"$1 $2\" = \"nextest run\" ]\n\
+         while [ \"$1\" != --tool-config-file ]; do shift; done\nconfig=${2#semel:}\n\
+         path=$(sed -n 's/^path = \"\\(.*\\)\"/\\1/p' \"$config\")\n\
+         printf '<testsuites><testsuite><testcase name=\"a\"/></testsuite></testsuites>' > \"$path\"\n",
+    )
+    .unwrap();
+    std::fs::set_permissions(&cargo, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let plan = site.tests("nextest", &[], &["./cargo", "nextest", "run", "--workspace"]);
+    let run = run_tests(&plan, &never()).unwrap();
+    assert_eq!(run.verdict.unwrap().passed, 1);
+}
+
 #[test]
 fn the_environment_is_a_list() {
     let site = site();

@@ -370,18 +370,9 @@ impl Attempt<'_> {
         let run = run_tests(&plan, self.cancel).map_err(host)?;
         self.keep(&run)?;
         evidence.confined(Some(run.level.clone()));
-        let format = if run
-            .report
-            .as_deref()
-            .is_some_and(|bytes| bytes.trim_ascii_start().starts_with(b"<"))
-        {
-            "junit"
-        } else {
-            "cargo-test"
-        };
-        if let (Some(sha256), Ok(counts)) = (run.report_sha256, &run.verdict) {
+        if let (Some(sha256), Some(format), Ok(counts)) = (run.report_sha256, run.format, &run.verdict) {
             evidence.report = Some(Report {
-                format: format.to_owned(),
+                format: format.name().to_owned(),
                 sha256,
                 counts: *counts,
             });
