@@ -174,6 +174,14 @@ pub(crate) fn environment() -> BTreeMap<OsString, OsString> {
     std::env::vars_os().collect()
 }
 
+/// Gives where GitHub Actions wants to hear of a step.
+pub(crate) fn github() -> crate::engine::gate::GithubFiles {
+    crate::engine::gate::GithubFiles {
+        summary: variable("GITHUB_STEP_SUMMARY").map(PathBuf::from),
+        outputs: variable("GITHUB_OUTPUT").map(PathBuf::from),
+    }
+}
+
 /// Gives the daemon's URL and the token that a job's own process was given, for `semel call` inside of a job.
 pub(crate) fn job_access() -> (Option<String>, Option<String>) {
     let text = |name: &str| variable(name)?.into_string().ok();

@@ -4,7 +4,7 @@
 //! may come, and a use is recorded where that was asked for. An exit code of anything else plays no part.
 
 use super::{Engine, binding, host, store};
-use semel_core::certificate::KeyId;
+use semel_core::certificate::{KeyId, PublicKey};
 use semel_core::gate::{self, Candidate, Consumed, Policy, Verdict};
 use semel_core::git_tree::{Mode, ObjectId};
 use semel_core::record::Consumption;
@@ -42,6 +42,8 @@ pub(crate) struct Ask {
     pub(crate) policy: PolicySource,
     /// The install record, where the caller has it.
     pub(crate) record: Option<PathBuf>,
+    /// The keys that the host trusts, for a policy that names none.
+    pub(crate) trusted: Vec<PublicKey>,
     /// Ids of revoked keys.
     pub(crate) revoked: Vec<KeyId>,
 }
@@ -75,7 +77,7 @@ pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> 
     let repository = Repository::open(&git, &ask.repository, &cancel).map_err(host)?;
     let commit = repository.parse_id(&ask.commit).map_err(host)?;
     let candidate = candidate(&repository, commit)?;
-    let policy = policy(&repository, &ask.policy, base, &candidate)?;
+    let policy = policy(&repository, &ask.policy, base, &candidate, &ask.trusted)?;
     let envelope = plain::read_file(&ask.certificate, LARGEST_CERTIFICATE).map_err(host)?;
     let record = match &ask.record {
         Some(place) => Some(Sha256::of(
@@ -98,6 +100,7 @@ fn policy(
     source: &PolicySource,
     base: Option<ObjectId>,
     candidate: &Candidate,
+    trusted: &[PublicKey],
 ) -> Result<Policy, Refusal> {
     let bytes = match (source, base) {
         (PolicySource::Base { path, .. }, Some(base)) => {
@@ -124,7 +127,7 @@ fn policy(
     };
     let text =
         String::from_utf8(bytes).map_err(|_| Refusal::new(Code::BadConfig, "the policy is not UTF-8"))?;
-    Policy::parse(&text)
+    Policy::parse_trusting(&text, trusted)
 }
 
 fn candidate(repository: &Repository, commit: ObjectId) -> Result<Candidate, Refusal> {
@@ -137,6 +140,31 @@ fn candidate(repository: &Repository, commit: ObjectId) -> Result<Candidate, Ref
         }
     }
     Ok(Candidate { commit, tree, locks })
+}
+
+/// Is where GitHub Actions wants to hear of a step.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GithubFiles {
+    /// The file of the step's summary.
+    pub(crate) summary: Option<PathBuf>,
+    /// The file of the step's outputs.
+    pub(crate) outputs: Option<PathBuf>,
+}
+
+/// Tells GitHub Actions of a verdict; outside of it there is nobody to tell.
+///
+/// # Errors
+/// `io_failed`: a verdict that could not be told is none.
+pub(crate) fn tell_github(verdict: &Verdict, files: &GithubFiles) -> Result<(), Refusal> {
+    for (place, text) in [
+        (&files.summary, verdict.to_markdown()),
+        (&files.outputs, verdict.to_outputs()),
+    ] {
+        if let Some(place) = place {
+            plain::append_file(place, text.as_bytes()).map_err(host)?;
+        }
+    }
+    Ok(())
 }
 
 impl Judged {

@@ -26,6 +26,7 @@ mod drill;
 mod ends;
 mod faults;
 mod gate;
+mod github;
 mod harness;
 mod http;
 mod interop;

@@ -187,15 +187,16 @@ fn contains(arg: &OsStr, part: &str) -> bool {
 
 fn replaced(arg: &OsStr, part: &str, with: &OsStr) -> OsString {
     let bytes = arg.as_bytes();
-    let at = bytes
+    let (mut whole, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
+    while let Some(at) = rest
         .windows(part.len())
-        .position(|window| window == part.as_bytes());
-    let Some(at) = at else {
-        return arg.to_owned();
-    };
-    let mut whole = bytes[..at].to_vec();
-    whole.extend_from_slice(with.as_bytes());
-    whole.extend_from_slice(&bytes[at + part.len()..]);
+        .position(|window| window == part.as_bytes())
+    {
+        whole.extend_from_slice(&rest[..at]);
+        whole.extend_from_slice(with.as_bytes());
+        rest = &rest[at + part.len()..];
+    }
+    whole.extend_from_slice(rest);
     OsString::from_vec(whole)
 }
 

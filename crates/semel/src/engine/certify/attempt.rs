@@ -10,7 +10,7 @@ use super::{Ask, surface};
 use crate::config;
 use crate::engine::job::say::{Point, Say};
 use crate::limits;
-use semel_core::certificate::{Report, Weak};
+use semel_core::certificate::{BaseTests, Report, Weak};
 use semel_core::confinement::Level;
 use semel_core::install::InstallRecord;
 use semel_core::installer::{Installer, ProjectInstall, Toolchain};
@@ -49,6 +49,8 @@ pub(super) struct Evidence {
     pub(super) weak: BTreeSet<(String, String)>,
     /// What changed against the base that can change what the tests say.
     pub(super) surface: Vec<RelPath>,
+    /// What the last certificate of the base's tree counted.
+    pub(super) base_tests: Option<BaseTests>,
 }
 
 impl Evidence {
@@ -62,6 +64,7 @@ impl Evidence {
             report: None,
             weak: BTreeSet::new(),
             surface: Vec::new(),
+            base_tests: None,
         }
     }
 
@@ -145,6 +148,7 @@ pub(super) fn run(
     ));
     say.reached(Point::Taken);
     evidence.surface = surface::changed(&git, ask.base.as_ref(), &manifest, disk.tree(), cancel)?;
+    evidence.base_tests = surface::base_tests(engine, &git, ask.base.as_ref(), cancel)?;
     let locks = input::bind(&manifest, &ask.certify.install, disk.tree());
     if let Ok(locks) = &locks {
         evidence.locks.clone_from(&locks.digests);
@@ -385,6 +389,14 @@ impl Attempt<'_> {
             counts.skipped,
             run.took.as_secs_f64()
         ));
+        if let Some(base) = &evidence.base_tests
+            && base.counts.passed > counts.passed
+        {
+            self.say.line(&format!(
+                "surface  {} fewer tests passed than for the base",
+                base.counts.passed - counts.passed
+            ));
+        }
         let least = certify.min_tests.unwrap_or(1);
         if counts.passed < least {
             let why = format!("{} tests passed, the job expects at least {least}", counts.passed);

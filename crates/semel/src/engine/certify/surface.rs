@@ -2,13 +2,16 @@
 //!
 //! A tree can lie about its own tests; this list shows a reviewer where to look. It judges nothing.
 
-use super::super::host;
 use super::super::proposal::Base;
+use super::super::{Engine, host, store};
+use super::sign;
+use semel_core::certificate::{self, BaseTests};
 use semel_core::git_tree::{BlobHasher, Mode, ObjectId};
 use semel_core::manifest::{Entry, FileMode, Manifest};
-use semel_core::{Refusal, RelPath};
+use semel_core::{Refusal, RelPath, Sha256};
 use semel_host::files::read_file;
 use semel_host::git::{Git, Repository};
+use semel_host::plain;
 use semel_host::process::Cancel;
 use semel_host::root::Root;
 use std::collections::BTreeMap;
@@ -54,6 +57,37 @@ pub(super) fn changed(
     changed.extend(before.into_keys());
     changed.sort();
     Ok(changed)
+}
+
+/// Finds what the last certificate of the base's tree counted; `None` where there is none, or it is gone.
+pub(super) fn base_tests(
+    engine: &Engine,
+    git: &Git,
+    base: Option<&Base>,
+    cancel: &Cancel,
+) -> Result<Option<BaseTests>, Refusal> {
+    let Some(base) = base else { return Ok(None) };
+    let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
+    let commit = repository.parse_id(&base.commit).map_err(host)?;
+    let tree = repository.read_commit(&commit).map_err(host)?.tree;
+    let judged = engine.journal.tree_judgements(tree.to_string()).map_err(store)?;
+    let Some(last) = judged.into_iter().rfind(|judgement| judgement.refusal.is_none()) else {
+        return Ok(None);
+    };
+    let place = sign::paths(&engine.config.state, &last.generation).envelope;
+    // The journal says which bytes these are; other ones, or none, count nothing.
+    let Ok(envelope) = plain::read_file(&place, LARGEST) else {
+        return Ok(None);
+    };
+    if Sha256::of(&envelope) != last.certificate {
+        return Ok(None);
+    }
+    let statement = certificate::open(&envelope, &[])?.statement?;
+    Ok(statement.predicate.report.map(|report| BaseTests {
+        certificate: last.certificate,
+        counts: report.counts,
+        generation: last.generation,
+    }))
 }
 
 fn identity(entry: &Entry, root: &Root, repository: &Repository) -> Result<(Mode, ObjectId), Refusal> {
