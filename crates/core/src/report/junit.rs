@@ -3,7 +3,7 @@
 //! It counts `testcase` elements and trusts no sum that a report states about itself. It expands no entity of a
 //! document type and follows nothing.
 
-use super::{Report, Stamp};
+use super::{Report, Stamp, stands_for_a_file};
 use crate::code::{Code, Refusal};
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
@@ -17,12 +17,13 @@ struct Case {
     failed: bool,
     skipped: bool,
     todo: bool,
+    file: bool,
 }
 
 /// Counts the test cases of a JUnit report.
 ///
 /// A case with a `failure` or `error` child failed, unless it is marked `todo`; one with a `skipped` child was
-/// not run; any other one passed.
+/// not run; any other one passed, but for the one that stands for a file without a test.
 ///
 /// # Errors
 /// `evidence_foreign` for a report that is cut, malformed, nested deeper than 64 elements, carries a document
@@ -110,6 +111,7 @@ fn enter(element: &BytesStart<'_>, depth: usize, case: &mut Option<Case>) -> Res
         ("testcase", None) => {
             *case = Some(Case {
                 name: case_name(element)?,
+                file: attribute(element, "name")?.is_some_and(|name| stands_for_a_file(&name)),
                 depth,
                 ..Case::default()
             });
@@ -132,7 +134,7 @@ fn leave(depth: usize, case: &mut Option<Case>, report: &mut Report) {
         report.fail(&ended.name);
     } else if ended.skipped {
         report.counts.skipped += 1;
-    } else {
+    } else if !ended.file {
         report.counts.passed += 1;
     }
 }

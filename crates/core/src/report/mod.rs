@@ -126,6 +126,12 @@ pub fn of_this_run(report: &Report, began: UnixMs) -> Result<(), Refusal> {
     }
 }
 
+/// Recognises what `node --test` reports for a file in which no test is: a test that is named by the path of the file.
+fn stands_for_a_file(name: &str) -> bool {
+    const MODULES: [&str; 6] = [".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"];
+    name.starts_with('/') && MODULES.iter().any(|end| name.ends_with(end))
+}
+
 impl Report {
     fn fail(&mut self, name: &str) {
         self.counts.failed += 1;

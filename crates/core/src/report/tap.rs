@@ -4,7 +4,7 @@
 //! evidence. A test line that follows a subtest sums it up and is counted for no test of its own. Lines that are no
 //! TAP are passed over, as the format demands.
 
-use super::Report;
+use super::{Report, stands_for_a_file};
 use crate::code::{Code, Refusal};
 use std::collections::BTreeSet;
 
@@ -51,7 +51,8 @@ pub(super) fn is_tap(bytes: &[u8]) -> bool {
 
 /// Counts the tests of a TAP report.
 ///
-/// `not ok` failed, unless it is marked `TODO`; `ok` with `SKIP` was not run; any other `ok` passed.
+/// `not ok` failed, unless it is marked `TODO`; `ok` with `SKIP` was not run; any other `ok` passed, but for the one that
+/// stands for a file without a test.
 ///
 /// # Errors
 /// `evidence_foreign` for a report that is cut, whose plan is missing or does not add up, or that is nested deeper than
@@ -202,6 +203,7 @@ impl<'a> Line<'a> {
                 report.fail(self.name);
             }
             (Outcome::Ok, _, Some(failed)) => frame.failed |= failed,
+            (Outcome::Ok, _, None) if stands_for_a_file(self.name) => {}
             (Outcome::Ok, _, None) => report.counts.passed += 1,
         }
         Ok(())
@@ -303,6 +305,8 @@ ok 4 - off \\# todo is no directive # SKIP why
                 "    ok 1\n    1..1\nnot ok 1 - after hook\n1..1\n",
                 counts(1, 1, 0),
             ),
+            ("1..1\nok 1 - /v/tree/test/empty.test.js\n", counts(0, 0, 0)),
+            ("1..1\nnot ok 1 - /v/tree/test/broken.test.js\n", counts(0, 1, 0)),
             ("okay\nnot okay\n1..1\nok 1 - handles\\# skip\n", counts(1, 0, 0)),
         ] {
             assert_eq!(tap(text.as_bytes()).unwrap().counts, wanted, "{text}");

@@ -53,6 +53,23 @@ fn junit_of_pytest_and_of_node() {
     assert_eq!(report.failures, ["test::bad"]);
 }
 
+/// `node --test` says that a file without a test passed.
+#[test]
+fn a_file_without_a_test_is_no_test() {
+    let case = |name: &str, inner: &str| {
+        let text =
+            format!("<testsuites><testcase name='{name}' classname='test'>{inner}</testcase></testsuites>");
+        junit(text.as_bytes()).unwrap()
+    };
+    let empty = case("/v/tree/test/empty.test.js", "");
+    assert_eq!(empty.counts, counts(0, 0, 0, 0));
+    let refusal = verdict(&empty, Ending::Exit(0)).unwrap_err();
+    assert_eq!(refusal.reason.as_deref(), Some("no_test_ran"));
+    assert_eq!(case("/v/tree/a.mjs", "<failure/>").counts, counts(0, 1, 0, 0));
+    assert_eq!(case("/v/tree answers", "").counts, counts(1, 0, 0, 0));
+    assert_eq!(case("a.js", "").counts, counts(1, 0, 0, 0));
+}
+
 #[test]
 fn cargo_sums_over_binaries() {
     let report = cargo_test(CARGO.as_bytes(), Ending::Exit(0)).unwrap();

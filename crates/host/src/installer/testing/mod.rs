@@ -30,7 +30,7 @@ const CAPTURED: u64 = report::LONGEST_REPORT;
 /// Says where the report of a test command comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportFrom {
-    /// From the command itself: pytest and nextest are told to write one, `cargo test` prints one, and any other command
+    /// From the command itself: pytest and others are told to write one, `cargo test` prints one, and any other command
     /// has an argument with `{report}` in it.
     Command,
     /// From a file of JUnit or TAP beneath the tree, inside a declared writable directory.

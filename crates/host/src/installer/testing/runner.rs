@@ -1,6 +1,6 @@
 //! Recognises a test command, and arranges for the report that it leaves.
 //!
-//! It knows pytest, `cargo test` and `cargo nextest run`; every other command names the place of its report itself.
+//! It knows pytest, `cargo test`, `cargo nextest run`, `node --test`, mocha and vitest; every other command names the place of its report itself.
 
 use super::super::{environment, plan::SYSTEM_PATH};
 use super::{Places, ReportFrom, TestPlan};
@@ -72,6 +72,15 @@ impl Runner {
                 }
             }
             Source::Stdout
+        } else if let Some((at, flags)) = node_runner(name, &args) {
+            let ours = ours.as_os_str();
+            args.splice(
+                at..at,
+                flags
+                    .iter()
+                    .map(|flag| replaced(flag.as_ref(), PLACEHOLDER, ours)),
+            );
+            beneath_home()?
         } else if let Some(at) = nextest_run_at(name, &args) {
             let mut given = OsString::from("semel:");
             given.push(nextest_config(places, &ours)?);
@@ -104,6 +113,7 @@ pub fn check_report(command: &[OsString], report: &ReportFrom) -> Result<()> {
     let known = matches!(report, ReportFrom::File(_))
         || args.iter().any(|arg| contains(arg, PLACEHOLDER))
         || is_pytest(name, args)
+        || node_runner(name, args).is_some()
         || cargo_test_at(name, args).is_some()
         || nextest_run_at(name, args).is_some();
     if known {
@@ -141,6 +151,38 @@ fn cargo_test_at(name: &OsStr, args: &[OsString]) -> Option<usize> {
     let command = args.iter().position(|arg| !arg.as_bytes().starts_with(b"-"))?;
     let known = base_name(name) == b"cargo" && matches!(args[command].as_bytes(), b"test" | b"t");
     known.then_some(command)
+}
+
+/// Says where a runner of JavaScript is told to write JUnit, and how; one that is told of a reporter already is the
+/// job's own business.
+fn node_runner(name: &OsStr, args: &[OsString]) -> Option<(usize, &'static [&'static str])> {
+    let told = |arg: &OsString| {
+        let marks: [&[u8]; 3] = [b"--reporter", b"--test-reporter", b"-R"];
+        marks.iter().any(|mark| arg.as_bytes().starts_with(mark))
+    };
+    if args.iter().any(told) {
+        return None;
+    }
+    match base_name(name) {
+        b"node" => {
+            let at = args.iter().position(|arg| !arg.as_bytes().starts_with(b"-"));
+            let flags = &args[..at.unwrap_or(args.len())];
+            let at = flags.iter().position(|arg| arg == "--test")?;
+            Some((
+                at + 1,
+                &["--test-reporter=junit", "--test-reporter-destination={report}"],
+            ))
+        }
+        b"mocha" => Some((
+            0,
+            &["--reporter", "xunit", "--reporter-option", "output={report}"],
+        )),
+        b"vitest" => {
+            let run = args.first().is_some_and(|arg| arg == "run");
+            run.then_some((1, &["--reporter=junit", "--outputFile={report}"]))
+        }
+        _ => None,
+    }
 }
 
 /// Finds `run` in `cargo [flags] nextest run …`.
