@@ -50,6 +50,7 @@ mod run;
 mod schemas;
 mod snapshots;
 mod supervised;
+mod surface;
 mod tidy;
 mod tokens;
 mod undo;
