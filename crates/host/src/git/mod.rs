@@ -9,6 +9,7 @@
 
 mod deliver;
 mod draft;
+mod gather;
 mod held;
 mod lock;
 mod objects;
@@ -23,6 +24,7 @@ mod worktree;
 
 pub use deliver::{Delivery, Import, Patch, Sealed, deliver_branch, make_patch};
 pub use draft::{Draft, prepare_draft};
+pub use gather::Gathered;
 pub use objects::Leaf;
 pub use repository::{Config, Repository};
 pub use restore::{Failed, Identity, Outcome, RestoreOptions, Touched, Verify, restore};
