@@ -193,6 +193,18 @@ fn sigstore_verifies_the_bundle() {
     assert_eq!(verify(&place, &stranger.at("key.pem")).status.code(), Some(1));
 }
 
+/// Makes an SSH key pair; gives the place of its private half.
+fn keygen(site: &Site, name: &str, args: &[&str]) -> String {
+    let out = Command::new("ssh-keygen")
+        .args(["-q", "-C", "someone", "-f"])
+        .arg(site.at(name))
+        .args(args)
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    site.at(name).to_str().unwrap().to_owned()
+}
+
 /// A person's own SSH key signs, and what it signs is verified with the public half of it.
 #[test]
 fn an_ssh_key_signs_certificates_and_is_trusted_by_its_public_line() {
@@ -200,27 +212,17 @@ fn an_ssh_key_signs_certificates_and_is_trusted_by_its_public_line() {
         return skipped("there is no ssh-keygen here");
     }
     let site = Site::new();
-    let keygen = |name: &str, args: &[&str]| {
-        let out = Command::new("ssh-keygen")
-            .args(["-q", "-C", "someone", "-f"])
-            .arg(site.at(name))
-            .args(args)
-            .output()
-            .unwrap();
-        assert!(out.status.success(), "{}", said(&out));
-        site.at(name).to_str().unwrap().to_owned()
-    };
-    let locked = keygen("locked", &["-t", "ed25519", "-N", "secret"]);
+    let locked = keygen(&site, "locked", &["-t", "ed25519", "-N", "secret"]);
     assert_eq!(
         site.refused(&["key", "new", "--from", &locked], 65)["reason"],
         "key_encrypted"
     );
-    let other = keygen("ecdsa", &["-t", "ecdsa", "-N", ""]);
+    let other = keygen(&site, "ecdsa", &["-t", "ecdsa", "-N", ""]);
     assert_eq!(
         site.refused(&["key", "new", "--from", &other], 65)["code"],
         "bad_input"
     );
-    let own = keygen("own", &["-t", "ed25519", "-N", ""]);
+    let own = keygen(&site, "own", &["-t", "ed25519", "-N", ""]);
     let made = site.json(&["key", "new", "--from", &own]);
     let public = std::fs::read_to_string(site.at("own.pub")).unwrap();
     assert!(public.starts_with(made["ssh"].as_str().unwrap()), "{public}");
@@ -261,7 +263,7 @@ fn an_ssh_key_signs_certificates_and_is_trusted_by_its_public_line() {
     // What was put in place of a trusted key is not taken for it.
     let id = made["key_id"].as_str().unwrap();
     let file = site.home.state().join(format!("keys/trusted/{id}.pub"));
-    let stranger = keygen("stranger", &["-t", "ed25519", "-N", ""]);
+    let stranger = keygen(&site, "stranger", &["-t", "ed25519", "-N", ""]);
     std::fs::copy(format!("{stranger}.pub"), &file).unwrap();
     assert_eq!(site.refused(&args, 78)["code"], "bad_config");
     assert_eq!(

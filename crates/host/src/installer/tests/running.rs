@@ -85,7 +85,7 @@ fn a_report_must_be_fresh_and_of_this_run() {
 fn a_result_from_a_cache_is_no_evidence() {
     let site = site();
     let stamped = |at: &str| format!("<testsuite timestamp=\"{at}\"><testcase name=\"a\"/></testsuite>");
-    site.write("old.xml", &stamped("2020-01-01T00:00:00+00:00"));
+    site.write("old.xml", stamped("2020-01-01T00:00:00+00:00"));
     site.write("plain.xml", GREEN);
     let run = |name: &str, line: &str| {
         let plan = site.tests(name, &[], &["sh", "-c", line]);
