@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The record at the root of the disk.
 pub const RECORD_FILE: &str = ".install_record.json";
 /// The longest record that is read, in bytes.
-pub const LONGEST_RECORD: u64 = 1 << 30;
+pub const LONGEST_RECORD: u64 = 256 << 20;
 
 /// Names the kind of an installed tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -272,10 +272,9 @@ impl Kept {
             return self.says_what_is_there(seen);
         }
         let why = format!("{} installed entries differ from the record", changed.len());
-        let compiled = changed.iter().all(|name| name.ends_with(".pyc"))
-            || changed.iter().all(|name| name.contains("__pycache__"));
-        let why = if compiled {
-            format!("{why}: Python compiled files; run it with PYTHONDONTWRITEBYTECODE=1")
+        let compiled = |name: &String| name.starts_with("new ") && name.contains("/__pycache__");
+        let why = if changed.iter().all(compiled) {
+            format!("{why}: Python compiled what it imported; run it with PYTHONDONTWRITEBYTECODE=1")
         } else {
             why
         };

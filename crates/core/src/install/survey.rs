@@ -254,7 +254,7 @@ fn links_stay(observed: &Observed, place: &Place) -> Result<(), Refusal> {
 fn same_checksum(locked: &[&Package], name: &str, version: &str, digest: &[u8]) -> Result<(), Refusal> {
     let mut fitting = locked
         .iter()
-        .filter(|p| p.name == name && p.version.as_deref() == Some(version))
+        .filter(|p| p.name == name && p.version.as_deref() == Some(version) && !p.artifacts.is_empty())
         .peekable();
     if fitting.peek().is_none() || fitting.any(|p| p.artifacts.iter().any(|a| a.digest == digest)) {
         return Ok(());

@@ -156,7 +156,7 @@ fn each_thing_that_moves_has_its_own_exit() {
             std::fs::remove_dir_all(d.at("vendor")).unwrap()
         }),
         ("new env", 25, |d| d.write("env/pyvenv.cfg", "")),
-        ("idna/__pycache__", 25, |d| {
+        ("PYTHONDONTWRITEBYTECODE", 25, |d| {
             d.write(&format!("{SITE}/idna/__pycache__/a.pyc"), "")
         }),
         ("vendor", 26, |d| {
