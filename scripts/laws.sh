@@ -3,7 +3,8 @@
 #
 # What it does is told in docs/durability.md; an ordinary test run makes a share of the same trials. It kills the daemon
 # at every point and at every system call, makes every write, rename and sync fail, kills it right after answers, and
-# lets other programs and many callers race it. It needs root, loop devices, mkfs.ext4, mkfs.xfs, lowntfs-3g and strace,
+# lets other programs and many callers race it. It kills restorations of a worktree at every point, and lets many seek one
+# lock. It needs root, loop devices, mkfs.ext4, mkfs.xfs, lowntfs-3g and strace,
 # takes half an hour on two idle cores, and prints a line for each law.
 #
 # Usage: scripts/laws.sh [--only NAME] [--seed N]
@@ -24,17 +25,21 @@ while [ $# -gt 0 ]; do
     case $1 in
         --only) [ -n "${2-}" ] || usage; only+=("$2"); shift 2 ;;
         --seed) seed=${2-}; case $seed in '' | *[!0-9]*) usage ;; esac; shift 2 ;;
-        -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
         *) usage ;;
     esac
 done
-[ "${#only[@]}" -gt 0 ] || only=(crash:: laws::)
+[ "${#only[@]}" -gt 0 ] || only=(crash:: laws:: restoring::killed contended)
 [ -z "$seed" ] || export SEMEL_SEED=$seed
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 export PATH="$PATH:/usr/sbin:/sbin" SEMEL_FULL=1 RUST_BACKTRACE=0
-cargo test --quiet -p semel --test it --locked -- "${only[@]}" --nocapture 2>&1 | tee "$log"
+# The lock of a worktree is contended where it lies, in semel-host.
+{
+    cargo test --quiet -p semel --test it --locked -- "${only[@]}" --nocapture \
+        && cargo test --quiet -p semel-host --lib --locked -- "${only[@]}" --nocapture
+} 2>&1 | tee "$log"
 [ "${PIPESTATUS[0]}" = 0 ] || exit 1
 if grep -q SKIPPED "$log"; then
     printf 'something could not be tried here\n' >&2

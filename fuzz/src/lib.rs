@@ -3,6 +3,7 @@
 //! Each function takes raw bytes and panics where a law is broken.
 
 use semel_core::canonical::{Limits, is_empty_request, parse_strict, to_canonical};
+use semel_core::collision::{LockPath, classify, names, of_any_lock};
 use semel_core::patch::{Edit, How, LONGEST_FILE, Occurrences, Operation, apply, edit, parse};
 use semel_core::record::Record;
 use semel_core::{Code, RelPath, key_header};
@@ -12,13 +13,14 @@ use serde_json::Value;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Lists every target.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("patch", patch),
     ("edit", edit_file),
     ("path", path),
     ("canonical", canonical),
     ("record", record),
     ("key", key),
+    ("collision", collision),
 ];
 
 /// Tries a patch, and after a NUL byte the file on which its hunks are tried.
@@ -121,6 +123,56 @@ pub fn path(data: &[u8]) {
             "parent and name are the path"
         );
     }
+}
+
+/// Tries the path of a lock, and after a NUL byte what a git printed.
+pub fn collision(data: &[u8]) {
+    let (path, text) = cut(data);
+    if let Some((lock, form)) = of_any_lock(128, text) {
+        assert_eq!(
+            classify(128, text, &lock),
+            Some(form),
+            "it is the text of its own lock"
+        );
+        assert!(names(text, &lock), "which it names");
+        only_this(text, &lock);
+    }
+    let Ok(lock) = LockPath::parse(path) else { return };
+    assert!(lock.printed().len() == path.len() && lock.printed().ends_with(b"/index.lock"));
+    if classify(128, text, &lock).is_some() {
+        assert!(names(text, &lock));
+        only_this(text, &lock);
+    }
+}
+
+/// A text that is known is known whole, for one exit status and one lock.
+fn only_this(text: &[u8], lock: &LockPath) {
+    assert!(text.ends_with(b"\n") && text.len() <= 2 * 4096);
+    for exit in [0, 1, 127, 129, 255] {
+        assert_eq!(classify(exit, text, lock), None, "another status");
+    }
+    for around in [b"\n".as_slice(), b" ", b"fatal: ", text] {
+        assert_eq!(
+            classify(128, &[text, around].concat(), lock),
+            None,
+            "more behind it"
+        );
+        assert_eq!(
+            classify(128, &[around, text].concat(), lock),
+            None,
+            "more before it"
+        );
+    }
+    for less in [1, text.len() / 2, text.len()] {
+        assert_eq!(
+            classify(128, &text[..text.len() - less], lock),
+            None,
+            "a part of it"
+        );
+        assert_eq!(classify(128, &text[less..], lock), None, "a part of it");
+    }
+    let other = LockPath::parse(&[b"/other", lock.printed()].concat()).expect("a path like it");
+    assert_eq!(classify(128, text, &other), None, "another lock");
 }
 
 /// Tries a JSON text.

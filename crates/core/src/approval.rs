@@ -370,6 +370,8 @@ pub fn apply(prior: Option<Approval>, record: &Record) -> Result<Option<Approval
         | Record::CertificateConsumed(_)
         | Record::DraftSealed(_)
         | Record::WorktreeRestored(_)
+        | Record::CommandRetried(_)
+        | Record::TreePrepared(_)
         | Record::TokenIssued(_)
         | Record::VolumeLifted { .. } => Ok(prior),
     }

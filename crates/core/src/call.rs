@@ -461,6 +461,8 @@ pub fn apply(prior: Option<CallState>, record: &Record) -> Result<Option<CallSta
         | Record::CertificateConsumed(_)
         | Record::DraftSealed(_)
         | Record::WorktreeRestored(_)
+        | Record::CommandRetried(_)
+        | Record::TreePrepared(_)
         | Record::ApprovalAsked(_)
         | Record::ApprovalDecided { .. } => Ok(prior),
     }

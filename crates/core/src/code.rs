@@ -111,7 +111,7 @@ table! {
     ReplayConflict = "replay_conflict", 12, 409, Never, "the key or the token belongs to another call", "use a new key for a new call; a call of an ended generation is over";
     CallInFlight = "call_in_flight", 13, 409, SameKey, "the first call with this key is still running", "wait Retry-After seconds and send the same call with the same key";
     PathEscapesRoot = "path_escapes_root", 14, 403, Never, "the path leads out of the root, or to a protected target", "name a path inside the root";
-    PreconditionFailed = "precondition_failed", 15, 412, NewCall, "a stated or implied precondition does not hold", "read the current state and decide anew, with a new key";
+    PreconditionFailed = "precondition_failed", 15, 412, NewCall, "a stated or implied precondition does not hold", "read the current state and decide anew; a call needs a new key";
     OutcomeUnknown = "outcome_unknown", 16, 409, Operator, "an effect may or may not have happened", "look at the named paths, then settle it by hand; the call is never run again by itself";
     NotFound = "not_found", 17, 404, Never, "the named thing does not exist", "check the name";
     MethodNotAllowed = "method_not_allowed", 17, 405, Never, "the route exists, but not for this method", "use the method that Allow names";
@@ -128,7 +128,7 @@ table! {
     RecordMismatch = "record_mismatch", 25, 409, NewGeneration, "installed bytes, set, scaffold or modes differ from what the locks say", "start a new generation; the named file was changed after, or is not of, the install";
     RecordOutsideRoot = "record_outside_root", 26, 409, Never, "an editable install, .pth, shebang, symlink or import path leads out of this generation", "remove the named link; everything installed lies inside its generation";
     EvidenceForeign = "evidence_foreign", 27, 409, Never, "the evidence is of another generation, from a cache, or no test ran", "run the tests in this generation so that they write a fresh report";
-    TreeMismatch = "tree_mismatch", 28, 409, Never, "the tree differs from the sealed or certified one", "certify the tree that is to be merged";
+    TreeMismatch = "tree_mismatch", 28, 409, Never, "the tree differs from the sealed or certified one", "certify the tree that is to be merged; a worktree is restored again";
     ProposalRefused = "proposal_refused", 29, 422, Never, "the archive is hostile or ambiguous, or exceeds a limit", "seal the proposal with semel seal";
     GateRefused = "gate_refused", 30, 422, Never, "the certificate does not cover exactly the tree to be merged", "read every failed check; certify the candidate again";
     SandboxUnavailable = "sandbox_unavailable", 31, 409, Operator, "the confinement that was asked for cannot be had here", "run semel doctor; it names what is missing";
@@ -141,9 +141,10 @@ table! {
     OtherLock = "other_lock", 43, 409, Later, "another lock of git is in the way", "see who holds the named lock; it is never removed for you";
     ObjectMissing = "object_missing", 44, 409, Never, "the tree cannot be read in full; nothing was written", "fetch the missing object";
     WorktreeRedirected = "worktree_redirected", 45, 409, Never, ".git, gitdir or worktree is not the pinned one", "look at what changed the worktree's identity";
-    GitFailed = "git_failed", 46, 409, Never, "git failed for a reason of its own", "read git's own words above";
+    GitFailed = "git_failed", 46, 409, Never, "git failed for a reason of its own", "read git's own words above, where it had any";
     OwnershipTaken = "ownership_taken", 47, 409, Never, "something already owns the work", "do not run it again; follow the owner";
     StreamUnsafe = "stream_unsafe", 48, 409, Never, "the event stream is missing, a link, or was replaced", "give the path of the stream that the inner run writes";
+    RestoreIncomplete = "restore_incomplete", 49, 409, Later, "a restoration broke off after it began; files may have been written or removed", "mend the cause, then restore again before the worktree is used";
     Usage = "usage", 64, 400, Never, "the command or its arguments are wrong", "see --help";
     BadInput = "bad_input", 65, 400, Never, "the input is malformed", "mend the named part of the input";
     BadConfig = "bad_config", 78, 400, Never, "the configuration is malformed, or comes from where it may not come", "mend the named setting";

@@ -11,6 +11,7 @@ pub mod canonical;
 pub mod certificate;
 pub mod checkpoint;
 pub mod code;
+pub mod collision;
 pub mod command;
 pub mod confinement;
 pub mod digest;
@@ -29,12 +30,15 @@ pub mod manifest;
 pub mod noise;
 pub mod patch;
 pub mod path;
+pub mod pin;
 pub mod pipeline;
 pub mod policy;
+pub mod prepared;
 pub mod record;
 pub mod recovery;
 pub mod report;
 pub mod restore;
+pub mod retry;
 pub mod volume;
 
 #[cfg(test)]

@@ -120,6 +120,27 @@ impl RelPath {
         RelPath::parse(&bytes)
     }
 
+    /// Adds the name of an entry that was seen, on a disk or in a tree of git.
+    ///
+    /// What callers may not write can lie there all the same: a name that begins with `~` is a plain one, and a path may
+    /// be deeper and longer than any that is taken from a caller. Such a path is for walking and for showing; its wire
+    /// form does not parse.
+    ///
+    /// # Errors
+    /// `bad_input` where it is no name that an entry can have.
+    pub fn observed(&self, name: &[u8]) -> Result<RelPath, Refusal> {
+        let plain = !name.is_empty() && name != b"." && name != b"..";
+        if !plain || name.contains(&b'/') || name.contains(&0) {
+            return Err(Refusal::new(Code::BadInput, "not the name of an entry").name(shown(name)));
+        }
+        let mut bytes = self.0.clone();
+        if !bytes.is_empty() {
+            bytes.push(b'/');
+        }
+        bytes.extend_from_slice(name);
+        Ok(Self(bytes))
+    }
+
     /// Says whether it lies below another path.
     #[must_use]
     pub fn is_below(&self, other: &RelPath) -> bool {
@@ -284,6 +305,27 @@ mod tests {
             parse(&"a/".repeat(64)).as_deref(),
             Ok("a/".repeat(64).trim_end_matches('/'))
         );
+    }
+
+    #[test]
+    fn what_was_seen_is_not_judged_as_what_a_caller_wrote() {
+        let root = RelPath::root();
+        for name in [&b"~"[..], b"~$doc.docx", &[b'n'; 300], b"\xff", b"..."] {
+            let seen = root.observed(name).unwrap();
+            assert_eq!(
+                (seen.as_bytes(), seen.split_last()),
+                (name, Some((RelPath::root(), name)))
+            );
+        }
+        assert_eq!(root.join(b"~x").unwrap_err().code, Code::PathEscapesRoot);
+        let deep = (0..5000)
+            .try_fold(RelPath::root(), |at, _| at.observed(b"k"))
+            .unwrap();
+        assert_eq!(deep.components().count(), 5000);
+        assert_eq!(deep.join(b"k").unwrap_err().code, Code::BadInput);
+        for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b"] {
+            assert_eq!(root.observed(name).unwrap_err().code, Code::BadInput, "{name:?}");
+        }
     }
 
     #[test]

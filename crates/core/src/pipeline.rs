@@ -240,6 +240,8 @@ pub fn apply(prior: Option<Run>, record: &Record) -> Result<Option<Run>, Illegal
         | Record::CertificateConsumed(_)
         | Record::DraftSealed(_)
         | Record::WorktreeRestored(_)
+        | Record::CommandRetried(_)
+        | Record::TreePrepared(_)
         | Record::ApprovalAsked(_)
         | Record::ApprovalDecided { .. } => Ok(prior),
     }

@@ -12,6 +12,8 @@ use crate::ids::{
     VolumeIdentity,
 };
 use crate::pipeline::{NewRun, RunEnd, Stage};
+use crate::prepared::Preparation;
+use crate::retry::Retrial;
 use crate::volume::{Durability, End, NewToken, NewVolume};
 use serde::{Deserialize, Serialize};
 
@@ -163,6 +165,10 @@ pub enum Record {
     CertificateConsumed(Consumption),
     /// A worktree was restored, or the restoration was refused.
     WorktreeRestored(Restoration),
+    /// A command was tried again, or was not.
+    CommandRetried(Retrial),
+    /// A job prepared a tree in a pinned worktree; it takes the place of an older one of the job.
+    TreePrepared(Preparation),
     /// A person is asked about a call; nothing of it was done.
     ApprovalAsked(Box<Question>),
     /// A person decided.
@@ -250,8 +256,21 @@ pub struct Restoration {
     pub adoptions: u32,
     /// How long it waited for the lock.
     pub waited_ms: u64,
+    /// The git that did it, where one was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git: Option<Executable>,
     /// When.
     pub at: UnixMs,
+}
+
+/// Names an executable that was resolved once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Executable {
+    /// Its absolute path, links resolved, fit to be shown.
+    pub path: String,
+    /// The digest of its bytes.
+    pub sha256: Sha256,
 }
 
 /// Says when a record has to be on the disk.
@@ -292,6 +311,8 @@ impl Record {
             Record::DraftSealed(sealing) => sealing.at,
             Record::CertificateConsumed(consumption) => consumption.at,
             Record::WorktreeRestored(restoration) => restoration.at,
+            Record::CommandRetried(retrial) => retrial.at,
+            Record::TreePrepared(preparation) => preparation.at,
             Record::ApprovalAsked(question) => question.at,
             Record::ApprovalDecided { ruling, .. } => ruling.at,
         }
@@ -316,7 +337,9 @@ impl Record {
             },
             Record::CallNoted(_) => Sync::Whenever,
             // Whether a pre-image is still there, the disk itself says.
-            Record::WorktreeRestored(_) | Record::PreImagesEvicted { .. } => Sync::Later,
+            Record::WorktreeRestored(_) | Record::CommandRetried(_) | Record::PreImagesEvicted { .. } => {
+                Sync::Later
+            }
             Record::DaemonStarted { .. }
             | Record::VolumeOpened { .. }
             | Record::VolumeReady { .. }
@@ -331,6 +354,7 @@ impl Record {
             | Record::AttemptJudged(_)
             | Record::DraftSealed(_)
             | Record::CertificateConsumed(_)
+            | Record::TreePrepared(_)
             | Record::ApprovalAsked(_)
             | Record::ApprovalDecided { .. } => Sync::Now,
         }

@@ -1,11 +1,21 @@
 //! The wait for `index.lock`: what to do next, given what was seen.
 //!
 //! The host observes the lock and carries out the step; this machine decides, with the time passed in, so that
-//! sixty seconds of waiting are tested in microseconds. It knows no file, no inotify and no clock.
+//! sixty seconds of waiting are tested in microseconds. It knows no file, no inotify and no clock. A free lock is taken
+//! by whoever of ours came first.
 //!
-//! In this version a lock is recovered only by provenance: our own owner record stands in it and its owner is
-//! proven dead. Recovery of a stranger's stale lock on complete evidence is not here yet; such a lock is waited
-//! for until the bound, and then refused with `lock_timeout`.
+//! A lock is recovered in two ways alone, and both adopt it in place: by provenance, where an owner record of ours
+//! belongs to it and that owner is proven dead; and, if the caller lets us, a stranger's by complete [`Evidence`], after
+//! it was seen unchanged for a grace of our own. What is unknown is waited for until the bound, and then refused with
+//! `lock_timeout`.
+
+mod evidence;
+mod queue;
+
+pub use evidence::{Began, Evidence, Fact, Tie, Tied};
+pub use queue::{Line, Ticket};
+
+use queue::{Queue, Turn};
 
 use crate::code::{Code, Refusal};
 use core::time::Duration;
@@ -14,10 +24,16 @@ use serde::{Deserialize, Serialize};
 /// Says what was seen at the place of the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
+    /// Nothing is there; those of ours that wait for it.
+    Free(Line),
     /// The lock was free, and now it is ours.
     Acquired,
     /// An old lock of ours was taken over in place.
     Adopted,
+    /// A stranger's stale lock was taken over in place.
+    Recovered,
+    /// All that can be seen of the lock's owner was looked at.
+    Examined(Evidence),
     /// Something is there.
     Held(Sight),
     /// The system does not let us make a lock at all: the text of its answer.
@@ -35,6 +51,29 @@ pub struct Sight {
     pub owner: LockOwner,
     /// What its content says about who made it.
     pub provenance: Provenance,
+    /// Whether it is the lock of the look before.
+    pub since: Since,
+}
+
+/// Says whether a lock is the very one of the look before, through a handle that was kept open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// It is seen for the first time, or it was changed since.
+    Now,
+    /// Inode, size and times are those of the look before.
+    Before,
+}
+
+/// Says whether a stranger's lock may be taken for stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stale {
+    /// Never: it is waited for.
+    Never,
+    /// On complete evidence, after it was seen unchanged for so long.
+    Evidence {
+        /// The grace, of our own observation.
+        grace: Duration,
+    },
 }
 
 /// Names the type of a directory entry.
@@ -75,6 +114,8 @@ pub enum Provenance {
     Stranger,
     /// The owner in our record lives, or its lock is still held by a process.
     Alive,
+    /// The owner in our record is gone; a child of it still holds its lock, and was told to end.
+    Ending,
     /// The owner in our record is gone, and no process holds its lock.
     Dead,
     /// Our record cannot be judged from here.
@@ -86,10 +127,14 @@ pub enum Provenance {
 pub enum Step {
     /// The lock is ours: go on.
     Done,
+    /// Take the free lock, then report what came of it.
+    Take,
     /// Wait until the lock moves, at the latest until this time on the clock of [`Wait::next`]; then look again.
     Wait(Duration),
     /// Take the lock over in place, then report what came of it.
     Adopt,
+    /// Look at all that can be known of the lock's owner, and report it.
+    Examine,
     /// Give up; nothing was changed.
     Refuse(Refusal),
 }
@@ -102,8 +147,10 @@ pub struct Counts {
     pub looks: u32,
     /// How often something was in the way.
     pub collisions: u32,
-    /// How often an old lock of ours was taken over.
+    /// How often an old lock was taken over in place, of ours or a stranger's.
     pub adopted: u32,
+    /// How many of those were a stranger's, on complete evidence.
+    pub recovered: u32,
     /// How long it waited, in milliseconds.
     pub waited_ms: u64,
 }
@@ -111,15 +158,26 @@ pub struct Counts {
 /// Drives one bounded wait for the lock.
 ///
 /// # Limits
-/// Looks again at least every `poll`, and gives up at `bound`.
+/// Looks again at least every `poll`, and gives up at `bound`. A stranger's lock is examined at the earliest at the
+/// second look, and after a doubt again a second later.
 #[derive(Clone, Debug)]
 pub struct Wait {
     bound: Duration,
     poll: Duration,
+    stale: Stale,
     first: Option<Duration>,
     adopting: Adopting,
+    /// Since when this very lock was seen, and when it is to be examined.
+    unchanged: Option<(Duration, Duration)>,
+    doubt: Option<String>,
     counts: Counts,
+    queue: Queue,
 }
+
+/// How soon a lock is looked at again whose owner is gone.
+const ENDING: Duration = Duration::from_millis(5);
+/// How long after a doubt the owner is looked at again.
+const EXAMINE_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Adopting {
@@ -130,19 +188,37 @@ enum Adopting {
 impl Wait {
     /// Starts a wait that has not looked yet.
     #[must_use]
-    pub fn new(bound: Duration, poll: Duration) -> Self {
+    pub fn new(bound: Duration, poll: Duration, stale: Stale) -> Self {
         Self {
             bound,
             poll,
+            stale,
             first: None,
             adopting: Adopting::No,
+            unchanged: None,
+            doubt: None,
             counts: Counts::default(),
+            queue: Queue::new(Self::PATIENCE),
         }
+    }
+
+    /// How long a free lock is left to one of ours that came before, unless [`Wait::set_patience`] says otherwise.
+    pub const PATIENCE: Duration = Duration::from_millis(100);
+
+    /// Changes how long a free lock is left to one of ours that came before.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.queue = Queue::new(patience);
     }
 
     /// Changes how often the lock is looked at: seldom where the system tells of its moves.
     pub fn set_poll(&mut self, poll: Duration) {
         self.poll = poll;
+    }
+
+    /// Says whether nobody of ours is before us any more: from then on a free lock is taken without another look at the line.
+    #[must_use]
+    pub fn stands_first(&self, line: &Line) -> bool {
+        self.queue.first(line)
     }
 
     /// Gives what was counted so far.
@@ -151,26 +227,45 @@ impl Wait {
         self.counts
     }
 
+    /// Says why the lock was not taken for stale when it was examined last.
+    #[must_use]
+    pub fn doubt(&self) -> Option<&str> {
+        self.doubt.as_deref()
+    }
+
     /// Decides the next step; `now` is the time since any fixed moment.
     pub fn next(&mut self, now: Duration, seen: &Observation) -> Step {
         let since = *self.first.get_or_insert(now);
         let waited = now.saturating_sub(since);
-        self.counts.looks += 1;
         self.counts.waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         let sight = match seen {
-            Observation::Acquired => return Step::Done,
+            Observation::Free(line) => return self.free(now, since, line),
+            Observation::Acquired => {
+                self.counts.looks += 1;
+                return Step::Done;
+            }
             Observation::Adopted => {
                 self.counts.adopted += 1;
                 return Step::Done;
             }
-            Observation::Denied(why) => {
-                return refuse("denied", format!("index.lock cannot be created: {why}"));
+            Observation::Recovered => {
+                self.counts.adopted += 1;
+                self.counts.recovered += 1;
+                return Step::Done;
             }
+            Observation::Denied(why) => {
+                self.counts.looks += 1;
+                let why = format!("index.lock cannot be created: {why}");
+                return Step::Refuse(lock_unsafe("denied", why));
+            }
+            Observation::Examined(evidence) => return self.examined(now, since, evidence),
             Observation::Held(sight) => sight,
         };
+        self.queue.held(now);
+        self.counts.looks += 1;
         self.counts.collisions += 1;
-        if let Some(step) = unsafe_lock(sight) {
-            return step;
+        if let Some(refusal) = unsafe_lock(sight.kind, sight.names, sight.owner) {
+            return Step::Refuse(refusal);
         }
         // An adoption that came to nothing is not repeated at once: whoever was faster is waited for, like any owner.
         if sight.provenance == Provenance::Dead && self.adopting == Adopting::No {
@@ -178,20 +273,97 @@ impl Wait {
             return Step::Adopt;
         }
         self.adopting = Adopting::No;
+        let examine = self.examine_at(now, sight);
         if waited >= self.bound {
+            return self.timed_out(sight.provenance);
+        }
+        match examine {
+            Some(at) if at <= now => Step::Examine,
+            // Nothing tells when the last holder of a handle is gone: it is about to be.
+            None if sight.provenance == Provenance::Ending => self.wait(now, since, Some(now + ENDING)),
+            at => self.wait(now, since, at),
+        }
+    }
+
+    fn free(&mut self, now: Duration, since: Duration, line: &Line) -> Step {
+        self.adopting = Adopting::No;
+        self.unchanged = None;
+        let until = match self.queue.free(now, line) {
+            Turn::Ours => return Step::Take,
+            Turn::Theirs(until) => until,
+        };
+        self.counts.looks += 1;
+        self.counts.collisions += 1;
+        if now.saturating_sub(since) < self.bound {
+            return self.wait(now, since, Some(until));
+        }
+        let bound = self.bound.as_millis();
+        let why = format!("other restorations were first in the line for index.lock for all of {bound} ms");
+        Step::Refuse(Refusal::new(Code::LockTimeout, why))
+    }
+
+    /// Says when the lock that is seen is to be examined, if ever; remembers since when it did not change.
+    fn examine_at(&mut self, now: Duration, sight: &Sight) -> Option<Duration> {
+        let Stale::Evidence { grace } = self.stale else {
+            return None;
+        };
+        if sight.provenance != Provenance::Stranger {
+            self.unchanged = None;
+            return None;
+        }
+        match (sight.since, self.unchanged) {
+            (Since::Before, Some((_, at))) => Some(at),
+            (Since::Now, _) | (Since::Before, None) => {
+                self.doubt = None;
+                self.unchanged = Some((now, now + grace));
+                // One sample proves no duration, not even none: the next look is the second one.
+                Some(now + grace.max(Duration::from_millis(1)))
+            }
+        }
+    }
+
+    fn examined(&mut self, now: Duration, since: Duration, evidence: &Evidence) -> Step {
+        self.doubt = evidence.doubt();
+        let Some(doubt) = &self.doubt else {
+            // Where it comes to nothing, the lock has changed, or is looked at anew.
+            self.unchanged = self.unchanged.map(|(first, _)| (first, now + EXAMINE_AGAIN));
+            return Step::Adopt;
+        };
+        if now.saturating_sub(since) >= self.bound {
             let why = format!(
-                "index.lock was held for all of {} ms by {}",
-                self.bound.as_millis(),
-                holder(sight.provenance)
+                "index.lock was held for all of {} ms; {doubt}",
+                self.bound.as_millis()
             );
             return Step::Refuse(Refusal::new(Code::LockTimeout, why));
         }
-        Step::Wait((now + self.poll).min(since + self.bound))
+        let again = now + EXAMINE_AGAIN;
+        self.unchanged = self.unchanged.map(|(first, _)| (first, again));
+        self.wait(now, since, Some(again))
+    }
+
+    fn wait(&self, now: Duration, since: Duration, examine: Option<Duration>) -> Step {
+        let until = (now + self.poll).min(since + self.bound);
+        // A moment that is there already is no reason to look again at once.
+        Step::Wait(examine.filter(|at| *at > now).map_or(until, |at| until.min(at)))
+    }
+
+    fn timed_out(&self, provenance: Provenance) -> Step {
+        let mut why = format!(
+            "index.lock was held for all of {} ms by {}",
+            self.bound.as_millis(),
+            holder(provenance)
+        );
+        if let Some(doubt) = &self.doubt {
+            why.push_str(&format!("; it was not taken for stale: {doubt}"));
+        }
+        Step::Refuse(Refusal::new(Code::LockTimeout, why))
     }
 }
 
-fn unsafe_lock(sight: &Sight) -> Option<Step> {
-    let (reason, why) = match (sight.kind, sight.names, sight.owner) {
+/// Says why what stands at the place of the lock is no lock that anybody may wait for; `None` where it is one.
+#[must_use]
+pub fn unsafe_lock(kind: LockKind, names: Names, owner: LockOwner) -> Option<Refusal> {
+    let (reason, why) = match (kind, names, owner) {
         (LockKind::Symlink, _, _) => ("symlink", "index.lock is a symbolic link"),
         (LockKind::Directory, _, _) => ("directory", "index.lock is a directory"),
         (LockKind::Special, _, _) => ("special", "index.lock is a FIFO, socket or device"),
@@ -201,139 +373,22 @@ fn unsafe_lock(sight: &Sight) -> Option<Step> {
         }
         (LockKind::Regular, Names::One, LockOwner::Ours) => return None,
     };
-    Some(refuse(reason, why.to_owned()))
+    Some(lock_unsafe(reason, why))
 }
 
-fn refuse(reason: &str, why: String) -> Step {
-    Step::Refuse(Refusal::new(Code::LockUnsafe, why).reason(reason))
+fn lock_unsafe(reason: &str, why: impl Into<String>) -> Refusal {
+    Refusal::new(Code::LockUnsafe, why).reason(reason)
 }
 
 fn holder(provenance: Provenance) -> &'static str {
     match provenance {
         Provenance::Stranger => "another program",
         Provenance::Alive => "another restoration",
+        Provenance::Ending => "the git of a restoration that is gone",
         Provenance::Dead => "a restoration that is gone",
         Provenance::Unknown => "a restoration that cannot be judged from here",
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const POLL: Duration = Duration::from_millis(50);
-
-    fn held(provenance: Provenance) -> Observation {
-        Observation::Held(Sight {
-            kind: LockKind::Regular,
-            names: Names::One,
-            owner: LockOwner::Ours,
-            provenance,
-        })
-    }
-
-    fn seconds(s: u64) -> Duration {
-        Duration::from_secs(s)
-    }
-
-    /// Runs the machine on a virtual clock; the lock is let go at `free`.
-    fn drive(bound: Duration, free: Duration) -> (Step, Duration, Counts) {
-        let mut wait = Wait::new(bound, POLL);
-        let mut now = seconds(1000);
-        loop {
-            let seen = if now - seconds(1000) >= free {
-                Observation::Acquired
-            } else {
-                held(Provenance::Stranger)
-            };
-            match wait.next(now, &seen) {
-                Step::Wait(until) => {
-                    assert!(until > now && until - now <= POLL);
-                    now = until;
-                }
-                end => return (end, now - seconds(1000), wait.counts()),
-            }
-        }
-    }
-
-    #[test]
-    fn sixty_seconds_are_waited_out_and_no_more() {
-        let (end, took, counts) = drive(seconds(60), seconds(3600));
-        let Step::Refuse(refusal) = end else {
-            panic!("{end:?}")
-        };
-        assert_eq!(refusal.code, Code::LockTimeout);
-        assert_eq!(took, seconds(60));
-        assert_eq!((counts.waited_ms, counts.collisions), (60_000, 1201));
-        let (end, took, counts) = drive(seconds(60), Duration::from_millis(7_510));
-        assert_eq!((end, took), (Step::Done, Duration::from_millis(7_550)));
-        assert_eq!(counts.waited_ms, 7_550);
-        assert_eq!(drive(Duration::ZERO, Duration::ZERO).0, Step::Done);
-    }
-
-    #[test]
-    fn what_is_no_plain_file_of_ours_is_refused_at_once() {
-        let sight = |kind, names, owner| {
-            Observation::Held(Sight {
-                kind,
-                names,
-                owner,
-                provenance: Provenance::Dead,
-            })
-        };
-        for (seen, reason) in [
-            (sight(LockKind::Symlink, Names::One, LockOwner::Ours), "symlink"),
-            (
-                sight(LockKind::Directory, Names::Several, LockOwner::Ours),
-                "directory",
-            ),
-            (sight(LockKind::Special, Names::One, LockOwner::Ours), "special"),
-            (
-                sight(LockKind::Regular, Names::Several, LockOwner::Ours),
-                "hard_link",
-            ),
-            (
-                sight(LockKind::Regular, Names::One, LockOwner::Foreign),
-                "foreign",
-            ),
-            (Observation::Denied("Permission denied".to_owned()), "denied"),
-        ] {
-            let step = Wait::new(seconds(60), POLL).next(seconds(5), &seen);
-            let Step::Refuse(refusal) = step else {
-                panic!("{step:?}")
-            };
-            assert_eq!(
-                (refusal.code, refusal.reason.as_deref()),
-                (Code::LockUnsafe, Some(reason))
-            );
-        }
-    }
-
-    #[test]
-    fn only_a_dead_owner_of_our_own_is_adopted() {
-        let mut wait = Wait::new(seconds(60), POLL);
-        for provenance in [Provenance::Stranger, Provenance::Alive, Provenance::Unknown] {
-            assert!(matches!(wait.next(seconds(1), &held(provenance)), Step::Wait(_)));
-        }
-        assert_eq!(wait.next(seconds(1), &held(Provenance::Dead)), Step::Adopt);
-        assert!(matches!(
-            wait.next(seconds(1), &held(Provenance::Dead)),
-            Step::Wait(_)
-        ));
-        assert_eq!(wait.next(seconds(2), &held(Provenance::Dead)), Step::Adopt);
-        assert_eq!(wait.next(seconds(1), &Observation::Adopted), Step::Done);
-        assert_eq!(wait.counts().adopted, 1);
-    }
-
-    proptest! {
-        #[test]
-        fn it_never_waits_past_the_bound(bound_ms in 0_u64..100_000, free_ms in 0_u64..200_000) {
-            let (end, took, _) = drive(Duration::from_millis(bound_ms), Duration::from_millis(free_ms));
-            prop_assert!(took <= Duration::from_millis(bound_ms));
-            if free_ms <= bound_ms.saturating_sub(50) {
-                prop_assert_eq!(end, Step::Done);
-            }
-        }
-    }
-}
+mod tests;

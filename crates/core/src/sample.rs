@@ -10,14 +10,18 @@ use crate::command::{Asker, Ended, Kept, Ran, TreeEnded};
 use crate::confinement::Level;
 use crate::digest::{Fingerprint, Sha256};
 use crate::effect::{Before, Content, Effect, Slot};
+use crate::git_tree::ObjectId;
 use crate::ids::{
     ApprovalId, AttemptId, ExecutionId, FencingToken, FileId, Generation, IdempotencyKey, Incarnation, JobId,
     Principal, RunId, Seed, UnixMs, VolumeIdentity,
 };
 use crate::path::RelPath;
+use crate::pin::PinId;
 use crate::pipeline::{NewRun, RunEnd, Stage};
 use crate::policy::{Holds, Tree};
+use crate::prepared::Preparation;
 use crate::record::{Consumption, Judgement, Record, Restoration, Sealing};
+use crate::retry::{Counts, Ending, Retrial};
 use crate::volume::{Durability, End, NewToken, NewVolume, Role, Tools};
 use proptest::prelude::*;
 
@@ -289,7 +293,7 @@ fn note(n: u8) -> Note {
 }
 
 /// How many kinds of records there are.
-pub(crate) const KINDS: u8 = 24;
+pub(crate) const KINDS: u8 = 26;
 
 /// Makes a record of each kind.
 pub(crate) fn record(kind: u8, n: u8) -> Record {
@@ -440,6 +444,8 @@ fn later_record(kind: u8, n: u8) -> Record {
         20 => Record::ApprovalAsked(Box::new(question(n))),
         21 => decided(n),
         22 | 23 => past_retention(kind, n),
+        24 => Record::CommandRetried(retrial(n)),
+        25 => Record::TreePrepared(preparation(n)),
         _ => Record::WorktreeRestored(Restoration {
             job: None,
             tree: "7".to_owned(),
@@ -447,8 +453,35 @@ fn later_record(kind: u8, n: u8) -> Record {
             collisions: 1,
             adoptions: 2,
             waited_ms: u64::MAX,
+            git: None,
             at,
         }),
+    }
+}
+
+fn retrial(n: u8) -> Retrial {
+    Retrial {
+        end: if n.is_multiple_of(2) {
+            Ending::Refused(Code::StreamUnsafe)
+        } else {
+            Ending::Exhausted
+        },
+        counts: Counts {
+            tries: u32::from(n),
+            waited_ms: u64::MAX,
+            ..Counts::default()
+        },
+        at: UnixMs(u64::from(n)),
+    }
+}
+
+fn preparation(n: u8) -> Preparation {
+    Preparation {
+        job: JobId::parse("job").unwrap(),
+        number: u32::from(n) + 1,
+        pin: PinId::parse(format!("{n:020x}")).unwrap(),
+        tree: ObjectId::parse(&format!("{n:040x}")).unwrap(),
+        at: UnixMs(u64::from(n)),
     }
 }
 

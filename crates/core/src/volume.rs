@@ -368,6 +368,8 @@ pub fn apply(prior: Option<Volume>, record: &Record) -> Result<Option<Volume>, I
         | Record::CertificateConsumed(_)
         | Record::DraftSealed(_)
         | Record::WorktreeRestored(_)
+        | Record::CommandRetried(_)
+        | Record::TreePrepared(_)
         | Record::ApprovalAsked(_)
         | Record::ApprovalDecided { .. }
         | Record::DaemonStarted { .. } => Ok(prior),

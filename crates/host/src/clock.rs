@@ -12,6 +12,15 @@ pub fn now() -> UnixMs {
     UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
+/// Reads the clock that nobody sets, and that runs while the machine sleeps.
+#[must_use]
+pub fn since_boot_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    let seconds = seconds.unwrap_or_default().saturating_mul(1_000_000_000);
+    seconds.saturating_add(nanos.unwrap_or_default())
+}
+
 /// Fills a buffer from the kernel's generator.
 ///
 /// # Errors

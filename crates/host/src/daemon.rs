@@ -220,7 +220,20 @@ pub enum Keep {
 /// # Errors
 /// `not_found`; `too_large` where it is longer than `cap` bytes; `io_failed`.
 pub fn read_small(path: &Path, cap: u64) -> Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    read_by(path, cap, OFlags::NONBLOCK)
+}
+
+/// Reads what a person names on a command line, to its end: of a pipe or FIFO, whoever writes it is waited for, without a
+/// bound.
+///
+/// # Errors
+/// As [`read_small`]; of what is too long no more than `cap` bytes are read.
+pub fn read_to_end(path: &Path, cap: u64) -> Result<Vec<u8>> {
+    read_by(path, cap, OFlags::empty())
+}
+
+fn read_by(path: &Path, cap: u64, further: OFlags) -> Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | further;
     let fd = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| match errno {
         Errno::NOENT => Refusal::new(Code::NotFound, "there is no such file")
             .name(path.display().to_string())

@@ -7,12 +7,13 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// Is a hold that is kept until it is dropped, or its process dies.
 #[derive(Debug)]
 pub struct Hold {
-    _file: File,
+    file: File,
 }
 
 /// Says whether a holder was told to end.
@@ -49,7 +50,15 @@ impl Hold {
         file.rewind().map_err(io)?;
         file.write_all(std::process::id().to_string().as_bytes())
             .map_err(io)?;
-        Ok(Some(Self { _file: file }))
+        Ok(Some(Self { file }))
+    }
+
+    /// Gives the hold to a child, too: it is kept until all that have it have ended.
+    pub(crate) fn handle(&self) -> Result<OwnedFd> {
+        let shared = self.file.try_clone();
+        shared
+            .map(OwnedFd::from)
+            .map_err(|e| Error::io("share", "a lock", e))
     }
 
     /// Says whether a process has the hold.

@@ -24,6 +24,7 @@ pub mod root;
 pub mod sandbox;
 pub mod scratch;
 pub mod signals;
+pub mod stream;
 pub mod supervisor;
 pub mod tarball;
 pub mod volume;

@@ -9,7 +9,8 @@ use semel_core::{Code, Refusal};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
 
 /// Is the operator's file.
 ///
@@ -182,6 +183,32 @@ pub(crate) fn github() -> crate::engine::gate::GithubFiles {
     }
 }
 
+/// Gives the paths by which a program that was started here may spell a worktree: as the kernel says where we are, and as
+/// `PWD` does, where that leads here, too. Git goes by `PWD` then.
+pub(crate) fn spellings(worktree: &Path) -> Vec<PathBuf> {
+    let mut all = vec![worktree.to_owned()];
+    let here = |pwd: &Path| {
+        let (Ok(pwd), Ok(here)) = (std::fs::metadata(pwd), std::fs::metadata(".")) else {
+            return false;
+        };
+        (pwd.dev(), pwd.ino()) == (here.dev(), here.ino())
+    };
+    let pwd = variable("PWD").map(PathBuf::from);
+    let Some(pwd) = pwd.filter(|pwd| pwd.is_absolute() && here(pwd)) else {
+        return all;
+    };
+    let mut lexical = PathBuf::new();
+    for part in pwd.join(worktree).components() {
+        if part == Component::ParentDir {
+            lexical.pop();
+        } else {
+            lexical.push(part);
+        }
+    }
+    all.extend([pwd.join(worktree), lexical, pwd]);
+    all
+}
+
 /// Gives the daemon's URL and the token that a job's own process was given, for `semel call` inside of a job.
 pub(crate) fn job_access() -> (Option<String>, Option<String>) {
     let text = |name: &str| variable(name)?.into_string().ok();
@@ -235,9 +262,8 @@ impl Config {
             (Some(flag), _) => flag.to_owned(),
             (None, Some(set)) => set.clone(),
             (None, None) if in_job => {
-                return Err(
-                    bad("inside a job no state root is taken from HOME or XDG_STATE_HOME").name("SEMEL_JOB"),
-                );
+                let why = "inside a job no state root is taken from HOME or XDG_STATE_HOME";
+                return Err(bad(why).reason(NO_STATE_ROOT).name("SEMEL_JOB"));
             }
             (None, None) => default_state()?,
         };
@@ -249,11 +275,7 @@ impl Config {
             listen: read.listen.clone(),
             probe: read.probe.clone().unwrap_or_else(|| "127.0.0.1:0".to_owned()),
             fetch_env: fetch_env(&read.fetch),
-            path: if read.path.is_empty() {
-                search_path()
-            } else {
-                read.path.clone()
-            },
+            path: programs(&read),
             tools: read.commands.tools.clone(),
             confinement: read.commands.confinement,
             revoked_keys: read.revoked_keys.clone(),
@@ -287,6 +309,48 @@ impl Config {
             .chain(&self.files)
             .filter(|place| place.exists());
         std::iter::once(&self.state).chain(others).cloned().collect()
+    }
+}
+
+/// The reason of a refusal where no state root is named.
+const NO_STATE_ROOT: &str = "no_state_root";
+
+/// Is what a command reaches that works without a state root, too, such as inside a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach {
+    /// Where programs are looked for.
+    pub(crate) path: Vec<PathBuf>,
+    /// The state root and what belongs to it; without one no worktree is pinned, and nobody is told of counts.
+    pub(crate) config: Option<Config>,
+}
+
+impl From<Config> for Reach {
+    fn from(config: Config) -> Self {
+        Self {
+            path: config.path.clone(),
+            config: Some(config),
+        }
+    }
+}
+
+impl Reach {
+    /// Merges as [`Config::load`]; where no state root is named there is none.
+    ///
+    /// # Errors
+    /// `bad_config` as [`Config::load`].
+    pub(crate) fn load(state: Option<&Path>, file: Option<&Path>) -> Result<Self, Refusal> {
+        match Config::load(state, file) {
+            Ok(config) => Ok(config.into()),
+            Err(refusal) if refusal.reason.as_deref() == Some(NO_STATE_ROOT) => {
+                let place = file_place(file, variable("SEMEL_JOB").is_some());
+                let read = place.as_deref().map(read_file).transpose()?.unwrap_or_default();
+                Ok(Self {
+                    path: programs(&read),
+                    config: None,
+                })
+            }
+            Err(refusal) => Err(refusal),
+        }
     }
 }
 
@@ -338,7 +402,9 @@ fn default_state() -> Result<PathBuf, Refusal> {
         .map(PathBuf::from)
         .or_else(|| Some(home()?.join(".local/state")))
         .map(|base| base.join("semel"))
-        .ok_or_else(|| bad("no state root: give --state, or set it in the configuration file"))
+        .ok_or_else(|| {
+            bad("no state root: give --state, or set it in the configuration file").reason(NO_STATE_ROOT)
+        })
 }
 
 /// Gives the real path of a place that need not be there yet.
@@ -363,6 +429,15 @@ fn real(place: &Path) -> Result<PathBuf, Refusal> {
                 _ => return Err(wrong(error.to_string())),
             },
         }
+    }
+}
+
+/// Says where programs are looked for.
+fn programs(read: &File) -> Vec<PathBuf> {
+    if read.path.is_empty() {
+        search_path()
+    } else {
+        read.path.clone()
     }
 }
 

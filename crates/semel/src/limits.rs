@@ -47,7 +47,7 @@ limits! {
     PATTERNS: usize = 64, "64 patterns", "in one argument: `bad_input`";
     SEARCH: Duration = Duration::from_secs(10), "10 s", "a search ends then, `truncated`";
     SEARCHES: usize = 4, "4 searches", "at once in the daemon: the next one waits";
-    HEARD: Duration = Duration::from_secs(2), "2 s", "a command that reads the log waits so long for a daemon that runs to record what it heard";
+    HEARD: Duration = Duration::from_secs(2), "2 s", "a command that reads the log waits so long for a daemon that runs to record what it heard, and one that tells it of counts until they are heard";
     IN_FLIGHT_WAIT: Duration = Duration::from_secs(10), "10 s", "a duplicate waits so long for the first one's receipt, then `call_in_flight`";
     IN_FLIGHT_WAIT_MOST: Duration = Duration::from_secs(60), "60 s", "the longest wait that `Prefer: wait=N` can ask for";
     DUPLICATE_ADVISORY: Duration = Duration::from_secs(600), "10 min", "the very same call under a new key within that time runs, and its answer has `possible_duplicate_of`";
@@ -83,6 +83,12 @@ limits! {
     TRANSIENT_IDLE: Duration = Duration::from_secs(10), "10 s", "a transient daemon without work ends";
     DAEMON_START: Duration = Duration::from_secs(20), "20 s", "a command waits so long for a daemon: `daemon_unreachable`";
     LOCK_WAIT: Duration = Duration::from_secs(60), "60 s", "a restoration waits so long for index.lock: `lock_timeout`";
+    RETRY_WAIT: Duration = Duration::from_secs(60), "60 s", "`semel retry` waits so long for a lock to go before another try; then the failure stands";
+    RETRY_TRIES: u32 = 3, "3 tries", "of a command by `semel retry` unless `--tries` asks for others";
+    RETRY_TRIES_MOST: u32 = 100, "100 tries", "the most that `--tries` can ask for: `usage`";
+    LOCK_STALE: Duration = Duration::from_secs(10), "10 s", "a lock of another program must be seen unchanged so long before its owner is looked for; with complete evidence that there is none it is adopted (`--stale-grace`)";
+    LOCK_WAITS: usize = 1_000, "1,000 waits", "for a lock that the daemon shows at once: `too_many`, and the wait goes on";
+    LOCK_WAIT_SILENT: Duration = Duration::from_secs(5), "5 s", "a wait for a lock of which nothing was heard for so long is not shown any more";
     GRACE: Duration = Duration::from_secs(5), "5 s", "between SIGTERM and SIGKILL of a process tree";
     AGENT_TIMEOUT: Duration = Duration::from_secs(1800), "30 min", "an agent command without `timeout` in its job: `timed_out`";
     CERTIFY_TIMEOUT: Duration = Duration::from_secs(900), "15 min", "each of fetch, install and test without `timeout` in its job: `timed_out`";

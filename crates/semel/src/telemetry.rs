@@ -100,6 +100,10 @@ pub(crate) struct Heartbeat {
     pub(crate) approvals_pending: u64,
     /// Calls that are being answered or wait.
     pub(crate) answering: u64,
+    /// Restorations that wait for a lock.
+    pub(crate) lock_waits: u64,
+    /// For how long the one that waits longest does, in milliseconds.
+    pub(crate) lock_waits_oldest_ms: u64,
     /// How the journal is; `None` where it cannot say, such as when it is poisoned.
     pub(crate) journal: Option<JournalBeat>,
     /// Bytes free where the volumes lie; `None` where the system does not say.
@@ -182,6 +186,17 @@ impl Heartbeat {
             "gauge",
             "Calls that wait for a person.",
             self.approvals_pending,
+        );
+        text.one(
+            "lock_waits",
+            "gauge",
+            "Restorations that wait for a lock.",
+            self.lock_waits,
+        );
+        text.seconds(
+            "lock_wait_oldest_seconds",
+            "For how long the restoration waits that waits longest for a lock.",
+            self.lock_waits_oldest_ms,
         );
         if let Some(free) = self.free_bytes {
             text.one(

@@ -16,7 +16,7 @@ use semel_core::{Code, Refusal};
 use semel_host::clock;
 use semel_host::daemon::{Detached, Keep, StateRoot, spawn_detached, this_binary};
 use semel_host::volume::Volumes;
-use semel_store::{Journal as _, OwnerLock, Remote, SqliteJournal, Transport, Verb};
+use semel_store::{Journal, OwnerLock, Remote, SqliteJournal, Transport, Verb};
 use serde_json::Value;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -215,6 +215,11 @@ impl Link {
         }
     }
 
+    /// Makes a link by which a daemon, if one runs and answers soon, is told of what happened: nothing depends on it.
+    pub(crate) fn telling(config: Arc<Config>) -> Self {
+        Self::new(config, Absent::Refuse).within(limits::HEARD)
+    }
+
     /// Bounds how long an answer is waited for.
     fn within(mut self, within: Duration) -> Self {
         self.within = Some(within);
@@ -372,6 +377,11 @@ pub(crate) fn connected(config: Config, absent: Absent) -> Result<Engine, Refusa
     })
 }
 
+/// Makes a journal that is told of what happened, if a daemon runs and answers soon.
+pub(crate) fn telling(config: Config) -> impl Journal {
+    Remote(Link::telling(Arc::new(config)))
+}
+
 /// Says whether there is a journal that a command could look at.
 ///
 /// # Errors
@@ -392,8 +402,7 @@ pub(crate) fn has_journal(config: &Config) -> Result<bool, Refusal> {
 pub(crate) fn reader(config: Config) -> Result<Engine, Refusal> {
     let config = Arc::new(config);
     // Where no daemon runs, or none that answers, there is what there is.
-    let link = Link::new(config.clone(), Absent::Refuse).within(limits::HEARD);
-    drop(Remote(link).heard());
+    drop(Remote(Link::telling(config.clone())).heard());
     let journal = SqliteJournal::open_read_only(&config.state).map_err(store)?;
     Ok(Engine {
         journal: Arc::new(journal),

@@ -14,8 +14,11 @@ use semel_core::ids::{
     ApprovalId, ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs,
     VolumeIdentity,
 };
+use semel_core::pin::PinId;
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
+use semel_core::prepared::{NewPreparation, Preparation};
 use semel_core::record::{Consumption, Entry, Judgement, Restoration, Sealing};
+use semel_core::retry::Retrial;
 use semel_core::volume::{End, Lease, NewToken, NewVolume, Volume};
 use serde::{Deserialize, Serialize};
 
@@ -380,6 +383,20 @@ journal! {
     Sealed = sealed(sealing: Sealing) -> ();
     /// Records what a restoration met.
     Restored = restored(restoration: Restoration) -> ();
+    /// Records what the tries of a command met.
+    Retried = retried(retrial: Retrial) -> ();
+    /// Records the tree that a job prepared, in place of an older one of the job; the very same is answered again.
+    ///
+    /// # Errors
+    /// `tree_mismatch`, reason `foreign_record`, where another job recorded a tree in the same worktree.
+    ///
+    /// # Durability
+    /// When this returns, it is on the disk.
+    PrepareTree = prepare_tree(new: NewPreparation) -> Preparation;
+    /// Finds the tree that a job prepared.
+    Prepared = prepared(job: JobId) -> Option<Preparation>;
+    /// Finds the tree that was prepared in a worktree, by its pin.
+    PreparedIn = prepared_in(pin: PinId) -> Option<Preparation>;
 
     /// Waits, within a bound, until what it was told of before is recorded: whoever looks into the file then finds it there.
     Heard = heard() -> ();

@@ -47,6 +47,20 @@ fn every_kind_has_a_sample() {
     assert_eq!(kinds.len(), usize::from(sample::KINDS));
 }
 
+/// A restoration of an older build names no git; one of this build does, in a form that is a promise as well.
+#[test]
+fn a_restoration_may_name_its_git() {
+    let text = "{\"kind\":\"worktree_restored\",\"job\":null,\"tree\":\"7\",\"code\":null,\"collisions\":1,\
+                \"adoptions\":0,\"waited_ms\":2,GIT\"at\":5}";
+    let digest = Sha256::of(b"git").to_string();
+    let git = format!("\"git\":{{\"path\":\"/usr/bin/git\",\"sha256\":\"{digest}\"}},");
+    for git in ["", git.as_str()] {
+        let text = text.replace("GIT", git);
+        let record: Record = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&record).unwrap(), text);
+    }
+}
+
 /// The form on the disk is a promise to later builds: it changes only together with its version.
 #[test]
 fn the_form_of_version_1() {
@@ -85,9 +99,21 @@ fn the_form_of_version_1() {
         FORM_1_RETENTION,
         "what is past retention is written otherwise than version 1 is"
     );
-    assert_eq!(sample::KINDS, 24);
+    assert_eq!(
+        form(24..25),
+        FORM_1_RETRIES,
+        "the tries of a command are written otherwise than version 1 is"
+    );
+    assert_eq!(
+        form(25..26),
+        FORM_1_PREPARED,
+        "prepared trees are written otherwise than version 1 is"
+    );
+    assert_eq!(sample::KINDS, 26);
 }
 
+const FORM_1_RETRIES: &str = "10faa6076f1f3a98976dfddd60007af92322318f541ca8f5ad9dd360050eb3c0";
+const FORM_1_PREPARED: &str = "9cba3f27826063194e338e7bc3d73828fb4d916c9a78fe4b934bc37deb2edaff";
 const FORM_1_RETENTION: &str = "92404bb9b41cb9148cb4d276c4fdfc2747ff17545be6080b471812b9a191ca48";
 const FORM_1_APPROVALS: &str = "d70d6839c7eef6343105208bdef0edffb701a8b08a7766546185bcde93bec98a";
 const FORM_1: &str = "d35e04d70a139548f7c991bd3c13b715cb876d8eff0dd646423468492b4ef4d4";
@@ -100,7 +126,7 @@ fn only_calls_of_a_process_volume_and_notes_wait() {
         let expected = match kind {
             5..=9 => (Sync::Later, Sync::Now),
             10 => (Sync::Whenever, Sync::Whenever),
-            19 | 22 => (Sync::Later, Sync::Later),
+            19 | 22 | 24 => (Sync::Later, Sync::Later),
             _ => (Sync::Now, Sync::Now),
         };
         assert_eq!((weak, strong), expected, "{record:?}");

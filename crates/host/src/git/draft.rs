@@ -2,13 +2,20 @@
 //! the source repository that could run a program or be written to.
 
 use super::objects::Leaf;
+use super::pin;
 use super::repository::Repository;
+use super::restore::{RestoreOptions, Verify, restore};
 use super::select::tree_of;
+use super::settings::plain_file;
+use super::view::configuration;
+use super::worktree::Target;
 use super::{Call, Git, Place, worktree};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use semel_core::git_tree::{Mode, ObjectFormat, ObjectId};
 use semel_core::path::shown;
+use semel_core::pin::Origin;
+use semel_core::restore::Counts;
 use semel_core::{Code, Refusal, RelPath};
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -29,10 +36,12 @@ pub struct Draft {
     pub leaves: Vec<Leaf>,
     /// The directories of objects that the sandbox has to show, read-only, at these very paths.
     pub alternates: Vec<PathBuf>,
+    /// What its restoration met.
+    pub counts: Counts,
 }
 
 /// Content reaches the disk as it is stored, whatever the tree's own attributes say: a seal reads bytes.
-const ATTRIBUTES: &str = "* -text -filter -ident !eol !working-tree-encoding\n";
+pub(super) const ATTRIBUTES: &str = "* -text -filter -ident !eol !working-tree-encoding\n";
 
 /// Prepares a draft in an empty directory: a repository of its own on branch `draft` at the base commit, with the
 /// working files of that commit, byte for byte.
@@ -54,7 +63,7 @@ pub fn prepare_draft(
     into: &Path,
     cancel: &Cancel,
 ) -> Result<Draft> {
-    let source = Repository::open(git, repository, cancel)?;
+    let source = Repository::objects_of(git, repository, cancel)?;
     let base = source.parse_id(base)?;
     let commit = source.read_commit(&base)?;
     let leaves = source.list_whole_tree(&commit.tree)?;
@@ -78,7 +87,7 @@ pub fn prepare_draft(
     }
     let alternates = source.object_dirs()?;
     let place = skeleton(&source, &into, &alternates)?;
-    check_out(git, &place, &base, &commit.tree, cancel)?;
+    let counts = check_out(git, &place, &base, &commit.tree, cancel)?;
     let root = worktree::open_dir(&into)?;
     let paths: Vec<RelPath> = leaves.iter().map(|leaf| leaf.path.clone()).collect();
     if tree_of(root.as_fd(), source.format(), &paths)? != commit.tree {
@@ -94,6 +103,7 @@ pub fn prepare_draft(
         format: source.format(),
         leaves,
         alternates,
+        counts,
     })
 }
 
@@ -111,14 +121,10 @@ fn skeleton(source: &Repository, into: &Path, alternates: &[PathBuf]) -> Result<
         let dir = gitdir.join(dir);
         std::fs::create_dir_all(&dir).map_err(|e| Error::io("create", &dir, e))?;
     }
-    let (version, extension) = match source.format() {
-        ObjectFormat::Sha1 => (0, ""),
-        ObjectFormat::Sha256 => (1, "[extensions]\n\tobjectFormat = sha256\n"),
-    };
     let config = format!(
-        "[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = false\n\
-         \tlogallrefupdates = true\n{extension}[user]\n\tname = Draft\n\temail = draft@localhost\n\
-         [gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
+        "{}[core]\n\tlogallrefupdates = true\n[user]\n\tname = Draft\n\temail = draft@localhost\n\
+         [gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n",
+        configuration(source.format())
     );
     let mut list = Vec::new();
     for dir in alternates {
@@ -139,10 +145,8 @@ fn skeleton(source: &Repository, into: &Path, alternates: &[PathBuf]) -> Result<
     write_new(&gitdir.join("HEAD"), b"ref: refs/heads/draft\n")?;
     // A shallow source lacks parents; without its list the draft's history would look broken.
     let shallow = source.common_dir().join("shallow");
-    match std::fs::read(&shallow) {
-        Ok(bytes) => write_new(&gitdir.join("shallow"), &bytes)?,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        Err(e) => return Err(Error::io("read", shallow, e)),
+    if let Some(bytes) = plain_file(&shallow)? {
+        write_new(&gitdir.join("shallow"), &bytes)?;
     }
     Ok(Place {
         common: gitdir.clone(),
@@ -151,18 +155,34 @@ fn skeleton(source: &Repository, into: &Path, alternates: &[PathBuf]) -> Result<
         worktree: Some(into.to_owned()),
         objects: None,
         config: Vec::new(),
+        view: None,
+        attributes: None,
     })
 }
 
-fn check_out(git: &Git, place: &Place, base: &ObjectId, tree: &ObjectId, cancel: &Cancel) -> Result<()> {
+fn check_out(git: &Git, place: &Place, base: &ObjectId, tree: &ObjectId, cancel: &Cancel) -> Result<Counts> {
     let base = base.to_string();
     git.run(
         place,
         Call::new(["update-ref", "refs/heads/draft", &base], cancel),
     )?;
-    let tree = tree.to_string();
-    git.run(place, Call::new(["read-tree", "--reset", "-u", &tree], cancel))?;
-    Ok(())
+    // By the one way in which files are ever restored: its identity held from here on, under its own lock. What the
+    // bytes are is proved by the caller, by another reading.
+    let into = place.worktree.as_deref().unwrap_or(&place.gitdir);
+    let pin = pin::take(git, into, pin::fresh_id()?, Origin::Found, cancel)?;
+    let options = RestoreOptions {
+        verify: Verify::Tree,
+        ..RestoreOptions::default()
+    };
+    restore(
+        git,
+        Target::Pinned(Box::new(pin)),
+        &tree.to_string(),
+        options,
+        cancel,
+    )
+    .map(|outcome| outcome.counts)
+    .map_err(|failed| failed.error)
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -1,26 +1,34 @@
 //! The part of a restoration that holds the lock: git on a private index, the proof of what came of it, and the
 //! publication. It does not seek the lock and does not let it go.
 
-use super::Call;
+use super::attributes::{self, Has, Source};
+use super::index;
+use super::listing::Listing;
 use super::lock::Lock;
 use super::objects::Leaf;
 use super::obstacles::{self, Residue};
+use super::removal::{Ground, remove_residue};
 use super::repository::Repository;
-use super::restore::{Identity, Outcome, Touched, Verify};
-use super::verify::{Cursor, Reading, Seen, seen};
+use super::restore::{Leftovers, Outcome, RestoreOptions, Touched, Verify};
+use super::settings::plain_bytes;
+use super::verify::{Cursor, Seen, seen};
+use super::witness::{Point, Witness};
 use super::worktree::{self, Checked};
+use super::{Call, Said};
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, Mode as FileMode, OFlags, fsync, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use semel_core::git_tree::{Mode, ObjectId};
 use semel_core::path::shown;
 use semel_core::restore::Counts;
-use semel_core::{Code, Refusal, RelPath};
-use std::collections::BTreeSet;
+use semel_core::{Code, Refusal};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 /// How many differing or leftover paths are named; the rest is counted.
 const NAMED: usize = 100;
+/// The largest index that is read here.
+const INDEX_LARGEST: u64 = 1 << 30;
 /// The name of the index in its directory.
 const INDEX: &str = "index";
 
@@ -28,14 +36,19 @@ const INDEX: &str = "index";
 pub(super) struct Held<'a> {
     pub(super) repo: Repository,
     pub(super) at: &'a Checked,
+    /// What is never removed.
+    pub(super) ground: &'a Ground<'a>,
     pub(super) lock: &'a Lock<'a>,
+    pub(super) witness: &'a dyn Witness,
     /// The name of the private index.
     pub(super) private: String,
     /// The index as it was, kept open so that the number of its inode cannot be given to another file meanwhile.
     pub(super) before: Option<OwnedFd>,
     pub(super) tree: ObjectId,
-    pub(super) leaves: &'a [Leaf],
-    pub(super) verify: Verify,
+    pub(super) listing: &'a Listing,
+    /// Where git takes attributes from.
+    pub(super) source: Source,
+    pub(super) options: RestoreOptions,
 }
 
 impl Held<'_> {
@@ -63,32 +76,59 @@ impl Held<'_> {
     /// Runs git on the private index, and proves what came of it.
     pub(super) fn work(&self, touched: &mut Touched) -> Result<Outcome> {
         let tree = self.tree.to_string();
+        let strange = self.strange_attributes()?;
         *touched = Touched::Perhaps;
-        self.git(["read-tree", "--reset", "-u", &tree])?;
-        let written = self.git(["write-tree"])?;
-        if written.trim_ascii() != tree.as_bytes() {
-            let refusal = Refusal::new(Code::TreeMismatch, "the restored index writes another tree");
-            return Err(refusal.name(shown(written.trim_ascii())).into());
-        }
+        self.remove_attributes(&strange)?;
+        let said = self.git(["read-tree", "--reset", "-u", &tree])?.stderr;
+        self.witness.reached(Point::Restored);
+        self.prove_tree(&tree)?;
         let mut outcome = Outcome {
             tree: self.tree,
             counts: Counts::default(),
-            identity: Identity::Unpinned,
-            verified: self.verify,
+            identity: self.at.identity,
+            verified: self.options.verify,
             hashed: 0,
             mended: Vec::new(),
             residue: Vec::new(),
             residue_count: 0,
+            removed: Vec::new(),
+            removed_count: 0,
+            stderr: said,
         };
-        if self.verify == Verify::Bytes {
+        if self.options.leftovers == Leftovers::Removed {
+            let Residue { first, count } = remove_residue(self.ground, &self.listing.leaves, NAMED)?;
+            outcome.removed_count = count + strange.len();
+            outcome.removed = strange.into_iter().chain(first).take(NAMED).collect();
+            outcome.removed.sort();
+        }
+        if self.options.verify != Verify::Tree {
             self.prove_bytes(&mut outcome)?;
         }
+        self.refuse_residue(&outcome)?;
+        self.witness.reached(Point::Verified);
         Ok(outcome)
     }
 
+    /// Proves that the private index writes the tree: by its entries, where they can be read, else by git.
+    fn prove_tree(&self, tree: &str) -> Result<()> {
+        let place = self.at.gitdir.join(&self.private);
+        let name = Path::new(&self.private);
+        // What is larger than we read is left to git.
+        let bytes = plain_bytes(&self.at.dir, name, &place, INDEX_LARGEST)?.unwrap_or_default();
+        if index::holds(&bytes, &self.tree, &self.listing.leaves) {
+            return Ok(());
+        }
+        let written = self.git(["write-tree"])?.stdout;
+        if written.trim_ascii() == tree.as_bytes() {
+            return Ok(());
+        }
+        let refusal = Refusal::new(Code::TreeMismatch, "the restored index writes another tree");
+        Err(refusal.name(shown(written.trim_ascii())).into())
+    }
+
     fn prove_bytes(&self, outcome: &mut Outcome) -> Result<()> {
-        let all: Vec<&Leaf> = self.leaves.iter().filter(|l| l.mode != Mode::Gitlink).collect();
-        outcome.hashed = all.len();
+        let all: Vec<&Leaf> = self.listing.leaves.iter().collect();
+        outcome.hashed = all.iter().filter(|l| l.mode != Mode::Gitlink).count();
         let wrong = self.differing(all)?;
         if !wrong.is_empty() {
             self.mend(&wrong)?;
@@ -100,50 +140,49 @@ impl Held<'_> {
                 return Err(Refusal::new(Code::TreeMismatch, why).names(names).into());
             }
         }
-        let Residue { first, count } = obstacles::residue(&self.at.root, self.leaves, NAMED)?;
+        let Residue { first, count } = obstacles::residue(&self.at.root, &self.listing.leaves, NAMED)?;
         (outcome.residue, outcome.residue_count) = (first, count);
         Ok(())
     }
 
-    /// Lists the leaves whose bytes, type or executable bit are not those of the tree.
+    /// Refuses a worktree in which more lies than the tree, where that was to be proved.
+    fn refuse_residue(&self, outcome: &Outcome) -> Result<()> {
+        if self.options.verify != Verify::Pristine || outcome.residue_count == 0 {
+            return Ok(());
+        }
+        let why = format!(
+            "{} entries of the worktree are not of the tree, untracked or ignored",
+            outcome.residue_count
+        );
+        let names = outcome.residue.iter().map(ToString::to_string);
+        Err(Refusal::new(Code::TreeMismatch, why)
+            .reason("residue")
+            .names(names)
+            .into())
+    }
+
+    /// Lists the leaves whose bytes, type or executable bit are not those that git writes of the tree by its own attributes;
+    /// the place of a submodule has to be a directory.
     fn differing<'l>(&self, leaves: Vec<&'l Leaf>) -> Result<Vec<&'l Leaf>> {
+        let declared = attributes::declared(&self.repo, self.listing, self.source)?;
         let mut cursor = Cursor::new(self.at.root.as_fd());
         let mut wrong = Vec::new();
         for leaf in leaves {
-            let found = seen(&mut cursor, &leaf.path, self.repo.format(), Reading::Exact)?;
-            if found != Seen::Leaf(leaf.mode, leaf.id) {
+            let right = match declared.get(&leaf.path) {
+                Some(ends) => attributes::has_bytes(&self.repo, &mut cursor, leaf, *ends)? == Has::Right,
+                None => {
+                    let asked = match leaf.mode {
+                        Mode::Gitlink => Seen::Directory,
+                        mode => Seen::Leaf(mode, leaf.id),
+                    };
+                    seen(&mut cursor, &leaf.path, self.repo.format())? == asked
+                }
+            };
+            if !right {
                 wrong.push(leaf);
             }
         }
-        if wrong.is_empty() {
-            return Ok(wrong);
-        }
-        let crlf = self.declared_crlf(&wrong)?;
-        let mut still = Vec::new();
-        for leaf in wrong {
-            let excused = crlf.contains(&leaf.path)
-                && seen(&mut cursor, &leaf.path, self.repo.format(), Reading::CrlfAsLf)?
-                    == Seen::Leaf(leaf.mode, leaf.id);
-            if !excused {
-                still.push(leaf);
-            }
-        }
-        Ok(still)
-    }
-
-    /// Asks which of these paths the restored tree itself declares `eol=crlf`; attributes in the worktree that the
-    /// tree does not hold have no say.
-    fn declared_crlf(&self, leaves: &[&Leaf]) -> Result<BTreeSet<RelPath>> {
-        let call = self.repo.call(["check-attr", "--cached", "-z", "--stdin", "eol"]);
-        let said = self.repo.run(call.stdin(paths(leaves)))?;
-        let fields: Vec<&[u8]> = said.split(|b| *b == 0).collect();
-        let mut declared = BTreeSet::new();
-        for answer in fields.chunks_exact(3) {
-            if answer[2] == b"crlf" {
-                declared.insert(RelPath::parse(answer[0])?);
-            }
-        }
-        Ok(declared)
+        Ok(wrong)
     }
 
     /// Writes files anew that git took for restored: index flags or forged times had hidden them.
@@ -184,6 +223,9 @@ impl Held<'_> {
             .and_then(|fresh| fsync(&fresh))
             .map_err(|e| Error::io("sync", self.at.gitdir.join(&self.private), e));
         fresh?;
+        if let Some(view) = &self.repo.place.view {
+            view.keep_shared(dir, &self.at.gitdir)?;
+        }
         self.at.still_there()?;
         self.lock.fence()?;
         let now = match statat(dir, INDEX, AtFlags::SYMLINK_NOFOLLOW) {
@@ -204,9 +246,9 @@ impl Held<'_> {
             .map_err(|e| Error::io("publish", &place, e))
     }
 
-    fn git<const N: usize>(&self, args: [&str; N]) -> Result<Vec<u8>> {
+    fn git<const N: usize>(&self, args: [&str; N]) -> Result<Said> {
         let call = self.repo.call(args);
-        self.repo.run(Call {
+        self.repo.said(Call {
             keep: vec![self.lock.handle()],
             ..call
         })

@@ -1,39 +1,69 @@
 //! Git as hands: one resolved executable, every child in a closed environment.
 //!
-//! Restoring a worktree under our own `index.lock`, preparing a draft's private repository, reading objects
+//! Restoring a worktree under our own `index.lock`, pinning, making and removing worktrees, preparing a draft's private repository, reading objects
 //! (each one hashed again by us), selecting what a seal packs, delivering a certified tree. It does not decide
 //! how long a lock is waited for ([`semel_core::restore`]) and keeps no journal.
 //!
-//! Nothing of the caller's environment and no configuration outside of the repository reaches git. What the
-//! repository itself configures is taken only where it cannot run a program or redirect a write.
+//! Nothing of the caller's environment and no configuration outside of the repository reaches git. A git that restores
+//! is not shown the repository either, which whoever works there can write, but a view of ours (`view`); where git has to work in
+//! the repository itself, for its refs, the programs that it configures are switched off by name.
 
+mod attributes;
 mod deliver;
 mod draft;
 mod gather;
 mod held;
+mod index;
+mod line;
+mod linked;
+mod listing;
 mod lock;
+mod memo;
 mod objects;
 mod obstacles;
+mod overlays;
+mod pin;
+mod place;
+mod presence;
+mod processes;
 mod record;
+mod removal;
 mod repository;
 mod restore;
+mod retry;
+mod seek;
 mod select;
+mod settings;
+mod stale;
 mod verify;
+mod view;
+mod wait;
 mod watch;
+mod witness;
 mod worktree;
 
 pub use deliver::{Delivery, Import, Patch, Sealed, deliver_branch, make_patch};
 pub use draft::{Draft, prepare_draft};
 pub use gather::Gathered;
+pub use linked::{Add, Begun, Discard, Locked, Milestone, Remove, Removed, Tell, Unfinished, add, remove};
 pub use objects::Leaf;
+pub use pin::{KeptPin, PinState, Pins, Repin, Require};
 pub use repository::{Config, Repository};
-pub use restore::{Failed, Identity, Outcome, RestoreOptions, Touched, Verify, restore};
+pub use restore::{
+    Failed, Identity, Leftovers, Nested, Outcome, RestoreOptions, Touched, Verify, restore, restore_watched,
+};
+pub use retry::{Waited, Worktree};
 pub use select::{LeftOut, Selection, Why, select, tree_of};
+pub use witness::{Nobody, Point, Waiting, Witness};
+pub use worktree::Target;
 
+use self::memo::{Before, Look, Shelf};
+use self::view::View;
 use crate::error::{Error, Result};
 use crate::plain::digest_file;
 use crate::process::{self, Cancel, Command, End, Orphan, Output, Stdin};
 use semel_core::digest::Sha256;
+use semel_core::git_tree::ObjectId;
 use semel_core::{Code, Refusal};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -45,6 +75,8 @@ use std::time::Duration;
 const OUTPUT_CAP_BYTES: u64 = 2 << 30;
 /// How long one git child may run.
 const DEADLINE: Duration = Duration::from_secs(15 * 60);
+/// How long one may run that only reads something small.
+const BRIEF: Duration = Duration::from_secs(60);
 /// The oldest git whose environment can be closed (`GIT_CONFIG_COUNT`, explicit object formats).
 const OLDEST: (u32, u32) = (2, 31);
 
@@ -75,6 +107,8 @@ const CLOSED: &[(&str, &str)] = &[
 pub struct Git {
     program: PathBuf,
     version: String,
+    /// Its first two numbers.
+    numbers: (u32, u32),
     sha256: Sha256,
 }
 
@@ -123,6 +157,42 @@ pub(crate) struct Place {
     pub(crate) objects: Option<(PathBuf, PathBuf)>,
     /// Further configuration, such as filter drivers that are switched off.
     pub(crate) config: Vec<(OsString, OsString)>,
+    /// What git sees in place of the repository, whose objects it uses; `None`: the repository itself.
+    pub(crate) view: Option<Arc<View>>,
+    /// The tree whose attributes are all that there are, for a git that knows to take them from there.
+    pub(crate) attributes: Option<ObjectId>,
+}
+
+impl Place {
+    /// Is in no repository at all.
+    pub(crate) fn nowhere() -> Self {
+        Self {
+            gitdir: "/nonexistent".into(),
+            common: "/nonexistent".into(),
+            worktree: None,
+            index: None,
+            objects: None,
+            config: Vec::new(),
+            view: None,
+            attributes: None,
+        }
+    }
+
+    /// Gives where a child starts: where nothing is to be found that git would read by itself.
+    fn cwd(&self) -> &Path {
+        match (&self.worktree, &self.view) {
+            (Some(worktree), _) => worktree,
+            (None, Some(view)) => view.path(),
+            (None, None) if self.gitdir.is_dir() => &self.gitdir,
+            (None, None) => Path::new("/"),
+        }
+    }
+}
+
+/// What a git that succeeded printed.
+pub(crate) struct Said {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
 }
 
 /// One run of git.
@@ -131,7 +201,16 @@ pub(crate) struct Call<'a> {
     pub(crate) stdin: Vec<u8>,
     pub(crate) env: Vec<(&'static str, OsString)>,
     pub(crate) keep: Vec<Arc<OwnedFd>>,
+    pub(crate) deadline: Duration,
     pub(crate) cancel: &'a Cancel,
+}
+
+/// Gives a run little time: of a git that reads something small.
+pub(crate) fn brief(call: Call<'_>) -> Call<'_> {
+    Call {
+        deadline: BRIEF,
+        ..call
+    }
 }
 
 impl<'a> Call<'a> {
@@ -141,6 +220,7 @@ impl<'a> Call<'a> {
             stdin: Vec::new(),
             env: Vec::new(),
             keep: Vec::new(),
+            deadline: DEADLINE,
             cancel,
         }
     }
@@ -166,21 +246,68 @@ impl Git {
         let Some(found) = found else {
             return Err(Refusal::new(Code::NotFound, "no git in the given directories").into());
         };
-        let program = std::fs::canonicalize(&found).map_err(|e| Error::io("resolve", &found, e))?;
-        let sha256 = digest_file(&program)?;
+        Self::at(&found)
+    }
+
+    /// Takes an executable by its path.
+    ///
+    /// # Errors
+    /// `not_found` where it is not there, else as [`Git::find`].
+    pub fn at(path: &Path) -> Result<Self> {
+        use std::os::unix::ffi::OsStrExt;
+        let program = std::fs::canonicalize(path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => Refusal::new(Code::NotFound, "there is no such git")
+                .name(semel_core::path::shown(path.as_os_str().as_bytes()))
+                .into(),
+            _ => Error::io("resolve", path, e),
+        })?;
+        let before = Before::now();
+        let look = Look::of_path(&program).ok().flatten();
+        if let Some(look) = look
+            && let Some(git) = KNOWN.get(&(program.clone(), look))
+        {
+            return Ok(git);
+        }
+        let git = Self::learn(program)?;
+        if let Some(look) = look.filter(|look| look.settled(before))
+            && git.answers_for_itself(look)
+        {
+            KNOWN.put((git.program.clone(), look), git.clone(), 1);
+        }
+        Ok(git)
+    }
+
+    /// Says whether what an executable answers depends on nothing but its bytes, and these are still those that were
+    /// looked at: a script may run whatever another day.
+    fn answers_for_itself(&self, look: Look) -> bool {
+        use std::io::Read;
+        let mut magic = [0; 4];
+        let program = std::fs::File::open(&self.program).and_then(|mut file| file.read_exact(&mut magic));
+        program.is_ok()
+            && magic == *b"\x7fELF"
+            && memo::provable(&self.program)
+            && Look::of_path(&self.program) == Ok(Some(look))
+    }
+
+    /// Asks an executable for its version, and digests it meanwhile.
+    fn learn(program: PathBuf) -> Result<Self> {
         let mut git = Self {
             program,
             version: String::new(),
-            sha256,
+            numbers: OLDEST,
+            sha256: Sha256::of(b""),
         };
         let cancel = Cancel::new()?;
         let command = git.closed(Path::new("/"), &[], &[]).arg("version");
-        let said = finish(&command, "version", &cancel)?;
-        let text = String::from_utf8(said).unwrap_or_default();
+        let program = git.program.clone();
+        let (said, sha256) = beside(|| finish(&command, "version", &cancel), || digest_file(&program));
+        git.sha256 = sha256?;
+        let said = said?;
+        let text = String::from_utf8(said.stdout).unwrap_or_default();
         let version = text.trim().strip_prefix("git version ").unwrap_or_default();
         let mut numbers = version.split('.').map(|n| n.parse::<u32>().ok());
         match (numbers.next().flatten(), numbers.next().flatten()) {
-            (Some(major), Some(minor)) if (major, minor) >= OLDEST => {}
+            (Some(major), Some(minor)) if (major, minor) >= OLDEST => git.numbers = (major, minor),
             _ => {
                 let why = format!("git {}.{} or later is needed", OLDEST.0, OLDEST.1);
                 return Err(Refusal::new(Code::BadConfig, why).name(version).into());
@@ -210,11 +337,17 @@ impl Git {
 
     /// Runs git in a place, and gives what it printed.
     pub(crate) fn run(&self, place: &Place, call: Call<'_>) -> Result<Vec<u8>> {
-        let cwd = place.worktree.as_ref().unwrap_or(&place.gitdir);
-        let mut command = self.closed(cwd, &place.config, &call.env);
-        command = command
-            .var("GIT_DIR", &place.gitdir)
-            .var("GIT_COMMON_DIR", &place.common);
+        self.said(place, call).map(|said| said.stdout)
+    }
+
+    /// Runs git in a place, and gives what it printed on both streams.
+    pub(crate) fn said(&self, place: &Place, call: Call<'_>) -> Result<Said> {
+        let mut command = self.closed(place.cwd(), &place.config, &call.env);
+        let (gitdir, common) = match &place.view {
+            Some(view) => (view.path(), view.path()),
+            None => (place.gitdir.as_path(), place.common.as_path()),
+        };
+        command = command.var("GIT_DIR", gitdir).var("GIT_COMMON_DIR", common);
         if let Some(worktree) = &place.worktree {
             command = command.var("GIT_WORK_TREE", worktree);
         }
@@ -225,11 +358,18 @@ impl Git {
             command = command
                 .var("GIT_OBJECT_DIRECTORY", own)
                 .var("GIT_ALTERNATE_OBJECT_DIRECTORIES", quoted(borrowed));
+        } else if place.view.is_some() {
+            command = command.var("GIT_OBJECT_DIRECTORY", place.common.join("objects"));
+        }
+        if let Some(tree) = &place.attributes {
+            command = command.var("GIT_ATTR_SOURCE", tree.to_string());
         }
         let name = call.args.first().and_then(|name| name.to_str());
         let name = name.unwrap_or_default().to_owned();
         command.args = call.args;
         command.keep = call.keep;
+        command.keep.extend(place.view.as_ref().map(|view| view.handle()));
+        command.deadline = Some(call.deadline);
         if !call.stdin.is_empty() {
             command.stdin = Stdin::Bytes(call.stdin);
         }
@@ -277,11 +417,34 @@ impl Git {
     }
 }
 
+/// The executables that are known, by how they looked.
+static KNOWN: Shelf<(PathBuf, Look), Git> = Shelf::new(16);
+
+/// Does two things at once; where there can be no second thread, one after the other.
+pub(crate) fn beside<A, B: Send>(here: impl FnOnce() -> A, there: impl Fn() -> B + Sync) -> (A, B) {
+    std::thread::scope(|scope| {
+        let begun = std::thread::Builder::new().spawn_scoped(scope, &there);
+        let first = here();
+        let second = match begun {
+            Ok(thread) => thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(_) => there(),
+        };
+        (first, second)
+    })
+}
+
 /// Runs a git command; anything but exit 0 with whole output is a failure.
-fn finish(command: &Command, name: &str, cancel: &Cancel) -> Result<Vec<u8>> {
+fn finish(command: &Command, name: &str, cancel: &Cancel) -> Result<Said> {
     let ended = process::run(command, cancel)?;
     let (exit, how) = match ended.end {
-        End::Exited(0) if !ended.truncated.any() => return Ok(ended.stdout),
+        End::Exited(0) if !ended.truncated.any() => {
+            return Ok(Said {
+                stdout: ended.stdout,
+                stderr: ended.stderr,
+            });
+        }
         End::Exited(0) => (Some(0), "printed more than can be kept".to_owned()),
         End::Exited(code) => (Some(code), format!("exited with {code}")),
         End::Signalled(signal) => (None, format!("was ended by signal {signal}")),

@@ -1,5 +1,7 @@
 //! Reading objects, each one hashed again by us, so that a corrupt or exchanged one is seen. It writes nothing.
 
+use super::Call;
+use super::listing::{Blobs, Objects};
 use super::repository::Repository;
 use crate::error::{Error, Result};
 use semel_core::git_tree::{
@@ -8,10 +10,9 @@ use semel_core::git_tree::{
 use semel_core::ignore::Ignore;
 use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// How many missing objects are named; the rest is counted.
-const NAMED: usize = 20;
+pub(super) const NAMED: usize = 20;
 
 /// Names one leaf of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,39 +68,11 @@ impl Repository {
     /// Lists every leaf of a tree, in git's order of paths.
     ///
     /// # Errors
-    /// As [`Repository::read_commit`], for any tree below it; `bad_input` for a malformed one.
+    /// As [`Repository::read_commit`], for any tree below it; `bad_input` for a malformed one; as [`RelPath::parse`] for
+    /// paths that no record could hold.
     pub fn list_tree(&self, tree: &ObjectId) -> Result<Vec<Leaf>> {
-        let mut trees: BTreeMap<ObjectId, Vec<TreeEntry>> = BTreeMap::new();
-        let mut wanted = self.tree_ids(tree);
-        wanted.insert(*tree);
-        while !wanted.is_empty() {
-            let ids: Vec<ObjectId> = wanted.iter().copied().collect();
-            let mut below = BTreeSet::new();
-            for (id, body) in ids.iter().zip(self.read_many(&ids, Kind::Tree)?) {
-                let entries = parse_tree(self.format(), &body)?;
-                let inner = entries.iter().filter(|e| e.mode == TreeMode::Directory);
-                below.extend(inner.map(|e| e.id));
-                trees.insert(*id, entries);
-            }
-            wanted = below.into_iter().filter(|id| !trees.contains_key(id)).collect();
-        }
-        let mut leaves = Vec::new();
-        flatten(&trees, tree, &RelPath::root(), &mut leaves)?;
-        leaves.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(leaves)
-    }
-
-    /// Asks git which trees lie below one, so that they can be fetched at once. Its answer is only a hint: what
-    /// it leaves out is fetched level by level, and where it fails the missing tree is found by name.
-    fn tree_ids(&self, tree: &ObjectId) -> BTreeSet<ObjectId> {
-        let call = self.call(["ls-tree", "-r", "-d", "-z", "--full-tree", &tree.to_string()]);
-        let listed = self.run(call).unwrap_or_default();
-        let id = |line: &[u8]| {
-            let text = core::str::from_utf8(line.get(12..12 + 2 * self.format().raw_len())?).ok()?;
-            line.starts_with(b"040000 tree ")
-                .then(|| ObjectId::parse(text).ok())?
-        };
-        listed.split(|b| *b == 0).filter_map(id).collect()
+        let hint = Objects::hint(self.git(), &self.place, tree, self.cancel());
+        writable(self.read_listing(tree, hint, Blobs::Unasked)?.leaves)
     }
 
     /// Lists the leaves of a tree whose every object is there.
@@ -107,33 +80,8 @@ impl Repository {
     /// # Errors
     /// `object_missing` with the missing ids; else as [`Repository::list_tree`].
     pub fn list_whole_tree(&self, tree: &ObjectId) -> Result<Vec<Leaf>> {
-        let leaves = self.list_tree(tree)?;
-        let blobs: BTreeSet<ObjectId> = leaves
-            .iter()
-            .filter(|l| l.mode != Mode::Gitlink)
-            .map(|l| l.id)
-            .collect();
-        let absent = self.absent(&blobs)?;
-        if absent.is_empty() {
-            return Ok(leaves);
-        }
-        let named = absent.iter().take(NAMED).map(ToString::to_string);
-        let why = format!("{} objects of the tree are missing or unreadable", absent.len());
-        Err(Refusal::new(Code::ObjectMissing, why).names(named).into())
-    }
-
-    /// Says which of these blobs the repository lacks (by header; a broken body shows when it is read).
-    pub(crate) fn absent(&self, ids: &BTreeSet<ObjectId>) -> Result<Vec<ObjectId>> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let format = "--batch-check=%(objectname) %(objecttype)";
-        let call = self.call(["cat-file", format]).stdin(lines(ids.iter()));
-        let said = self.run(call)?;
-        let mut answers = said.split(|b| *b == b'\n');
-        let there = |id: &&ObjectId| answers.next() == Some(format!("{id} blob").as_bytes());
-        let mut there = there;
-        Ok(ids.iter().filter(|id| !there(id)).copied().collect())
+        let whole = self.whole_listing(tree, None)?;
+        writable(whole.leaves.clone())
     }
 
     /// Reads blobs.
@@ -175,13 +123,23 @@ impl Repository {
     }
 
     /// Reads objects of one kind in one child, and hashes each.
-    fn read_many(&self, ids: &[ObjectId], kind: Kind) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn read_many(&self, ids: &[ObjectId], kind: Kind) -> Result<Vec<Vec<u8>>> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let call = self.call(["cat-file", "--batch"]).stdin(lines(ids.iter()));
-        let said = match self.run(call) {
-            Ok(said) => said,
+        let call = self
+            .call(["cat-file", "--batch", "--buffer"])
+            .stdin(lines(ids.iter()));
+        let said = self.batch(call)?;
+        let mut rest = said.as_slice();
+        ids.iter()
+            .map(|id| take_object(&mut rest, self.format(), id, kind))
+            .collect()
+    }
+
+    /// Runs a git that reads many objects.
+    pub(super) fn batch(&self, call: Call<'_>) -> Result<Vec<u8>> {
+        match self.run(call) {
             // An object whose file is broken ends the whole batch; which one it is stands in git's words.
             Err(Error::Git(failure)) if failure.exit == Some(128) => {
                 let why = format!("an object cannot be read: {failure}");
@@ -190,21 +148,22 @@ impl Repository {
                     .split(|b| *b == b'\n')
                     .filter(|l| !l.is_empty())
                     .map(shown);
-                return Err(Refusal::new(Code::ObjectMissing, why)
+                Err(Refusal::new(Code::ObjectMissing, why)
                     .names(names.take(NAMED))
-                    .into());
+                    .into())
             }
-            Err(error) => return Err(error),
-        };
-        let mut rest = said.as_slice();
-        ids.iter()
-            .map(|id| take_object(&mut rest, self.format(), id, kind))
-            .collect()
+            other => other,
+        }
     }
 }
 
 /// Takes one answer of `cat-file --batch`.
-fn take_object(rest: &mut &[u8], format: ObjectFormat, id: &ObjectId, kind: Kind) -> Result<Vec<u8>> {
+pub(super) fn take_object(
+    rest: &mut &[u8],
+    format: ObjectFormat,
+    id: &ObjectId,
+    kind: Kind,
+) -> Result<Vec<u8>> {
     let odd = || Refusal::new(Code::GitFailed, "git cat-file answered in an unknown form");
     let end = rest.iter().position(|b| *b == b'\n').ok_or_else(odd)?;
     let head = core::str::from_utf8(&rest[..end]).map_err(|_| odd())?;
@@ -237,31 +196,19 @@ fn take_object(rest: &mut &[u8], format: ObjectFormat, id: &ObjectId, kind: Kind
     Ok(body.to_vec())
 }
 
-fn flatten(
-    trees: &BTreeMap<ObjectId, Vec<TreeEntry>>,
-    tree: &ObjectId,
-    at: &RelPath,
-    leaves: &mut Vec<Leaf>,
-) -> Result<()> {
-    for entry in trees.get(tree).into_iter().flatten() {
-        let path = at.join(&entry.name)?;
-        match entry.mode {
-            TreeMode::Directory => flatten(trees, &entry.id, &path, leaves)?,
-            TreeMode::Leaf(mode) => leaves.push(Leaf {
-                path,
-                mode,
-                id: entry.id,
-            }),
-        }
-    }
-    Ok(())
-}
-
-fn lines<'a>(ids: impl Iterator<Item = &'a ObjectId>) -> Vec<u8> {
+pub(super) fn lines<'a>(ids: impl Iterator<Item = &'a ObjectId>) -> Vec<u8> {
     let mut text = Vec::new();
     for id in ids {
         text.extend(id.to_string().into_bytes());
         text.push(b'\n');
     }
     text
+}
+
+/// Gives leaves whose paths may be written down and read again: those that callers may name, too.
+fn writable(leaves: Vec<Leaf>) -> Result<Vec<Leaf>> {
+    for leaf in &leaves {
+        RelPath::parse(leaf.path.as_bytes())?;
+    }
+    Ok(leaves)
 }

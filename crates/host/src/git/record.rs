@@ -3,20 +3,44 @@
 //! The proof of life is the flock on the lock's inode: the owner and its git child hold it as long as either
 //! lives, whatever PID namespace they are in. Pid, start time and boot id are the second, independent witness.
 
+use super::lock::Shape;
 use crate::clock;
 use crate::error::Result;
 use rustix::fs::FlockOperation;
-use semel_core::restore::Provenance;
+use semel_core::restore::{Provenance, Ticket};
+use semel_core::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// The longest record that is read.
 pub(super) const LONGEST: usize = 4096;
 
+/// Says since when one of ours waits.
+///
+/// Two that came one after the other have different times, by a clock that nobody sets and that runs through sleep; it
+/// counts from the boot in `boot_id`, and where a time namespace shifts it, for that namespace alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Arrival {
+    pub(super) boot_ns: u64,
+    pub(super) time_ns: String,
+}
+
+impl Arrival {
+    pub(super) fn now() -> Self {
+        Self {
+            boot_ns: clock::since_boot_ns(),
+            time_ns: time_namespace(),
+        }
+    }
+}
+
 /// Says who made a lock.
 ///
 /// # Shape
-/// One line of JSON: `{"semel_lock":1,"nonce":"…","pid":71,"started":5120,"pid_ns":"pid:[…]","boot_id":"…","at_ms":…}`
+/// One line of JSON: `{"semel_lock":1,"nonce":"…","pid":71,"started":5120,"pid_ns":"pid:[…]","boot_id":"…","at_ms":…,
+/// "arrived":{"boot_ns":…,"time_ns":"time:[…]"}}`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OwnerRecord {
@@ -34,19 +58,57 @@ pub(super) struct OwnerRecord {
     pub(super) boot_id: String,
     /// When it was made.
     pub(super) at_ms: u64,
+    /// Its place in the line, while it waits; a record without one stands in no line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) arrived: Option<Arrival>,
+    /// The stranger's lock that was adopted; the record then lies beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) adopted: Option<Shape>,
+}
+
+/// What stays the same as long as this process lives.
+#[derive(Clone)]
+struct Us {
+    pid: u32,
+    started: u64,
+    pid_ns: String,
+    boot_id: String,
+}
+
+static US: OnceLock<Us> = OnceLock::new();
+
+impl Us {
+    fn get() -> Result<Self> {
+        // A fork is another process with the same memory.
+        if let Some(us) = US.get().filter(|us| us.pid == std::process::id()) {
+            return Ok(us.clone());
+        }
+        let pid = std::process::id();
+        let us = Self {
+            pid,
+            started: started(pid).unwrap_or_default(),
+            pid_ns: pid_namespace(),
+            boot_id: clock::boot_id()?,
+        };
+        US.set(us.clone()).ok();
+        Ok(us)
+    }
 }
 
 impl OwnerRecord {
     /// Describes this very process.
     pub(super) fn ours(nonce: &str) -> Result<Self> {
+        let us = Us::get()?;
         Ok(Self {
             semel_lock: 1,
             nonce: nonce.to_owned(),
-            pid: std::process::id(),
-            started: started(std::process::id()).unwrap_or_default(),
-            pid_ns: pid_namespace(),
-            boot_id: clock::boot_id()?,
+            pid: us.pid,
+            started: us.started,
+            pid_ns: us.pid_ns,
+            boot_id: us.boot_id,
             at_ms: clock::now().0,
+            arrived: None,
+            adopted: None,
         })
     }
 
@@ -57,19 +119,46 @@ impl OwnerRecord {
         (record.semel_lock == 1 && plain).then_some(record)
     }
 
+    /// Gives the bytes of the record.
+    pub(super) fn bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec(self)
+            .map_err(|e| Refusal::new(Code::Internal, format!("an owner record cannot be written: {e}")))?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
+    /// Gives its place in the line that this process stands in; `None` where it stands in none, or in one whose times are
+    /// not ours.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        let arrived = self.arrived.as_ref().filter(|_| self.adopted.is_none())?;
+        let ours =
+            Us::get().is_ok_and(|us| us.boot_id == self.boot_id) && arrived.time_ns == time_namespace();
+        ours.then(|| Ticket {
+            arrived_ns: arrived.boot_ns,
+            nonce: self.nonce.clone(),
+        })
+    }
+
+    /// Says whether the owner lives, and is known here by its number.
+    pub(super) fn lives_here(&self) -> bool {
+        clock::boot_id().is_ok_and(|id| id == self.boot_id)
+            && self.pid_ns == pid_namespace()
+            && started(self.pid) == Some(self.started)
+    }
+
     /// Judges whether the owner is gone, from an open handle on the lock that holds no flock yet.
     ///
     /// Where the flock is free, this handle holds it afterwards.
     pub(super) fn judge(&self, lock: &OwnedFd) -> Provenance {
-        if rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Provenance::Alive;
-        }
-        let this_boot = clock::boot_id().is_ok_and(|id| id == self.boot_id);
-        if this_boot && self.pid_ns == pid_namespace() {
-            return match started(self.pid) {
-                Some(at) if at == self.started => Provenance::Alive,
-                _ => Provenance::Dead,
-            };
+        let busy = rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_err();
+        let known = clock::boot_id().is_ok_and(|id| id == self.boot_id) && self.pid_ns == pid_namespace();
+        let lives = started(self.pid) == Some(self.started);
+        match (busy, known) {
+            (true, true) if !lives => return Provenance::Ending,
+            (true, _) => return Provenance::Alive,
+            (false, true) if lives => return Provenance::Alive,
+            (false, true) => return Provenance::Dead,
+            (false, false) => {}
         }
         // From another namespace or boot only the flock speaks, and only where it is kept by this very kernel.
         if local(lock) {
@@ -93,13 +182,24 @@ fn started(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// Names the time namespace; nothing where the kernel has none.
+fn time_namespace() -> String {
+    static OURS: OnceLock<String> = OnceLock::new();
+    // A process cannot change its own: only its children begin in another.
+    let ours = OURS.get_or_init(|| {
+        let link = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+        link.into_os_string().into_string().unwrap_or_default()
+    });
+    ours.clone()
+}
+
 fn pid_namespace() -> String {
     let link = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     link.into_os_string().into_string().unwrap_or_default()
 }
 
 /// Says whether locks of this file are kept by this kernel alone.
-fn local(file: impl AsFd) -> bool {
+pub(super) fn local(file: impl AsFd) -> bool {
     const LOCAL: &[u32] = &[
         0xef53,      // ext2, ext3, ext4
         0x0102_1994, // tmpfs

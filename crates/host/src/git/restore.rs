@@ -2,24 +2,27 @@
 //!
 //! Nothing is inferred from git's text: the lock is taken by us, git runs on a private link of the index in a
 //! closed environment, content is verified and the lock fenced while it is held, and the index is published by
-//! rename. Not here yet: pinned identities, recovery of a stranger's stale lock on complete evidence, a queue
-//! among our own processes, filter drivers, sparse worktrees, submodule contents.
+//! rename. Not here yet: filter drivers, sparse worktrees, submodule contents.
 
-use super::Git;
+use super::attributes::{self, Source};
 use super::held::Held;
-use super::lock::{Lock, Seeker, private_index};
-use super::objects::Leaf;
-use super::obstacles;
-use super::repository::Repository;
-use super::watch::Watch;
-use super::worktree::{self, Checked};
+use super::listing::{self, Listing, Objects};
+use super::lock::private_index;
+use super::removal::{Ground, Survey};
+use super::repository::{Repository, object_dirs};
+use super::settings;
+use super::view::View;
+use super::wait::acquire;
+use super::witness::{Nobody, Point, Witness};
+use super::worktree::{Checked, Found, Target};
+use super::{Git, Place, beside};
 use crate::error::{Error, Result};
 use crate::process::Cancel;
 use semel_core::git_tree::ObjectId;
-use semel_core::restore::{Counts, Observation, Step, Wait};
+use semel_core::restore::{Counts, Stale, Wait};
 use semel_core::{Code, Refusal, RelPath};
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Says how much is proved before the restored index is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,38 @@ pub enum Verify {
     Tree,
     /// And every file, link and executable bit of the tree was read back and hashed.
     Bytes,
+    /// And nothing but the tree lies in the worktree: neither untracked nor ignored entries.
+    Pristine,
+}
+
+impl Verify {
+    /// Gives its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tree => "tree",
+            Self::Bytes => "bytes",
+            Self::Pristine => "pristine",
+        }
+    }
+}
+
+/// Says what becomes of entries that are not of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leftovers {
+    /// They stay.
+    Kept,
+    /// They are removed, ignored ones and repositories among them.
+    Removed,
+}
+
+/// Says what becomes of a repository that lies where a file of the tree has to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nested {
+    /// It stays, and nothing is restored.
+    Refused,
+    /// It is removed.
+    Removed,
 }
 
 /// Says how a restoration is to be done.
@@ -35,15 +70,29 @@ pub enum Verify {
 pub struct RestoreOptions {
     /// How long `index.lock` is waited for.
     pub wait: Duration,
+    /// How long a free lock is left to one of ours that waits since before, until it is passed over.
+    pub patience: Duration,
+    /// Whether a stranger's lock may be taken for stale.
+    pub stale: Stale,
     /// How much is proved.
     pub verify: Verify,
+    /// What becomes of entries that are not of the tree.
+    pub leftovers: Leftovers,
+    /// What becomes of a repository in the way.
+    pub nested: Nested,
 }
 
 impl Default for RestoreOptions {
     fn default() -> Self {
         Self {
             wait: Duration::from_secs(60),
+            patience: Wait::PATIENCE,
+            stale: Stale::Evidence {
+                grace: Duration::from_secs(10),
+            },
             verify: Verify::Bytes,
+            leftovers: Leftovers::Kept,
+            nested: Nested::Refused,
         }
     }
 }
@@ -51,6 +100,8 @@ impl Default for RestoreOptions {
 /// Says how the identity of the worktree was known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
+    /// It is the one that was pinned, in every part.
+    Pinned,
     /// Worktree and git directory pointed at each other, and nothing redirected.
     Unpinned,
 }
@@ -70,11 +121,17 @@ pub struct Outcome {
     pub hashed: usize,
     /// How many files git had called restored though their bytes were not; they were written anew.
     pub mended: Vec<RelPath>,
-    /// Entries that are not of the tree, the first 100 by name; a directory stands for all below it. Looked for
-    /// with [`Verify::Bytes`].
+    /// Entries that are not of the tree, the first 100 by name; a directory stands for all below it. Not looked
+    /// for with [`Verify::Tree`].
     pub residue: Vec<RelPath>,
     /// How many such entries there are.
     pub residue_count: usize,
+    /// Entries that were not of the tree and were removed, the first 100 by name.
+    pub removed: Vec<RelPath>,
+    /// How many such entries there were.
+    pub removed_count: usize,
+    /// What git wrote to standard error though it succeeded, byte for byte.
+    pub stderr: Vec<u8>,
 }
 
 /// Says whether a refused restoration may have changed anything.
@@ -109,19 +166,39 @@ impl core::error::Error for Failed {}
 /// Restores a worktree to a tree.
 ///
 /// # Errors
-/// With nothing changed: `bad_input` (no worktree; not a full id in lower case; not a tree), `not_found`,
-/// `object_missing`, `worktree_redirected`, `lock_unsafe`, `lock_timeout`, `precondition_failed` (a repository
-/// lies where a file has to go; the tree uses attributes that need a program; a sparse worktree).
-/// After git began: `git_failed`, `tree_mismatch`, `lock_lost`. [`Failed::touched`] tells which.
+/// As [`restore_watched`].
 ///
 /// # Durability
-/// When this returns, the index and its directory are synced; the files of the worktree are not.
+/// As [`restore_watched`].
 pub fn restore(
     git: &Git,
-    worktree: &Path,
+    target: impl Into<Target>,
     tree: &str,
     options: RestoreOptions,
     cancel: &Cancel,
+) -> core::result::Result<Outcome, Box<Failed>> {
+    restore_watched(git, target, tree, options, cancel, &Nobody)
+}
+
+/// Restores a worktree to a tree, while somebody hears of it.
+///
+/// # Errors
+/// With nothing changed: `bad_input` (no worktree; not a full id in lower case; not a tree), `not_found`,
+/// `object_missing`, `worktree_redirected`, `lock_unsafe`, `lock_timeout`, `precondition_failed` (a repository
+/// lies where a file has to go; the tree uses attributes that need a program; a sparse worktree).
+/// `precondition_failed` also for what may not be removed: a mount, the repository itself.
+/// After git began: `git_failed`, `tree_mismatch`, `lock_lost`, `restore_incomplete`, and `precondition_failed` where
+/// something that was to be removed stays. [`Failed::touched`] tells which.
+///
+/// # Durability
+/// When this returns, the index and its directory are synced; the files of the worktree are not.
+pub fn restore_watched(
+    git: &Git,
+    target: impl Into<Target>,
+    tree: &str,
+    options: RestoreOptions,
+    cancel: &Cancel,
+    witness: &dyn Witness,
 ) -> core::result::Result<Outcome, Box<Failed>> {
     let before = |error| {
         Box::new(Failed {
@@ -130,128 +207,150 @@ pub fn restore(
             counts: Counts::default(),
         })
     };
-    let job = Job::prepare(git, worktree, tree, options, cancel).map_err(before)?;
+    let job = Job::prepare(git, target.into(), tree, options, cancel).map_err(before)?;
+    witness.reached(Point::Checked);
     let mut counts = Counts::default();
     let mut touched = Touched::Nothing;
-    job.run(&mut counts, &mut touched).map_err(|error| {
+    job.run(witness, &mut counts, &mut touched).map_err(|error| {
         Box::new(Failed {
-            error,
+            error: broken_off(error, touched),
             touched,
             counts,
         })
     })
 }
 
+/// Names an error of the system by what it means here: once git began, nobody may say that nothing did.
+fn broken_off(error: Error, touched: Touched) -> Error {
+    match (touched, error) {
+        (
+            Touched::Perhaps,
+            Error::Io {
+                operation,
+                path,
+                source,
+            },
+        ) => Refusal::new(Code::RestoreIncomplete, format!("{operation}: {source}"))
+            .name(path)
+            .into(),
+        (Touched::Nothing | Touched::Perhaps, error) => error,
+    }
+}
+
 /// Everything that is known before the lock is sought.
 struct Job {
+    target: Target,
+    found: Found,
     repo: Repository,
     at: Checked,
     tree: ObjectId,
-    leaves: Vec<Leaf>,
+    listing: Arc<Listing>,
+    source: Source,
     options: RestoreOptions,
 }
 
 impl Job {
     fn prepare(
         git: &Git,
-        worktree: &Path,
+        target: Target,
         tree: &str,
         options: RestoreOptions,
         cancel: &Cancel,
     ) -> Result<Self> {
-        ObjectId::parse(tree)?;
-        let found = worktree::find(worktree)?;
-        let mut repo = Repository::at(git, found.clone(), cancel)?;
-        let at = worktree::check(&found, repo.config())?;
+        let id = ObjectId::parse(tree)?;
+        let found = target.find()?;
+        let view = Arc::new(View::new(id.format())?);
+        let opened = || Repository::viewed(git, found.clone(), Some(Arc::clone(&view)), cancel);
+        // A process that does not know the tree yet asks for its parts while it reads the configuration.
+        let (repo, hint) = if listing::known(&id).is_some() {
+            (opened(), None)
+        } else {
+            let place = Place {
+                view: Some(Arc::clone(&view)),
+                ..found.place()
+            };
+            object_dirs(&found.common)?;
+            let (repo, hint) = beside(opened, || Objects::hint(git, &place, &id, cancel));
+            (repo, Some(hint))
+        };
+        let mut repo = repo?;
+        let at = target.check(&found, &repo)?;
         let tree = repo.parse_id(tree)?;
-        let leaves = repo.list_whole_tree(&tree)?;
+        let listing = repo.whole_listing(&tree, hint)?;
         repo.place.worktree = Some(at.worktree.clone());
-        if options.verify == Verify::Bytes && repo.config().is_true("core.sparsecheckout") {
+        if options.verify != Verify::Tree && repo.config().is_true("core.sparsecheckout") {
             let why = "a sparse worktree cannot be proved byte for byte";
             return Err(Refusal::new(Code::PreconditionFailed, why)
                 .reason("sparse_checkout")
                 .into());
         }
-        obstacles::refuse_programs(&repo, &leaves)?;
+        if repo.config().is_true("core.sparsecheckout") {
+            let patterns = at.gitdir.join("info/sparse-checkout");
+            if let (Some(view), Some(text)) = (&repo.place.view, settings::plain_file(&patterns)?) {
+                view.put("info/sparse-checkout", &text)?;
+            }
+        }
+        let source = attributes::source(&repo, &listing)?;
+        attributes::prepare(&mut repo, &listing, source)?;
         Ok(Self {
+            target,
+            found,
             repo,
             at,
             tree,
-            leaves,
+            listing,
+            source,
             options,
         })
     }
 
-    fn run(self, counts: &mut Counts, touched: &mut Touched) -> Result<Outcome> {
+    fn run(self, witness: &dyn Witness, counts: &mut Counts, touched: &mut Touched) -> Result<Outcome> {
         let at = &self.at;
-        let lock = acquire(at, self.options.wait, self.repo.cancel(), counts)?;
+        let lock = acquire(at, &self.options, self.repo.cancel(), witness, counts)?;
         lock.sweep()?;
+        witness.reached(Point::Swept);
         let before = at.index()?;
-        at.still_there()?;
-        obstacles::refuse_nested(&at.root, &self.leaves)?;
+        self.target.unchanged(&self.found, at)?;
+        if let (Some(_), Some(view)) = (&before, &self.repo.place.view) {
+            view.show_shared(&at.dir, &at.gitdir)?;
+        }
+        let ground = Ground::of(at, &self.repo)?;
+        let survey = Survey {
+            ground: &ground,
+            repo: &self.repo,
+            listing: &self.listing,
+            nested: self.options.nested,
+        };
+        survey.refuse(self.options.leftovers)?;
         let mut held = Held {
             repo: self.repo,
             at,
+            ground: &ground,
             lock: &lock,
+            witness,
             private: private_index(&lock.nonce),
             before: None,
             tree: self.tree,
-            leaves: &self.leaves,
-            verify: self.options.verify,
+            listing: &self.listing,
+            source: self.source,
+            options: self.options,
         };
         if before.is_some() {
             held.link()?;
         }
+        witness.reached(Point::Linked);
         held.repo.place.index = Some(at.gitdir.join(&held.private));
         let outcome = held.work(touched).and_then(|outcome| {
             held.publish()?;
+            witness.reached(Point::Published);
             Ok(outcome)
         });
         held.clear();
+        witness.reached(Point::Cleared);
         let mut outcome = outcome?;
         lock.release()?;
+        witness.reached(Point::Released);
         outcome.counts = *counts;
         Ok(outcome)
-    }
-}
-
-/// Waits for the lock, as the machine says.
-fn acquire<'a>(at: &'a Checked, bound: Duration, cancel: &Cancel, counts: &mut Counts) -> Result<Lock<'a>> {
-    let began = Instant::now();
-    let mut seeker = Seeker::new(at)?;
-    let mut watch: Option<Watch> = None;
-    let mut machine = Wait::new(bound, Duration::from_millis(50));
-    let mut observation = seeker.look()?;
-    loop {
-        let step = machine.next(began.elapsed(), &observation);
-        *counts = machine.counts();
-        match step {
-            Step::Done => return seeker.acquired(),
-            Step::Refuse(refusal) => return Err(refusal.into()),
-            Step::Adopt => match seeker.adopt()? {
-                Ok(lock) => {
-                    machine.next(began.elapsed(), &Observation::Adopted);
-                    *counts = machine.counts();
-                    return Ok(lock);
-                }
-                Err(back) => seeker = back,
-            },
-            Step::Wait(until) => {
-                if cancel.is_cancelled() {
-                    let why = "cancelled while waiting for index.lock";
-                    return Err(Refusal::new(Code::LockTimeout, why).reason("cancelled").into());
-                }
-                match &watch {
-                    Some(watch) => watch.wait(began + until, cancel),
-                    // Armed only now, and looked at again before the first sleep: nothing is missed in between.
-                    None => {
-                        let armed = Watch::new(&at.gitdir);
-                        machine.set_poll(armed.net());
-                        watch = Some(armed);
-                    }
-                }
-            }
-        }
-        observation = seeker.look()?;
     }
 }

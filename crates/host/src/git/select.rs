@@ -3,7 +3,7 @@
 //! It walks the directory itself and runs no git, so that neither the draft's configuration nor its own
 //! `.gitignore` edits have a say. It does not pack anything.
 
-use super::verify::{Cursor, Reading, Seen, seen};
+use super::verify::{Cursor, Seen, seen};
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, openat, statat};
 use semel_core::git_tree::{Mode, ObjectFormat, ObjectId, tree_id};
@@ -190,7 +190,7 @@ pub(super) fn entries_of(
     let mut cursor = Cursor::new(tree.as_fd());
     let mut entries = Vec::with_capacity(chosen.len());
     for path in chosen {
-        match seen(&mut cursor, path, format, Reading::Exact)? {
+        match seen(&mut cursor, path, format)? {
             Seen::Leaf(mode, id) => entries.push((path.clone(), mode, id)),
             Seen::Absent | Seen::Directory | Seen::Special => {
                 let refusal = Refusal::new(Code::TreeMismatch, "the entry is no file or link any more");

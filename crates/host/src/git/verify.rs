@@ -10,15 +10,6 @@ use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Says how the content of a file is read before it is hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reading {
-    /// Byte for byte.
-    Exact,
-    /// With every CR LF as LF: what git stores of a file that it checked out with `eol=crlf`.
-    CrlfAsLf,
-}
-
 /// Opens the parents of paths beneath a root; neighbours share their open directories.
 pub(super) struct Cursor<'a> {
     root: BorrowedFd<'a>,
@@ -73,12 +64,7 @@ pub(super) enum Seen {
 }
 
 /// Hashes what lies at a path.
-pub(super) fn seen(
-    cursor: &mut Cursor<'_>,
-    path: &RelPath,
-    format: ObjectFormat,
-    reading: Reading,
-) -> Result<Seen> {
+pub(super) fn seen(cursor: &mut Cursor<'_>, path: &RelPath, format: ObjectFormat) -> Result<Seen> {
     let failed = |e: Errno| Error::io("read", shown(path.as_bytes()), e);
     let Some((_, name)) = path.split_last() else {
         return Ok(Seen::Directory);
@@ -103,51 +89,74 @@ pub(super) fn seen(
         FileType::RegularFile => {
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let file = openat(parent, name, flags, FileMode::empty()).map_err(failed)?;
-            hash_file(&file, path, format, reading)
+            hash_file(&file, path, format)
         }
         _ => Ok(Seen::Special),
     }
 }
 
-fn hash_file(file: &OwnedFd, path: &RelPath, format: ObjectFormat, reading: Reading) -> Result<Seen> {
+fn hash_file(file: &OwnedFd, path: &RelPath, format: ObjectFormat) -> Result<Seen> {
     let failed = |e: Errno| Error::io("read", shown(path.as_bytes()), e);
     let stat = fstat(file).map_err(failed)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Ok(Seen::Special);
     }
-    let mode = if stat.st_mode & 0o100 == 0 {
-        Mode::File
-    } else {
-        Mode::Executable
-    };
+    let mode = mode_of(stat.st_mode);
     let len = u64::try_from(stat.st_size).unwrap_or_default();
     let mut hasher = BlobHasher::new(format, len);
-    let mut whole = Vec::new();
     let mut piece = vec![0_u8; 1 << 16];
     loop {
         match rustix::io::read(file, &mut piece) {
             Ok(0) => break,
-            Ok(n) if reading == Reading::CrlfAsLf => whole.extend_from_slice(&piece[..n]),
             Ok(n) => hasher.update(&piece[..n]),
             Err(Errno::INTR) => {}
             Err(e) => return Err(failed(e)),
         }
     }
-    let id = match reading {
-        Reading::Exact => hasher
-            .finish()
-            .map_err(|refusal| refusal.name(path.to_string()))?,
-        Reading::CrlfAsLf => object_id(format, Kind::Blob, &without_cr(&whole))?,
-    };
+    let id = hasher
+        .finish()
+        .map_err(|refusal| refusal.name(path.to_string()))?;
     Ok(Seen::Leaf(mode, id))
 }
 
-fn without_cr(bytes: &[u8]) -> Vec<u8> {
-    let before_lf = |at: usize| bytes[at] == b'\r' && bytes.get(at + 1) == Some(&b'\n');
-    (0..bytes.len())
-        .filter(|at| !before_lf(*at))
-        .map(|at| bytes[at])
-        .collect()
+fn mode_of(raw: u32) -> Mode {
+    if raw & 0o100 == 0 {
+        Mode::File
+    } else {
+        Mode::Executable
+    }
+}
+
+/// Reads a whole file; `None` where no plain file lies at the path.
+pub(super) fn whole(cursor: &mut Cursor<'_>, path: &RelPath) -> Result<Option<(Mode, Vec<u8>)>> {
+    let failed = |e: Errno| Error::io("read", shown(path.as_bytes()), e);
+    let (Some(parent), Some((_, name))) = (cursor.parent(path)?, path.split_last()) else {
+        return Ok(None);
+    };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(parent, name, flags, FileMode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    };
+    let stat = fstat(&file).map_err(failed)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Ok(None);
+    }
+    Ok(Some((mode_of(stat.st_mode), read_to_end(&file).map_err(failed)?)))
+}
+
+fn read_to_end(file: &OwnedFd) -> rustix::io::Result<Vec<u8>> {
+    let mut whole = Vec::new();
+    let mut piece = vec![0_u8; 1 << 16];
+    loop {
+        match rustix::io::read(file, &mut piece) {
+            Ok(0) => return Ok(whole),
+            Ok(n) => whole.extend_from_slice(&piece[..n]),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
 }
 
 /// Reads the content that a sealed entry has now: of a file its bytes, of a link its target.
@@ -161,14 +170,5 @@ pub(super) fn content(cursor: &mut Cursor<'_>, path: &RelPath, mode: Mode) -> Re
     }
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(parent, name, flags, FileMode::empty()).map_err(failed)?;
-    let mut whole = Vec::new();
-    let mut piece = vec![0_u8; 1 << 16];
-    loop {
-        match rustix::io::read(&file, &mut piece) {
-            Ok(0) => return Ok(whole),
-            Ok(n) => whole.extend_from_slice(&piece[..n]),
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(failed(e)),
-        }
-    }
+    read_to_end(&file).map_err(failed)
 }

@@ -1,6 +1,6 @@
 //! Waits until `index.lock` moves, or a moment comes: inotify where it is to be had, else short sleeps.
 
-use super::lock::is_lock_name;
+use super::lock::{is_lock_name, waiter};
 use crate::process::Cancel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
@@ -71,13 +71,16 @@ impl Drop for Watch {
     }
 }
 
-/// Reads all waiting events; says whether one is about the lock, or may be.
+/// Reads all waiting events; says whether one is about the lock, or may be. Who leaves the line without it may have been
+/// the one that others leave it to.
 fn moved(fd: &OwnedFd) -> bool {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = Reader::new(fd, &mut buffer);
     let mut seen = false;
     while let Ok(event) = reader.next() {
-        let about = event.file_name().is_none_or(|name| is_lock_name(name.to_bytes()));
+        let about = event
+            .file_name()
+            .is_none_or(|name| is_lock_name(name.to_bytes()) || waiter(name.to_bytes()).is_some());
         seen |= about || event.events().contains(ReadFlags::QUEUE_OVERFLOW);
     }
     seen

@@ -1,15 +1,20 @@
 //! Where a worktree's git directory is, and whether anything leads astray on the way.
 //!
-//! The `.git` of a worktree and its git directory can be written by whoever works in it. This module takes an
-//! unpinned worktree only if both point at each other; it does *not* know pinned identities.
+//! The `.git` of a worktree and its git directory can be written by whoever works in it. A pinned worktree is what its
+//! pin says, whatever `.git` says by now; an unpinned one is taken only if both point at each other. This module does
+//! *not* keep pins.
 
-use super::repository::Config;
+use super::Place;
+use super::pin::{self, Pins, Require};
+use super::repository::Repository;
+use super::restore::Identity;
 use crate::error::{Error, Result};
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, Stat, accessat, openat};
 use semel_core::path::shown;
+use semel_core::pin::Pin;
 use semel_core::{Code, Refusal};
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -17,16 +22,130 @@ use std::path::{Path, PathBuf};
 const LONGEST_POINTER: usize = 8192;
 
 /// Says where the parts of a repository lie; all paths absolute, links resolved.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) worktree: Option<PathBuf>,
     pub(crate) gitdir: PathBuf,
     pub(crate) common: PathBuf,
 }
 
-/// An unpinned worktree that is what it seems.
+impl Found {
+    /// Gives where a git that only reads works.
+    pub(super) fn place(&self) -> Place {
+        Place {
+            gitdir: self.gitdir.clone(),
+            common: self.common.clone(),
+            worktree: None,
+            index: None,
+            objects: None,
+            config: Vec::new(),
+            view: None,
+            attributes: None,
+        }
+    }
+}
+
+/// Says which worktree is meant, and how it is known.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// By its path alone: it is taken as it is, if nothing redirects.
+    Unpinned {
+        /// The worktree.
+        path: PathBuf,
+        /// Pins that it must not lay hands on; `None` where none are kept.
+        pins: Option<Pins>,
+    },
+    /// By its pin.
+    Pinned(Box<Pin>),
+}
+
+impl From<&Path> for Target {
+    fn from(path: &Path) -> Self {
+        Self::Unpinned {
+            path: path.to_owned(),
+            pins: None,
+        }
+    }
+}
+
+impl From<&PathBuf> for Target {
+    fn from(path: &PathBuf) -> Self {
+        Self::from(path.as_path())
+    }
+}
+
+impl Target {
+    /// Takes a worktree where no pins are kept.
+    ///
+    /// # Errors
+    /// `worktree_redirected`, reason `not_pinned`, where a pin is required.
+    pub fn unpinned(worktree: &Path, require: Require) -> Result<Self> {
+        if require == Require::Pin {
+            semel_core::pin::require(None, worktree.as_os_str().as_bytes())?;
+        }
+        Ok(Self::from(worktree))
+    }
+
+    /// Finds the parts of the repository; for a pinned worktree nothing is read from its `.git` but to compare it.
+    pub(super) fn find(&self) -> Result<Found> {
+        match self {
+            Self::Unpinned { path, pins } => {
+                let found = find(path)?;
+                if let Some(pins) = pins {
+                    pins.refuse_claimed(&found)?;
+                }
+                Ok(found)
+            }
+            Self::Pinned(pin) => {
+                pin.hold_against(&pin::observe(pin)?)?;
+                let path = |spot: &semel_core::pin::Spot| path_of(spot.path.as_bytes());
+                Ok(Found {
+                    worktree: Some(path(&pin.worktree)),
+                    gitdir: path(&pin.gitdir),
+                    common: path(&pin.common),
+                })
+            }
+        }
+    }
+
+    /// Checks that nothing redirects, and opens what the lock goes through.
+    pub(super) fn check(&self, found: &Found, repo: &Repository) -> Result<Checked> {
+        let mut checked = check(found, repo)?;
+        if let Self::Pinned(pin) = self {
+            // Once more, now that the directories are open: what was exchanged in between is not the pinned one.
+            pin.hold_against(&pin::observe(pin)?)?;
+            checked.still_there()?;
+            if repo.format() != pin.format {
+                let why = "the repository has another object format than when it was pinned";
+                let refusal = Refusal::new(Code::WorktreeRedirected, why).reason("format_changed");
+                return Err(refusal.name(pin.worktree.path.to_string()).into());
+            }
+            checked.identity = Identity::Pinned;
+        }
+        Ok(checked)
+    }
+
+    /// Checks once more, under the lock: whoever held it until now may have changed what was found before.
+    ///
+    /// # Errors
+    /// `worktree_redirected`.
+    pub(super) fn unchanged(&self, found: &Found, at: &Checked) -> Result<()> {
+        at.still_there()?;
+        let now = self.find()?;
+        if now != *found {
+            let why = "worktree and git directory were led elsewhere meanwhile";
+            let refusal = Refusal::new(Code::WorktreeRedirected, why).reason("pointers_changed");
+            return Err(refusal.name(shown(at.worktree.as_os_str().as_bytes())).into());
+        }
+        pointing(&now, &at.worktree)
+    }
+}
+
+/// A worktree that is what it seems, or what its pin says.
 #[derive(Debug)]
 pub(crate) struct Checked {
+    /// How it is known.
+    pub(crate) identity: Identity,
     pub(crate) worktree: PathBuf,
     pub(crate) gitdir: PathBuf,
     /// The open git directory; every step of the lock goes through it.
@@ -98,11 +217,57 @@ pub(crate) fn find(path: &Path) -> Result<Found> {
 }
 
 /// Checks that worktree and git directory point at each other, and that nothing redirects.
-pub(crate) fn check(found: &Found, config: &Config) -> Result<Checked> {
+pub(crate) fn check(found: &Found, repo: &Repository) -> Result<Checked> {
     let Some(worktree) = found.worktree.clone() else {
         let refusal = Refusal::new(Code::BadInput, "a bare repository has no worktree");
         return Err(refusal.name(shown(found.gitdir.as_os_str().as_bytes())).into());
     };
+    pointing(found, &worktree)?;
+    if repo.config().get("core.worktree").is_some() {
+        return Err(redirected("core.worktree is set", &found.gitdir));
+    }
+    let dir = open_dir(&found.gitdir)?;
+    let root = open_dir(&worktree)?;
+    let uid = stat(&dir, &found.gitdir)?.st_uid;
+    if stat(&root, &worktree)?.st_uid != uid {
+        return Err(redirected(
+            "worktree and git directory have different owners",
+            &found.gitdir,
+        ));
+    }
+    refuse_other_owner(&dir, uid, &found.gitdir)?;
+    Ok(Checked {
+        identity: Identity::Unpinned,
+        worktree,
+        gitdir: found.gitdir.clone(),
+        dir,
+        root,
+        uid,
+    })
+}
+
+/// Refuses a git directory that is not our user's: git calls that dubious ownership.
+///
+/// Root is no exception. What root writes belongs to root, so that the owner could use neither index nor files any more.
+fn refuse_other_owner(dir: &OwnedFd, uid: u32, path: &Path) -> Result<()> {
+    let us = rustix::process::geteuid().as_raw();
+    if us == uid {
+        return Ok(());
+    }
+    if us != 0 {
+        // Where no lock can be made anyway, that is what stands in the way, and it is said as for any other.
+        if let Err(errno) = accessat(dir, ".", Access::WRITE_OK, AtFlags::EACCESS) {
+            let why = format!("index.lock cannot be created: {errno}");
+            return Err(Refusal::new(Code::LockUnsafe, why).reason("denied").into());
+        }
+    }
+    let why = format!("the git directory is another user's; run it as that user, whose number is {uid}");
+    let refusal = Refusal::new(Code::WorktreeRedirected, why).reason("other_owner");
+    Err(refusal.name(shown(path.as_os_str().as_bytes())).into())
+}
+
+/// Checks that worktree and git directory point at each other.
+fn pointing(found: &Found, worktree: &Path) -> Result<()> {
     let dot_git = worktree.join(".git");
     if found.gitdir == dot_git {
         if found.common != found.gitdir {
@@ -122,29 +287,7 @@ pub(crate) fn check(found: &Found, config: &Config) -> Result<Checked> {
             return Err(redirected(why, &back));
         }
     }
-    if config.get("core.worktree").is_some() {
-        return Err(redirected("core.worktree is set", &found.gitdir));
-    }
-    let dir = open_dir(&found.gitdir)?;
-    let root = open_dir(&worktree)?;
-    let uid = stat(&dir, &found.gitdir)?.st_uid;
-    if stat(&root, &worktree)?.st_uid != uid {
-        return Err(redirected(
-            "worktree and git directory have different owners",
-            &found.gitdir,
-        ));
-    }
-    let us = rustix::process::geteuid().as_raw();
-    if us != 0 && us != uid {
-        return Err(redirected("the git directory is another user's", &found.gitdir));
-    }
-    Ok(Checked {
-        worktree,
-        gitdir: found.gitdir.clone(),
-        dir,
-        root,
-        uid,
-    })
+    Ok(())
 }
 
 impl Checked {
@@ -199,8 +342,13 @@ pub(crate) fn lstat(path: &Path) -> Result<Option<Stat>> {
 
 /// Reads a file that names another place: one line, never through a link.
 fn pointer(path: &Path) -> Result<Vec<u8>> {
+    pointer_at(CWD, path, path)
+}
+
+/// Reads a pointer file of an open directory.
+pub(super) fn pointer_at(dir: impl AsFd, name: &Path, path: &Path) -> Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty())
+    let fd = openat(dir, name, flags, Mode::empty())
         .map_err(|_| redirected("a pointer file cannot be read, or is a link", path))?;
     let plain = FileType::from_raw_mode(stat(&fd, path)?.st_mode) == FileType::RegularFile;
     let mut text = vec![0; LONGEST_POINTER];

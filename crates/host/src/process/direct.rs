@@ -2,8 +2,9 @@
 //! a descendant that left the group lives on, so it never proves that the tree ended.
 
 use super::pump::{Ends, Pump};
+use super::spawner;
 use super::watch::{Tree, watch};
-use super::{Cancel, Command, End, Ended, Level, Orphan, Output, TreeEnded};
+use super::{Cancel, Command, End, Ended, Level, Orphan, TreeEnded};
 use crate::error::{Error, Result};
 use rustix::io::FdFlags;
 use rustix::process::{
@@ -22,9 +23,13 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
     let began = Instant::now();
     let (mut pump, ends) = Pump::open(command)?;
     let mut process = std::process::Command::new(&command.program);
-    process.args(&command.args).env_clear().envs(&command.env);
+    process
+        .args(&command.args)
+        .env_clear()
+        .envs(command.environment());
     process.current_dir(&command.cwd);
-    if command.output != Output::Inherit {
+    let grouped = !command.output.shares_terminal();
+    if grouped {
         process.process_group(0);
     }
     let mut child = start(
@@ -34,7 +39,6 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
         &command.program,
         command.orphan,
     )?;
-    let grouped = command.output != Output::Inherit;
     let mut group = match Group::of(&child, grouped) {
         Ok(group) => group,
         Err(error) => {
@@ -47,7 +51,7 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
     // The child is not reaped yet, so its pid, and with it the group's number, cannot be anyone else's.
     group.kill();
     let status = child.wait();
-    pump.drain();
+    pump.drain(cancel);
     let (stdout, stderr, truncated) = pump.finish();
     let own = status.map_or(End::Signalled(libc::SIGKILL), |s| match (s.code(), s.signal()) {
         (Some(code), _) => End::Exited(code),
@@ -64,7 +68,7 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
     })
 }
 
-/// Spawns a process with the given streams and kept descriptors, which ends with the thread that spawned it.
+/// Spawns a process with the given streams and kept descriptors, which ends with this process.
 pub(super) fn start(
     mut process: std::process::Command,
     ends: Ends,
@@ -74,10 +78,10 @@ pub(super) fn start(
 ) -> Result<Child> {
     process.stdin(ends.stdin).stdout(ends.stdout).stderr(ends.stderr);
     inherit(&mut process, kept, orphan);
-    process.spawn().map_err(|e| Error::io("start", program, e))
+    spawner::spawn(process).map_err(|e| Error::io("start", program, e))
 }
 
-/// Lets a process inherit descriptors, and end with the thread that spawns it.
+/// Lets a process inherit descriptors, and end with the thread that spawns it, which is the spawner's.
 #[expect(
     unsafe_code,
     reason = "std asks for it wherever code runs between fork and exec"

@@ -5,7 +5,7 @@
 use super::direct::start;
 use super::pump::Pump;
 use super::watch::{Tree, watch};
-use super::{Cancel, Command, Confinement, End, Ended, Level, Orphan, Output, TreeEnded};
+use super::{Cancel, Command, Confinement, End, Ended, Level, Orphan, TreeEnded};
 use crate::error::{Error, Result};
 use crate::sandbox::spec::{Act, Order, Report, Session, Text, Walls, ask};
 use crate::sandbox::{ENTER, Network, REPORT, Require, Sandbox, TreeAccess, launcher};
@@ -36,7 +36,7 @@ pub(super) fn run(command: &Command, cancel: &Cancel) -> Result<Ended> {
         ino: facts.ino(),
         args: command.args.iter().map(Text::of).collect(),
         env: command
-            .env
+            .environment()
             .iter()
             .map(|(name, value)| (Text::of(name), Text::of(value)))
             .collect(),
@@ -82,9 +82,9 @@ fn carry_out(command: &Command, act: Act, cancel: &Cancel) -> Result<Ended> {
         Confinement::Sandbox(sandbox) => Some(Walls::of(sandbox)),
         Confinement::None | Confinement::Supervised => None,
     };
-    let session = match (&walls, &command.output) {
-        (None, Output::Inherit) => Session::Caller,
-        _ => Session::Own,
+    let session = match (&walls, command.output.shares_terminal()) {
+        (None, true) => Session::Caller,
+        (None, false) | (Some(_), _) => Session::Own,
     };
     let order = Order {
         act,
@@ -116,7 +116,7 @@ fn carry_out(command: &Command, act: Act, cancel: &Cancel) -> Result<Ended> {
     let why = watch(&mut guard, &mut pump, command, cancel);
     let orderly = guard.child.wait().is_ok_and(|status| status.success());
     guard.report();
-    pump.drain();
+    pump.drain(cancel);
     guard.answer(pump, why, orderly, began.elapsed())
 }
 

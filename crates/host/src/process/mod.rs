@@ -1,14 +1,17 @@
 //! The one place that spawns: a program, its exact environment, its deadline, and the end of its whole tree.
 //!
 //! It does not decide what may run, and keeps no record. A program that is to be confined is handed to
-//! [`crate::sandbox`]. Nothing is ever looked up: the program is absolute, the environment is what was given.
+//! [`crate::sandbox`]. Nothing is ever looked up: the program is absolute, the environment is what was given, and
+//! [`QUIET_GIT`].
 
 mod cancel;
 mod direct;
 mod guarded;
 mod pump;
+mod spawner;
 #[cfg(test)]
 mod tests;
+mod through;
 mod watch;
 
 pub use cancel::Cancel;
@@ -26,6 +29,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The one variable that everything launched here is given: a git that only looks takes no lock, so that no status of
+/// an agent or tool stands in the way of a restoration.
+pub const QUIET_GIT: (&str, &str) = ("GIT_OPTIONAL_LOCKS", "0");
 
 /// Where the standard input of a command comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +62,22 @@ pub enum Output {
     },
     /// To the terminal or pipe of this very process; with [`Stdin::Null`] its standard input goes too.
     Inherit,
+    /// As [`Output::Inherit`], but standard error comes by way of this process, at once and whole, and its first bytes
+    /// are kept. Where nobody reads it any more, the command is told so as it would be without us.
+    Through {
+        /// The most bytes kept of standard error.
+        keep_bytes: u64,
+    },
+}
+
+impl Output {
+    /// Says whether the command shares the terminal, and with it the process group, of this very process.
+    pub(crate) fn shares_terminal(&self) -> bool {
+        match self {
+            Self::Inherit | Self::Through { .. } => true,
+            Self::Capture { .. } | Self::Files { .. } => false,
+        }
+    }
 }
 
 /// What stands around a command.
@@ -75,7 +98,7 @@ pub struct Command {
     pub program: PathBuf,
     /// Its arguments, without its own name.
     pub args: Vec<OsString>,
-    /// Its whole environment; nothing is inherited, nothing is added.
+    /// Its environment; nothing is inherited, and nothing is added but [`QUIET_GIT`], where it does not say otherwise.
     pub env: BTreeMap<OsString, OsString>,
     /// Its working directory; absolute.
     pub cwd: PathBuf,
@@ -144,6 +167,14 @@ impl Command {
         self
     }
 
+    /// Gives the environment that the program begins with.
+    pub(crate) fn environment(&self) -> BTreeMap<OsString, OsString> {
+        let mut env = self.env.clone();
+        env.entry(QUIET_GIT.0.into())
+            .or_insert_with(|| QUIET_GIT.1.into());
+        env
+    }
+
     /// Gives one variable of the environment.
     #[must_use]
     pub fn var(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
@@ -178,7 +209,7 @@ impl End {
 pub struct Truncated {
     /// Bytes of standard output beyond the cap, or that its file could not take.
     pub stdout_bytes: u64,
-    /// Bytes of standard error beyond the cap, or that its file could not take.
+    /// Bytes of standard error beyond the cap, or that its file or reader could not take.
     pub stderr_bytes: u64,
 }
 

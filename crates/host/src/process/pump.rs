@@ -1,7 +1,8 @@
 //! Moves bytes between a command and us: input in, output out, up to a cap. It never blocks, and never fails:
 //! what a sink cannot take is counted as not kept.
 
-use super::{Command, Output, Stdin, Truncated};
+use super::through::Through;
+use super::{Cancel, Command, Output, Stdin, Truncated};
 use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
@@ -44,6 +45,7 @@ struct Stream {
 enum Sink {
     Memory(Vec<u8>),
     File(File),
+    Through(Through),
 }
 
 impl Pump {
@@ -51,7 +53,7 @@ impl Pump {
     pub(super) fn open(command: &Command) -> Result<(Self, Ends)> {
         let mut pump = Self::default();
         let stdin = match (&command.stdin, &command.output) {
-            (Stdin::Null, Output::Inherit) => Stdio::inherit(),
+            (Stdin::Null, output) if output.shares_terminal() => Stdio::inherit(),
             (Stdin::Null, _) => Stdio::null(),
             (Stdin::Bytes(bytes), _) => {
                 let (read, write) = pipe()?;
@@ -62,6 +64,11 @@ impl Pump {
         };
         let (stdout, stderr) = match &command.output {
             Output::Inherit => (Stdio::inherit(), Stdio::inherit()),
+            Output::Through { keep_bytes } => {
+                let (err, stderr) = Stream::open(Sink::Through(Through::new()), *keep_bytes)?;
+                pump.error = Some(err);
+                (Stdio::inherit(), stderr)
+            }
             Output::Capture { cap_bytes } => {
                 let (out, stdout) = Stream::open(Sink::Memory(Vec::new()), *cap_bytes)?;
                 let (err, stderr) = Stream::open(Sink::Memory(Vec::new()), *cap_bytes)?;
@@ -96,9 +103,7 @@ impl Pump {
             wanted.push(PollFd::new(fd, PollFlags::OUT));
         }
         for stream in [&self.output, &self.error].into_iter().flatten() {
-            if let Some(fd) = &stream.source {
-                wanted.push(PollFd::new(fd, PollFlags::IN));
-            }
+            wanted.extend(stream.wanted());
         }
         wanted
     }
@@ -122,16 +127,19 @@ impl Pump {
         }
     }
 
-    /// Reads what is left in the pipes, without waiting for descendants that may still hold them.
-    pub(super) fn drain(&mut self) {
+    /// Reads what is left in the pipes, without waiting for descendants that may still hold them. What goes through is
+    /// waited for until its reader took it, or a cancellation comes.
+    pub(super) fn drain(&mut self, cancel: &Cancel) {
         self.input = None;
         for stream in [&mut self.output, &mut self.error].into_iter().flatten() {
             // As much as a pipe can hold: a descendant that lives on may write for ever.
             for _ in 0..FULL_PIPE.div_ceil(PIECE) {
+                stream.deliver(cancel);
                 if !stream.step() {
                     break;
                 }
             }
+            stream.deliver(cancel);
             stream.source = None;
         }
     }
@@ -162,8 +170,36 @@ impl Stream {
         Ok((stream, Stdio::from(write)))
     }
 
+    /// Gives what is worth waiting for: what was read goes on before more is read.
+    fn wanted(&self) -> Option<PollFd<'_>> {
+        if let (Sink::Through(through), Some(_)) = (&self.sink, &self.source)
+            && through.waiting()
+        {
+            return Some(through.wanted());
+        }
+        self.source.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN))
+    }
+
+    /// Passes on what was read, however long its reader takes.
+    fn deliver(&mut self, cancel: &Cancel) {
+        if let Sink::Through(through) = &mut self.sink {
+            self.dropped += through.deliver(cancel);
+        }
+    }
+
     /// Moves one piece; says whether there may be more at once.
     fn step(&mut self) -> bool {
+        if let Sink::Through(through) = &mut self.sink {
+            match through.pass_on() {
+                Ok(()) if through.waiting() => return false,
+                Ok(()) => {}
+                Err(lost) => {
+                    // Nobody reads it any more; without its pipe, the command hears that.
+                    self.dropped += lost;
+                    self.source = None;
+                }
+            }
+        }
         let Some(fd) = &self.source else { return false };
         let mut piece = vec![0_u8; PIECE];
         match rustix::io::read(fd, &mut piece) {
@@ -188,6 +224,10 @@ impl Stream {
                 true
             }
             Sink::File(file) => file.write_all(kept).is_ok(),
+            Sink::Through(through) => {
+                through.take(kept, bytes);
+                true
+            }
         };
         let taken = if taken {
             kept.len() as u64
@@ -209,6 +249,7 @@ impl Stream {
         match self.sink {
             Sink::Memory(bytes) => (bytes, self.dropped),
             Sink::File(_) => (Vec::new(), self.dropped),
+            Sink::Through(through) => (through.kept(), self.dropped),
         }
     }
 }

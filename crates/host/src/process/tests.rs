@@ -153,13 +153,19 @@ fn what_cannot_begin_is_refused_by_name() {
 }
 
 #[test]
-fn the_environment_is_what_was_given() {
+fn the_environment_is_what_was_given_and_a_git_that_only_looks_takes_no_lock() {
     for wrap in [|c| c, supervised] {
+        let env = || Command::new("/usr/bin/env", "/");
         assert_eq!(
-            go(&wrap(Command::new("/usr/bin/env", "/").var("A", "1"))).stdout,
-            b"A=1\n"
+            go(&wrap(env().var("A", "1"))).stdout,
+            b"A=1\nGIT_OPTIONAL_LOCKS=0\n"
         );
-        assert_eq!(go(&wrap(Command::new("/usr/bin/env", "/"))).stdout, b"");
+        assert_eq!(go(&wrap(env())).stdout, b"GIT_OPTIONAL_LOCKS=0\n");
+        assert_eq!(
+            go(&wrap(env().var("GIT_OPTIONAL_LOCKS", "1"))).stdout,
+            b"GIT_OPTIONAL_LOCKS=1\n",
+            "whoever says otherwise means it"
+        );
     }
 }
 

@@ -12,7 +12,7 @@ pub(crate) struct Answer {
     pub(crate) text: String,
     /// For machines; `schema` names its shape and version. Null where everything is printed already.
     pub(crate) json: Value,
-    /// The exit status; not 0 only where a child's own status is passed through.
+    /// The exit status; not 0 only where a child's own status is passed through, or the answer is no.
     pub(crate) exit: u8,
     /// Why it is a refusal all the same: the answer holds the whole account, the refusal its three lines.
     pub(crate) refusal: Option<Refusal>,

@@ -10,6 +10,7 @@ mod call;
 mod cancel;
 mod certify;
 mod check;
+mod compat;
 mod conformance;
 mod contract;
 mod doctor;
@@ -23,6 +24,7 @@ mod receipt;
 mod record;
 mod resolve;
 mod restore;
+mod retry;
 mod run;
 mod seal;
 mod serve;
@@ -31,8 +33,9 @@ mod token;
 mod undo;
 mod unseal;
 mod volume;
+mod worktree;
 
-use crate::config::Config;
+use crate::config::{Config, Reach};
 use answer::{Answer, Format};
 use clap::{CommandFactory, Parser, Subcommand};
 use semel_core::{Code, Refusal};
@@ -80,6 +83,8 @@ enum Command {
     Gate(gate::Args),
     Key(key::Args),
     Restore(restore::Args),
+    Retry(retry::Args),
+    Worktree(worktree::Args),
     Approvals(approvals::Args),
     Approve(approve::Args),
     Log(log::Args),
@@ -126,6 +131,11 @@ impl Context {
     /// `bad_config`.
     pub(crate) fn config(&self) -> Result<Config, Refusal> {
         Config::load(self.state.as_deref(), self.file.as_deref())
+    }
+
+    /// Merges it for a command that works without a state root, too.
+    pub(crate) fn reach(&self) -> Result<Reach, Refusal> {
+        Reach::load(self.state.as_deref(), self.file.as_deref())
     }
 }
 
@@ -200,6 +210,8 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Gate(args) => gate::run(args, context),
         Command::Key(args) => key::run(args, context),
         Command::Restore(args) => restore::run(args, context),
+        Command::Retry(args) => retry::run(args, context),
+        Command::Worktree(args) => worktree::run(args, context),
         Command::Approvals(args) => approvals::run(args, context),
         Command::Approve(args) => approve::run(args, context),
         Command::Log(args) => log::run(args, context),

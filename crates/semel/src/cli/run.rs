@@ -1,9 +1,10 @@
 //! `semel run`: carry a job from a repository to a certificate.
 
-use super::answer::{Answer, err};
+use super::answer::{Answer, err, refusal_json};
 use super::{Context, Progress};
 use crate::engine::certify;
 use crate::engine::job::interrupt;
+use crate::engine::job::restorations::{self, Restorations};
 use crate::engine::job::run::{self, Again, Finished};
 use crate::engine::job::say::{Point, Say};
 use crate::wire;
@@ -49,11 +50,27 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
             ..Answer::new("cancelled; what was open is kept, dirty", json)
         });
     }
-    let finished = result?;
-    Ok(answer(
-        &finished,
-        &certify::paths(&config.state, &finished.generation),
-    ))
+    let job = &asked.job.job;
+    match result {
+        Ok(finished) => {
+            let met = restorations::of_run(&engine, &finished.run)?;
+            Ok(answer(
+                &finished,
+                &certify::paths(&config.state, &finished.generation),
+                met,
+            ))
+        }
+        Err(refusal) => {
+            // Told beside the refusal, and never in its place.
+            let met = run::last(&engine, job).and_then(|run| restorations::of_run(&engine, &run).ok());
+            let mut json = refusal_json(&refusal);
+            if let Some(met) = met {
+                say(context, &met.line());
+                json["restorations"] = json!(met);
+            }
+            Ok(Answer::new("", json).refused(refusal))
+        }
+    }
 }
 
 /// Tells a person, unless quiet was asked for, what is going on.
@@ -63,7 +80,7 @@ pub(super) fn say(context: &Context, line: &str) {
     }
 }
 
-fn answer(finished: &Finished, paths: &certify::Paths) -> Answer {
+fn answer(finished: &Finished, paths: &certify::Paths, met: Restorations) -> Answer {
     let run = &finished.run;
     let (proposal, tree) = run
         .proposal()
@@ -91,6 +108,7 @@ fn answer(finished: &Finished, paths: &certify::Paths) -> Answer {
         "ssh_signature": paths.ssh,
         "install_record": paths.record,
         "output": output,
+        "restorations": met,
     });
     let text = format!(
         "certified   {}\ntree        {}\ngeneration  {}\nrecipe      {}\nrecord      {}\noutput      {}",

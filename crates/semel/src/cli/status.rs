@@ -99,6 +99,11 @@ fn text(seen: &Seen) -> String {
             count(seen.quarantined.len(), "volume")
         ));
     }
+    let waits = seen
+        .daemon
+        .as_ref()
+        .and_then(|status| status["lock_waits"].as_array());
+    lines.extend(waits.into_iter().flatten().map(lock_wait));
     lines.push(daemon(seen.daemon.as_ref()));
     match &seen.journal {
         Some(journal) => lines.push(format!(
@@ -110,6 +115,19 @@ fn text(seen: &Seen) -> String {
         None => lines.push("journal  none yet".to_owned()),
     }
     lines.join("\n")
+}
+
+fn lock_wait(wait: &Value) -> String {
+    let seconds = |name: &str| wait[name].as_u64().unwrap_or_default() / 1000;
+    format!(
+        "waits    process {} for index.lock of {} for {} of {} s; held by {}, changed {} s ago",
+        wait["pid"],
+        wait["worktree"].as_str().unwrap_or_default(),
+        seconds("waited_ms"),
+        seconds("bound_ms"),
+        wait["owner"].as_str().unwrap_or("nobody that can be seen"),
+        seconds("age_ms"),
+    )
 }
 
 fn daemon(status: Option<&Value>) -> String {

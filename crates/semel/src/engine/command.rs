@@ -45,6 +45,35 @@ fn absolute(cwd: &Path) -> Result<PathBuf, Refusal> {
         .map_err(|e| Refusal::new(Code::BadInput, e.to_string()).name(cwd.display().to_string()))
 }
 
+/// Makes a person's command: its own environment, its own input and output, and a supervisor that ends its whole tree.
+///
+/// # Errors
+/// `usage` where there is none; `not_found` where there is no such program; `bad_input` where the directory is none.
+pub(crate) fn own(command: &[OsString], cwd: &Path) -> Result<Command, Refusal> {
+    let (program, args) = command
+        .split_first()
+        .ok_or_else(|| Refusal::new(Code::Usage, "no command"))?;
+    let cwd = absolute(cwd)?;
+    let mut run = Command::new(resolve(program, &cwd)?, cwd).args(args.iter().cloned());
+    run.env = config::environment();
+    // Whatever stands there: a lock that is only taken to look would be a collision of our own making.
+    let (name, value) = process::QUIET_GIT;
+    run.env.insert(name.into(), value.into());
+    run.output = Output::Inherit;
+    run.grace = limits::GRACE;
+    run.confinement = Confinement::Supervised;
+    Ok(run)
+}
+
+/// Gives the exit status to pass through: the command's own, or 128 + n for a signal, its own or one to us.
+pub(crate) fn status(received: Option<i32>, end: End) -> u8 {
+    match (received, end) {
+        (Some(signal), _) | (None, End::Signalled(signal)) => u8::try_from(128 + signal).unwrap_or(255),
+        (None, End::Exited(status)) => u8::try_from(status).unwrap_or(255),
+        (None, End::TimedOut | End::Cancelled) => 143,
+    }
+}
+
 /// Runs a command in a directory, and waits until its whole process tree has ended.
 ///
 /// SIGINT and SIGTERM end the tree; a second one kills it at once.
@@ -52,23 +81,11 @@ fn absolute(cwd: &Path) -> Result<PathBuf, Refusal> {
 /// # Errors
 /// `not_found` where there is no such program; `bad_input` where the directory is none; `io_failed`.
 pub(crate) fn passthrough(command: &[OsString], cwd: &Path) -> Result<Passthrough, Refusal> {
-    let (program, args) = command
-        .split_first()
-        .ok_or_else(|| Refusal::new(Code::Usage, "no command"))?;
-    let cwd = absolute(cwd)?;
-    let mut run = Command::new(resolve(program, &cwd)?, cwd).args(args.iter().cloned());
-    run.env = config::environment();
-    run.output = Output::Inherit;
-    run.grace = limits::GRACE;
-    run.confinement = Confinement::Supervised;
+    let run = own(command, cwd)?;
     let cancel = Cancel::new().map_err(refusal)?;
     let watch = semel_host::signals::watch(cancel.clone()).map_err(refusal)?;
     let ended = process::run(&run, &cancel).map_err(refusal)?;
-    let status = match (watch.received(), ended.end) {
-        (Some(signal), _) | (None, End::Signalled(signal)) => u8::try_from(128 + signal).unwrap_or(255),
-        (None, End::Exited(status)) => u8::try_from(status).unwrap_or(255),
-        (None, End::TimedOut | End::Cancelled) => 143,
-    };
+    let status = status(watch.received(), ended.end);
     Ok(match (status, ended.tree_ended) {
         (0, TreeEnded::Proved) => Passthrough::Clean,
         // The command said 0, but something of it may still write: that is not a clean end.

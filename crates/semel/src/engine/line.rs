@@ -6,7 +6,9 @@ use semel_core::approval::{Decision, Question, Ruling};
 use semel_core::call::{Event, Intent, Note, Outcome, Receipt, Source};
 use semel_core::ids::{ApprovalId, AttemptId, ExecutionId, Generation, IdempotencyKey, JobId, RunId};
 use semel_core::pipeline::{RunEnd, Stage};
+use semel_core::prepared::Preparation;
 use semel_core::record::{Judgement, Record, Restoration, Sealing};
+use semel_core::retry::{Ending, Retrial};
 use semel_core::volume::{End, NewToken, NewVolume, Role, Tools};
 use semel_core::{Code, Fingerprint, RelPath};
 use semel_store::journal::LogLine;
@@ -145,6 +147,8 @@ impl Line {
                 approval_id, ruling, ..
             } => self.decided(approval_id, ruling),
             Record::WorktreeRestored(met) => self.restored(met),
+            Record::CommandRetried(met) => self.retried(met),
+            Record::TreePrepared(preparation) => self.prepared(preparation),
         }
     }
 
@@ -338,6 +342,14 @@ impl Line {
         );
     }
 
+    fn prepared(&mut self, preparation: &Preparation) {
+        self.job = Some(preparation.job.clone());
+        self.told(
+            "tree_prepared",
+            format!("tree {}, number {}", preparation.tree, preparation.number),
+        );
+    }
+
     fn restored(&mut self, met: &Restoration) {
         self.job.clone_from(&met.job);
         self.code = met.code;
@@ -347,6 +359,30 @@ impl Line {
             format!(
                 "tree {}, {} collisions, {} adoptions",
                 met.tree, met.collisions, met.adoptions
+            ),
+        );
+    }
+
+    fn retried(&mut self, met: &Retrial) {
+        let counts = &met.counts;
+        if let Ending::Refused(code) = met.end {
+            self.code = Some(code);
+        }
+        self.waited_us = Some(counts.waited_ms.saturating_mul(1000));
+        self.told(
+            "command_retried",
+            format!(
+                "{}: {} tries, {} failed, {} exact_command, {} exact_lock, {} stream_identical, {} aggregate, {} \
+                 no_owner_text, {} waits",
+                met.end.name(),
+                counts.tries,
+                counts.failed,
+                counts.exact_command,
+                counts.exact_lock,
+                counts.stream_identical,
+                counts.aggregate,
+                counts.no_owner_text,
+                counts.waits
             ),
         );
     }

@@ -344,12 +344,12 @@ pub(crate) fn backup(config: Config, to: &Path) -> Result<(), Refusal> {
     reading(config)?.journal.backup(text.to_owned()).map_err(store)
 }
 
-/// Reads a file that a person named as input.
+/// Reads a file, pipe or FIFO that a person named as input, to its end.
 ///
 /// # Errors
 /// `not_found`, `too_large`, `io_failed`.
 pub(crate) fn read_input(path: &Path, cap: u64) -> Result<Vec<u8>, Refusal> {
-    semel_host::daemon::read_small(path, cap).map_err(host)
+    semel_host::daemon::read_to_end(path, cap).map_err(host)
 }
 
 /// Makes a key for a call of a person who named none.

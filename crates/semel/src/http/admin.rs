@@ -110,6 +110,12 @@ pub(super) async fn evict(State(app): State<App>, request: Request) -> Result<Re
     Ok(json(app.gateway.evict_older(&body).await?))
 }
 
+/// Hears that somebody waits for a lock.
+pub(super) async fn lock_wait(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
+    let body = operators_body(&app, request).await?;
+    Ok(json(app.gateway.lock_waits.hear(&body)?))
+}
+
 /// Opens a volume for a person.
 pub(super) async fn open_volume(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
     let body = operators_body(&app, request).await?;

@@ -132,6 +132,7 @@ fn router(app: App) -> Router {
         .route("/listen", post(admin::listen))
         .route("/shutdown", post(admin::shutdown))
         .route("/evict", post(admin::evict))
+        .route("/lock-waits", post(admin::lock_wait))
         .route("/volumes", post(admin::open_volume))
         .route("/volumes/{generation}/end", post(admin::end_volume))
         .route("/approvals", get(approvals::list))
@@ -172,6 +173,7 @@ pub(crate) const ROUTES: &[(&str, &str)] = &[
     ("POST", "/v1/admin/listen"),
     ("POST", "/v1/admin/shutdown"),
     ("POST", "/v1/admin/evict"),
+    ("POST", "/v1/admin/lock-waits"),
     ("POST", "/v1/admin/volumes"),
     ("POST", "/v1/admin/volumes/{generation}/end"),
     ("GET", "/v1/admin/approvals"),

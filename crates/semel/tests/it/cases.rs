@@ -23,9 +23,6 @@
 //! | B10 | the parent is swapped between check and use | here; semel-host `files::tests::a_swap_attack_never_gets_out` |
 //! | B11 | one call in many spellings | here; semel-core `canonical::tests` |
 //! | C01 … C10 | another git's lock, killed, living, translated, of another kind; hidden files | here; semel-host `git::tests::restore` |
-//!
-//! Not in this version: the lock of a foreign git that is proved dead is waited for and left alone, not adopted (C02);
-//! a restoration that refuses or removes residue (C10).
 
 mod certification;
 mod gateway;

@@ -161,7 +161,7 @@ fn the_transient_lock_is_waited_for() {
     };
     assert_eq!(
         (json["held"].as_u64(), damages(&json)),
-        (Some(9), 7),
+        (Some(12), 9),
         "{:?}",
         steps(&json)
     );

@@ -1,11 +1,13 @@
 //! The real binary on a state root of its own, and a plain HTTP client.
 
 mod disk;
+mod git;
 mod mounts;
 mod site;
 mod tracer;
 
 pub(crate) use disk::{Disk, Nobody, STATE, listed, mode};
+pub(crate) use git::{git, git_by, git_bytes, git_command};
 pub(crate) use mounts::{Mount, Mounted};
 pub(crate) use site::{RUN, SLEEPER, Site, last_draft, sleeping, statement, text};
 pub(crate) use tracer::Tracer;

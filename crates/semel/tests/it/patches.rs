@@ -1,5 +1,6 @@
 //! Patches that real tools write, read and applied by the room of core: they make the second tree of the first.
 
+use crate::harness::git_bytes;
 use semel_core::patch::{Mode, Operation, apply, parse};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -138,23 +139,6 @@ fn write(tree: &Tree, dir: &Path) {
     }
 }
 
-fn git(dir: &Path, args: &[&str]) -> Vec<u8> {
-    let out = Command::new("git")
-        .args(["-c", "user.name=A", "-c", "user.email=a@example.org"])
-        .args(args)
-        .current_dir(dir)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_CONFIG_SYSTEM", "/dev/null")
-        .output()
-        .unwrap();
-    assert!(
-        out.status.success(),
-        "git {args:?}: {}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    out.stdout
-}
-
 /// Applies a patch as the engine has to, on a tree that is a map.
 fn patched(patch: &[u8], first: &Tree) -> Tree {
     let shown = || String::from_utf8_lossy(patch).into_owned();
@@ -196,15 +180,15 @@ fn what_git_writes_makes_the_second_tree_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let first = first_tree(&mut dice);
         let second = second_tree(&mut dice, &first);
-        git(dir.path(), &["init", "-q"]);
+        git_bytes(dir.path(), &["init", "-q"]);
         write(&first, dir.path());
-        git(dir.path(), &["add", "-A"]);
-        git(dir.path(), &["commit", "-q", "-m", "first"]);
+        git_bytes(dir.path(), &["add", "-A"]);
+        git_bytes(dir.path(), &["commit", "-q", "-m", "first"]);
         for name in first.keys() {
             std::fs::remove_file(dir.path().join(name)).unwrap();
         }
         write(&second, dir.path());
-        git(dir.path(), &["add", "-A"]);
+        git_bytes(dir.path(), &["add", "-A"]);
         let ways: &[&[&str]] = &[
             &["diff", "--cached", "-M"],
             &["diff", "--cached", "--no-renames", "-U1"],
@@ -226,10 +210,10 @@ fn what_git_writes_makes_the_second_tree_of_the_first() {
             ],
         ];
         for way in ways {
-            let patch = git(dir.path(), way);
+            let patch = git_bytes(dir.path(), way);
             assert!(patch.len() > 500, "{way:?}");
             assert_eq!(patched(&patch, &first), second, "round {round}, git {way:?}");
-            let reversed = git(dir.path(), &[way, &["-R"][..]].concat());
+            let reversed = git_bytes(dir.path(), &[way, &["-R"][..]].concat());
             assert_eq!(
                 patched(&reversed, &second),
                 first,

@@ -10,6 +10,8 @@ fn a_job_is_carried_to_a_certificate_and_a_branch_of_the_same_tree() {
     site.job("[\"python3\", \"check.py\", \"{report}\"] => [\"cargo\", \"test\"]");
     let first = site.json(RUN);
     assert_eq!(first["status"], "certified");
+    let restorations = json!({"calls": 1, "refused": 0, "collisions": 0, "adoptions": 0, "waits": 0, "waited_ms": 0, "bypassed": false});
+    assert_eq!(first["restorations"], restorations, "its draft alone");
     let tree = site.git(&["rev-parse", "semel/small^{tree}"]);
     assert_eq!(first["tree"], json!(tree));
     assert_eq!(site.git(&["rev-parse", "semel/small^"]), site.base);
@@ -79,12 +81,33 @@ fn a_new_attempt_and_a_changed_job_begin_anew_and_move_no_branch() {
     site.at_rest();
 }
 
+/// The counts are of this run, and a run that never restored says so.
+#[test]
+fn a_failed_run_without_a_restoration_is_shown_as_bypassed() {
+    let site = Site::new();
+    site.agent("raise SystemExit(9)\n");
+    let failed = site.refused(RUN, 3);
+    assert_eq!(failed["restorations"]["calls"], 1, "{failed}");
+    let whole = std::fs::read_to_string(site.at("job.toml")).unwrap();
+    let absent = whole.replace(&site.base, &"0".repeat(40));
+    assert_ne!(absent, whole);
+    std::fs::write(site.at("job.toml"), absent).unwrap();
+    let out = site.command(&[RUN, &["--json"]].concat()).output().unwrap();
+    assert!(!out.status.success());
+    let refused: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(refused["restorations"]["calls"], 0, "{refused}");
+    assert_eq!(refused["restorations"]["bypassed"], true, "{refused}");
+    assert!(said(&out).contains("bypassed"), "{}", said(&out));
+}
+
 #[test]
 fn failed_tests_are_a_signed_refusal_and_tried_again_only_where_the_job_says_so() {
     let site = Site::new();
     site.agent("from semel_client import read, write\nd, s = read('src/lib.rs')\nwrite('src/lib.rs', d + b'//test bad fails\\n', s, 'k')\n");
     let refusal = site.refused(RUN, 23);
     assert_eq!(refusal["code"], "tests_failed");
+    assert_eq!(refusal["restorations"]["calls"], 1);
+    assert_eq!(refusal["restorations"]["bypassed"], false);
     assert!(refusal["names"].to_string().contains("bad"), "{refusal}");
     let signed = site.certificates();
     assert_eq!(signed.len(), 1);

@@ -83,6 +83,7 @@ laws! {
     work::a_certificate_is_used_for_one_merge,
     work::stages_come_in_order,
     work::a_job_has_one_run_at_a_time,
+    work::a_job_has_one_prepared_tree,
     work::every_record_can_be_read_again,
 }
 

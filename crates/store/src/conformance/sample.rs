@@ -6,12 +6,15 @@ use semel_core::approval::{Decision, Plan, Question, Ruling};
 use semel_core::call::{Event, Facts, FingerprintVersion, Intent, Note, Outcome, Receipt, Scope, Source};
 use semel_core::digest::{Fingerprint, Sha256};
 use semel_core::effect::{Content, Effect};
+use semel_core::git_tree::ObjectId;
 use semel_core::ids::{
     ApprovalId, ExecutionId, FileId, Generation, IdempotencyKey, JobId, Principal, RunId, Seed, UnixMs,
     VolumeIdentity,
 };
 use semel_core::path::RelPath;
+use semel_core::pin::PinId;
 use semel_core::pipeline::NewRun;
+use semel_core::prepared::NewPreparation;
 use semel_core::record::{Consumption, Judgement};
 use semel_core::volume::{Durability, NewVolume, Owner, Role, Volume};
 use semel_core::{Code, Refusal};
@@ -241,6 +244,20 @@ pub fn consumption(judgement: &Judgement) -> Consumption {
         tree: judgement.tree.clone(),
         at: NOW,
     }
+}
+
+/// Makes a tree that a job prepared in a worktree.
+///
+/// # Errors
+/// Where the job is none.
+pub fn preparation(job: &str, pin: u8, tree: u8) -> Result<NewPreparation, String> {
+    let shown = |refusal: Refusal| refusal.to_string();
+    Ok(NewPreparation {
+        job: self::job(job)?,
+        pin: PinId::parse(format!("{pin:020x}")).map_err(shown)?,
+        tree: ObjectId::parse(&format!("{tree:040x}")).map_err(shown)?,
+        at: NOW,
+    })
 }
 
 /// Makes a question about a call that would write `path`; it stands for a minute, and so does its answer.

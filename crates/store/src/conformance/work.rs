@@ -8,6 +8,7 @@ use semel_core::digest::Sha256;
 use semel_core::ids::UnixMs;
 use semel_core::pipeline::{RunEnd, Stage};
 use semel_core::record::{Consumption, Judgement, Restoration, chain};
+use semel_core::retry::{Counts, Ending, Retrial};
 
 pub(super) fn a_generation_has_one_verdict(journal: &dyn Journal) -> Kept {
     let volume = sample::draft(journal, "job-a")?;
@@ -159,6 +160,45 @@ pub(super) fn a_job_has_one_run_at_a_time(journal: &dyn Journal) -> Kept {
     same("all", &(runs.len(), runs.last()), &(3, Some(&second)))
 }
 
+pub(super) fn a_job_has_one_prepared_tree(journal: &dyn Journal) -> Kept {
+    let prepare = |job: &str, pin: u8, tree: u8| -> Result<_, String> {
+        Ok(journal.prepare_tree(sample::preparation(job, pin, tree)?))
+    };
+    let (job, other) = (sample::job("job-p")?, sample::job("job-q")?);
+    same(
+        "none yet",
+        &done("prepared", journal.prepared(job.clone()))?,
+        &None,
+    )?;
+    let first = done("prepare_tree", prepare("job-p", 1, 1)?)?;
+    same(
+        "the same again",
+        &done("prepare_tree", prepare("job-p", 1, 1)?)?,
+        &first,
+    )?;
+    let foreign = |what: &str, answer| refused(what, answer, Code::TreeMismatch, Some("foreign_record"));
+    foreign("of another job", prepare("job-q", 1, 2)?)?;
+    let second = done("prepare_tree", prepare("job-p", 1, 2)?)?;
+    same("numbered", &(first.number, second.number), &(1, 2))?;
+    same(
+        "the newest",
+        &done("prepared", journal.prepared(job))?,
+        &Some(second.clone()),
+    )?;
+    same(
+        "there",
+        &done("prepared_in", journal.prepared_in(second.pin.clone()))?,
+        &Some(second),
+    )?;
+    let elsewhere = done("prepare_tree", prepare("job-q", 2, 2)?)?;
+    foreign("where the other one is", prepare("job-p", 2, 2)?)?;
+    same(
+        "still",
+        &done("prepared", journal.prepared(other))?,
+        &Some(elsewhere),
+    )
+}
+
 pub(super) fn every_record_can_be_read_again(journal: &dyn Journal) -> Kept {
     let restoration = Restoration {
         job: Some(sample::job("job-a")?),
@@ -167,9 +207,20 @@ pub(super) fn every_record_can_be_read_again(journal: &dyn Journal) -> Kept {
         collisions: 3,
         adoptions: 1,
         waited_ms: 59_000,
+        git: None,
         at: sample::NOW,
     };
     done("restored", journal.restored(restoration))?;
+    let retrial = Retrial {
+        end: Ending::Refused(Code::OwnershipTaken),
+        counts: Counts {
+            tries: 2,
+            failed: 2,
+            ..Counts::default()
+        },
+        at: sample::NOW,
+    };
+    done("retried", journal.retried(retrial))?;
     stages_come_in_order(journal)?;
     let draft = sample::draft(journal, "job-b")?;
     for (under, decision) in [
@@ -188,6 +239,7 @@ pub(super) fn every_record_can_be_read_again(journal: &dyn Journal) -> Kept {
     let judgement = sample::judgement(&draft);
     done("judge", journal.judge(judgement.clone()))?;
     done("consume", journal.consume(sample::consumption(&judgement)))?;
+    a_job_has_one_prepared_tree(journal)?;
     let mut head = Sha256::from_bytes([0; 32]);
     for (at, line) in done("log", journal.log(LogFilter::default()))?
         .into_iter()

@@ -12,6 +12,7 @@ use semel_core::call::{self, CallState, Intent};
 use semel_core::checkpoint::Checkpoint;
 use semel_core::ids::{ExecutionId, Generation, RunId};
 use semel_core::pipeline::{self, Run};
+use semel_core::prepared::Preparation;
 use semel_core::record::{IllegalRecord, RECORD_VERSION, Record, Sync, chain};
 use semel_core::volume::{self, Durability, NewToken, Volume};
 use std::cell::Cell;
@@ -119,9 +120,10 @@ impl Desk {
             }
             Record::RunStarted(new) => self.run(record, &new.run),
             Record::RunStaged { run, .. } | Record::RunEnded { run, .. } => self.run(record, run),
-            Record::CallNoted(_) | Record::DraftSealed(_) | Record::WorktreeRestored(_) => {
-                self.append(record, Subject::Own).map(drop)
-            }
+            Record::CallNoted(_)
+            | Record::DraftSealed(_)
+            | Record::WorktreeRestored(_)
+            | Record::CommandRetried(_) => self.append(record, Subject::Own).map(drop),
             Record::DaemonStarted {
                 incarnation,
                 boot_id,
@@ -152,6 +154,7 @@ impl Desk {
                     ),
                 )
             }
+            Record::TreePrepared(preparation) => self.prepared(record, preparation),
             Record::CertificateConsumed(consumption) => {
                 self.append(record, Subject::Own)?;
                 self.execute(
@@ -160,6 +163,19 @@ impl Desk {
                 )
             }
         }
+    }
+
+    fn prepared(&mut self, record: &Record, preparation: &Preparation) -> Result<()> {
+        self.append(record, Subject::Job(&preparation.job))?;
+        self.execute(
+            "INSERT INTO preparations (job, pin, json) VALUES (?1, ?2, ?3)
+             ON CONFLICT (job) DO UPDATE SET pin = excluded.pin, json = excluded.json",
+            (
+                preparation.job.as_str(),
+                preparation.pin.as_str(),
+                row::encode(preparation)?,
+            ),
+        )
     }
 
     fn issued(&mut self, record: &Record, new: &NewToken) -> Result<()> {

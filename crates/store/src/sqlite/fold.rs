@@ -7,7 +7,9 @@ use semel_core::Sha256;
 use semel_core::approval::{self, Approval};
 use semel_core::call::{self, CallState, Outcome};
 use semel_core::ids::{ApprovalId, ExecutionId, Generation, JobId, RunId};
+use semel_core::pin::PinId;
 use semel_core::pipeline::{self, Run};
+use semel_core::prepared::{self, Preparation};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record};
 use semel_core::volume::{self, NewToken, Volume};
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,6 +76,9 @@ pub(super) struct Fold {
     pub(super) runs: BTreeMap<RunId, (u64, Run)>,
     pub(super) judgements: BTreeMap<Generation, (u64, Judgement)>,
     pub(super) consumptions: BTreeMap<Generation, Consumption>,
+    pub(super) prepared: BTreeMap<JobId, Preparation>,
+    /// Whose tree is recorded in a worktree.
+    prepared_in: BTreeMap<PinId, JobId>,
     pub(super) approvals: BTreeMap<ApprovalId, Asked>,
     /// The calls that were asked about by their keys: each is asked about once.
     keys_asked: BTreeSet<Place>,
@@ -144,8 +149,25 @@ impl Fold {
                 self.approval(seq, record, &question.approval_id)
             }
             Record::ApprovalDecided { approval_id, .. } => self.approval(seq, record, approval_id),
-            Record::CallNoted(_) | Record::DraftSealed(_) | Record::WorktreeRestored(_) => Ok(()),
+            Record::TreePrepared(preparation) => self.prepared(preparation),
+            Record::CallNoted(_)
+            | Record::DraftSealed(_)
+            | Record::WorktreeRestored(_)
+            | Record::CommandRetried(_) => Ok(()),
         }
+    }
+
+    fn prepared(&mut self, preparation: &Preparation) -> Folded {
+        let own = self.prepared.get(&preparation.job);
+        let there = self.prepared_in.get(&preparation.pin);
+        prepared::apply(own, there.and_then(|job| self.prepared.get(job)), preparation)?;
+        if let Some(own) = own {
+            self.prepared_in.remove(&own.pin);
+        }
+        self.prepared_in
+            .insert(preparation.pin.clone(), preparation.job.clone());
+        self.prepared.insert(preparation.job.clone(), preparation.clone());
+        Ok(())
     }
 
     fn started(&mut self, record: &Record) -> Folded {
@@ -361,6 +383,7 @@ impl Fold {
             | Record::CallFreed { execution_id, .. }
             | Record::CallUnknown { execution_id, .. } => call(execution_id),
             Record::RunStarted(new) => Subject::Job(&new.job),
+            Record::TreePrepared(preparation) => Subject::Job(&preparation.job),
             Record::ApprovalAsked(question) => Subject::Question(question),
             Record::ApprovalDecided { approval_id, .. } => match self.approvals.get(approval_id) {
                 Some(asked) => Subject::Question(&asked.approval.question),
@@ -372,7 +395,8 @@ impl Fold {
             | Record::AttemptJudged(_)
             | Record::CertificateConsumed(_)
             | Record::DraftSealed(_)
-            | Record::WorktreeRestored(_) => Subject::Own,
+            | Record::WorktreeRestored(_)
+            | Record::CommandRetried(_) => Subject::Own,
         };
         Found::of(record, subject)
     }

@@ -32,8 +32,11 @@ use semel_core::ids::{
     ApprovalId, ExecutionId, FencingToken, Generation, IdempotencyKey, Incarnation, JobId, RunId, UnixMs,
     VolumeIdentity,
 };
+use semel_core::pin::PinId;
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
+use semel_core::prepared::{NewPreparation, Preparation};
 use semel_core::record::{Consumption, Judgement, Restoration, Sealing, Sync};
+use semel_core::retry::Retrial;
 use semel_core::volume::{Durability, End, Lease, NewToken, NewVolume, Volume};
 use semel_core::{Code, Refusal, Sha256};
 use std::path::{Path, PathBuf};
@@ -507,6 +510,24 @@ impl Journal for SqliteJournal {
         self.ask(Class::Settles, Hint::Known(Sync::Later), move |desk| {
             desk.restored(&restoration)
         })
+    }
+
+    fn retried(&self, retrial: Retrial) -> Result<()> {
+        self.ask(Class::Settles, Hint::Known(Sync::Later), move |desk| {
+            desk.retried(&retrial)
+        })
+    }
+
+    fn prepare_tree(&self, new: NewPreparation) -> Result<Preparation> {
+        self.settle(move |desk| desk.prepare_tree(&new))
+    }
+
+    fn prepared(&self, job: JobId) -> Result<Option<Preparation>> {
+        self.read(|conn| read::prepared(conn, &job))
+    }
+
+    fn prepared_in(&self, pin: PinId) -> Result<Option<Preparation>> {
+        self.read(|conn| read::prepared_in(conn, &pin))
     }
 
     fn heard(&self) -> Result<()> {

@@ -12,7 +12,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use semel_core::call::{CallState, OpenCall, Scope};
 use semel_core::ids::{ExecutionId, Generation, IdempotencyKey, Incarnation, JobId, UnixMs};
+use semel_core::pin::PinId;
 use semel_core::pipeline::Run;
+use semel_core::prepared::Preparation;
 use semel_core::record::{Entry, Judgement, Record};
 use semel_core::volume::{Lease, NewToken, Tools, Volume};
 use semel_core::{Code, Refusal, Sha256};
@@ -233,6 +235,22 @@ pub(super) fn judgement(conn: &Connection, generation: &Generation) -> Result<Op
         conn,
         "SELECT json FROM judgements WHERE generation = ?1",
         [generation.as_str()],
+    )
+}
+
+pub(super) fn prepared(conn: &Connection, job: &JobId) -> Result<Option<Preparation>> {
+    row::json(
+        conn,
+        "SELECT json FROM preparations WHERE job = ?1",
+        [job.as_str()],
+    )
+}
+
+pub(super) fn prepared_in(conn: &Connection, pin: &PinId) -> Result<Option<Preparation>> {
+    row::json(
+        conn,
+        "SELECT json FROM preparations WHERE pin = ?1",
+        [pin.as_str()],
     )
 }
 

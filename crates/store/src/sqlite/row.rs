@@ -135,6 +135,8 @@ impl<'a> Found<'a> {
                 | Record::RunStaged { .. }
                 | Record::RunEnded { .. }
                 | Record::CertificateConsumed(_)
+                | Record::CommandRetried(_)
+                | Record::TreePrepared(_)
                 | Record::ApprovalAsked(_)
                 | Record::ApprovalDecided { .. },
             ) => job(None),

@@ -33,6 +33,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "approvals",
         sql: include_str!("../../migrations/0002_approvals.sql"),
     },
+    Migration {
+        number: 3,
+        name: "preparations",
+        sql: include_str!("../../migrations/0003_preparations.sql"),
+    },
 ];
 
 /// Marks the database as a journal of Semel: "Semj".

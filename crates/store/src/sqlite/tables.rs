@@ -10,8 +10,9 @@ use crate::error::Result;
 use rusqlite::Connection;
 use semel_core::Sha256;
 use semel_core::digest::to_hex;
-use semel_core::ids::{ApprovalId, Generation, RunId};
+use semel_core::ids::{ApprovalId, Generation, JobId, RunId};
 use semel_core::pipeline::Run;
+use semel_core::prepared::Preparation;
 use semel_core::record::{Consumption, Judgement};
 use semel_core::volume::{NewToken, Volume};
 use serde::de::DeserializeOwned;
@@ -63,11 +64,30 @@ impl Fold {
         });
         let stored = stored.collect();
         differ("consumption", &self.consumptions, &stored, faults);
+        differ("prepared tree", &self.prepared, &prepared(conn, faults)?, faults);
         differ("call", &self.calls, &calls(conn, faults)?, faults);
         let stored = super::approvals::rows(conn, faults)?;
         differ("approval", &self.approvals, &stored, faults);
         Ok(())
     }
+}
+
+/// Reads the trees that jobs prepared.
+fn prepared(conn: &Connection, faults: &mut Faults) -> Result<BTreeMap<JobId, Preparation>> {
+    let stored = list(conn, "SELECT job, pin, json FROM preparations", |row| {
+        let told: (String, String) = (row.get(1)?, row.get(2)?);
+        Ok((row.get::<_, String>(0)?, told))
+    })?;
+    let stored = stored.into_iter().filter_map(|(job, (pin, json))| {
+        let preparation: Preparation = told(&json, faults)?;
+        let columns = [
+            ("job", Some(job.as_str()), Some(preparation.job.as_str())),
+            ("pin", Some(pin.as_str()), Some(preparation.pin.as_str())),
+        ];
+        agree("prepared tree", &job, &columns, faults);
+        Some((preparation.job.clone(), preparation))
+    });
+    Ok(stored.collect())
 }
 
 pub(super) fn number(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<u64> {
@@ -144,6 +164,12 @@ impl Named for [u8; 32] {
 }
 
 impl Named for Sha256 {
+    fn named(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Named for JobId {
     fn named(&self) -> String {
         self.to_string()
     }

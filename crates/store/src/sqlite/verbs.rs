@@ -1,6 +1,7 @@
 //! The verbs that write, as the writer carries them out: look, check, record.
 
 use super::desk::Desk;
+use super::read;
 use super::row::{self, CallRow};
 use crate::error::{Error, Result};
 use crate::journal::{Began, Consumed};
@@ -10,7 +11,9 @@ use semel_core::ids::{
     AttemptId, ExecutionId, FencingToken, Generation, Incarnation, RunId, UnixMs, VolumeIdentity,
 };
 use semel_core::pipeline::{NewRun, Run, RunEnd, Stage};
+use semel_core::prepared::{self, Decision, NewPreparation, Preparation};
 use semel_core::record::{Consumption, IllegalRecord, Judgement, Record, Restoration, Sealing};
+use semel_core::retry::Retrial;
 use semel_core::volume::{End, NewToken, NewVolume, OUTCOME_UNKNOWN, Volume, VolumeState};
 use semel_core::{Code, Refusal, Sha256};
 
@@ -92,11 +95,11 @@ impl Desk {
 
     /// See [`Journal::issue_token`](crate::Journal::issue_token).
     pub(super) fn issue_token(&mut self, new: &NewToken) -> Result<()> {
-        let parent = super::read::lease(&self.conn, &new.parent_sha256)?
+        let parent = read::lease(&self.conn, &new.parent_sha256)?
             .filter(|parent| parent.volume.generation == new.generation)
             .ok_or_else(|| Refusal::new(Code::Unauthorized, "the token that gives it out is not known"))?;
         parent.may_give(new)?;
-        if super::read::lease(&self.conn, &new.token_sha256)?.is_some() {
+        if read::lease(&self.conn, &new.token_sha256)?.is_some() {
             return Err(IllegalRecord("a bearer token is given out twice".to_owned()).into());
         }
         let given = "SELECT count(*) FROM tokens WHERE generation = ?1";
@@ -478,6 +481,24 @@ impl Desk {
     /// See [`Journal::restored`](crate::Journal::restored).
     pub(super) fn restored(&mut self, restoration: &Restoration) -> Result<()> {
         self.record(&Record::WorktreeRestored(restoration.clone()))
+    }
+
+    /// See [`Journal::retried`](crate::Journal::retried).
+    pub(super) fn retried(&mut self, retrial: &Retrial) -> Result<()> {
+        self.record(&Record::CommandRetried(retrial.clone()))
+    }
+
+    /// See [`Journal::prepare_tree`](crate::Journal::prepare_tree).
+    pub(super) fn prepare_tree(&mut self, new: &NewPreparation) -> Result<Preparation> {
+        let own = read::prepared(&self.conn, &new.job)?;
+        let there = read::prepared_in(&self.conn, &new.pin)?;
+        match prepared::admit(own.as_ref(), there.as_ref(), new)? {
+            Decision::Known(known) => Ok(known),
+            Decision::Record(next) => {
+                self.record(&Record::TreePrepared(next.clone()))?;
+                Ok(next)
+            }
+        }
     }
 
     pub(super) fn must_find(&self, generation: &Generation) -> Result<Volume> {

@@ -1,9 +1,20 @@
 //! Tests with real git, every one found on this machine.
 
+mod around;
+mod contended;
 mod deliver;
 mod draft;
+mod index;
+mod line;
+mod linked;
+mod memo;
+mod pin;
+mod removal;
+mod removed;
 mod restore;
 mod select;
+mod stale;
+mod view;
 
 use super::*;
 use std::io::Write;
@@ -20,6 +31,10 @@ pub(super) fn gits() -> Vec<Git> {
             found.push(git);
         }
     }
+    // A further one, such as a git that was built from its source.
+    if let Some(path) = std::env::var_os("SEMEL_TEST_GIT") {
+        found.push(Git::at(Path::new(&path)).unwrap());
+    }
     if found.len() < 2 {
         skipped("two versions of git are wanted, and one is here");
     }
@@ -30,6 +45,16 @@ pub(super) fn gits() -> Vec<Git> {
 /// Says that something could not be tested here, so that it is counted.
 pub(super) fn skipped(why: &str) {
     writeln!(std::io::stderr(), "SKIPPED: {why}").unwrap();
+}
+
+/// Removes a directory and all that is in it.
+pub(super) fn remove_all(path: &Path) {
+    use std::os::fd::AsFd;
+    use std::os::unix::ffi::OsStrExt;
+    let parent = worktree::open_dir(path.parent().unwrap()).unwrap();
+    let name = path.file_name().unwrap().as_bytes();
+    let reaped = crate::volume::reaper::remove_tree(parent.as_fd(), name).unwrap();
+    assert!(reaped.kept.is_empty(), "{reaped:?}");
 }
 
 pub(super) fn cancel() -> Cancel {
@@ -250,4 +275,28 @@ fn an_exchanged_object_is_seen() {
         std::fs::write(&a, b"x").unwrap();
         assert_eq!(read(b"a").unwrap_err().code(), Code::ObjectMissing);
     }
+}
+
+/// Every git child has a closed environment, in which it takes no lock only to look.
+#[test]
+fn a_git_child_takes_no_lock_only_to_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let seen = dir.path().join("seen");
+    let script = format!("env > '{}'; echo git version 2.47.0", seen.display());
+    let fake = dir.path().join("git");
+    // Written by another process: a child that another test forks meanwhile would keep it open, and it could not run.
+    let written = std::process::Command::new("/bin/sh")
+        .args([
+            "-c",
+            "printf '#!/bin/sh\\n%s\\n' \"$2\" > \"$1\" && chmod 755 \"$1\"",
+            "sh",
+        ])
+        .arg(&fake)
+        .arg(script)
+        .status();
+    assert!(written.unwrap().success());
+    Git::find(&[dir.path().to_owned()]).unwrap();
+    let env = std::fs::read_to_string(seen).unwrap();
+    assert!(env.lines().any(|line| line == "GIT_OPTIONAL_LOCKS=0"), "{env}");
+    assert!(env.lines().any(|line| line == "LC_ALL=C"), "{env}");
 }

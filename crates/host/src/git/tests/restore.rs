@@ -8,10 +8,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-fn options(wait_ms: u64) -> RestoreOptions {
+pub(super) fn options(wait_ms: u64) -> RestoreOptions {
     RestoreOptions {
         wait: Duration::from_millis(wait_ms),
-        verify: Verify::Bytes,
+        ..RestoreOptions::default()
     }
 }
 
@@ -19,13 +19,13 @@ fn run(lab: &Lab, tree: &str, wait_ms: u64) -> std::result::Result<Outcome, Box<
     restore(&lab.git, &lab.path("wt"), tree, options(wait_ms), &cancel())
 }
 
-fn code(result: std::result::Result<Outcome, Box<Failed>>) -> (Code, Touched) {
+pub(super) fn code(result: std::result::Result<Outcome, Box<Failed>>) -> (Code, Touched) {
     let failed = result.unwrap_err();
     (failed.error.code(), failed.touched)
 }
 
 /// No private file of ours is left beside the lock.
-fn no_residue(lock: &Path) {
+pub(super) fn no_residue(lock: &Path) {
     for entry in std::fs::read_dir(lock.parent().unwrap()).unwrap() {
         let name = entry.unwrap().file_name();
         assert!(!name.to_string_lossy().contains("semel"), "{name:?}");
@@ -665,7 +665,11 @@ fn child_of_another_test() {
         return;
     };
     let git = Git::find(&[PathBuf::from(dir)]).unwrap();
-    let done = restore(&git, Path::new(&worktree), &tree, options(60_000), &cancel());
+    let mut options = options(60_000);
+    if std::env::var_os("SEMEL_TEST_CLEAN").is_some() {
+        options.leftovers = Leftovers::Removed;
+    }
+    let done = restore(&git, Path::new(&worktree), &tree, options, &cancel());
     match std::env::var("SEMEL_TEST_REASON") {
         Err(_) => drop(done.unwrap()),
         Ok(reason) => {
@@ -693,40 +697,85 @@ fn child_from(exe: &Path, git: &Git, lab: &Lab, tree: &str) -> std::process::Com
     child
 }
 
-#[test]
-fn c09_a_lock_that_may_not_be_made_is_unsafe_at_once() {
+/// A worktree of another user, who starts a copy of this test's binary in it.
+fn another_users(git: &Git) -> (Lab, String, PathBuf, std::process::Command) {
     use std::os::unix::process::CommandExt;
+    let lab = Lab::new(git);
+    let (tree, lock) = lab.linked();
+    for (dir, mode) in [
+        ("wt/u/closed", 0),
+        ("wt/u/no-entry", 0o600),
+        ("wt/u/no-writing", 0o555),
+    ] {
+        lab.write(&format!("{dir}/below/f"), "x\n");
+        std::fs::set_permissions(lab.path(dir), std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut chown = std::process::Command::new("/bin/chown");
+    chown
+        .args(["-R", "65534:65534"])
+        .args([lab.path("r"), lab.path("wt")]);
+    assert!(chown.status().unwrap().success());
+    std::fs::set_permissions(lab.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // The binary of this test may lie in a home: another user starts a copy of it.
+    let exe = lab.path("test-binary");
+    // Copied by another process: a child that another test forks meanwhile would keep it open for writing.
+    let mut copy = std::process::Command::new("/bin/cp");
+    copy.arg(std::env::current_exe().unwrap()).arg(&exe);
+    assert!(copy.status().unwrap().success());
+    std::fs::set_permissions(&exe, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut child = child_from(&exe, git, &lab, &tree);
+    child.uid(65_534).gid(65_534);
+    (lab, tree, lock, child)
+}
+
+fn another_user_can_be() -> bool {
     let reachable = std::env::temp_dir().ancestors().all(|dir| {
         let mode = std::fs::metadata(dir).map(|m| m.mode()).unwrap_or_default();
         dir.as_os_str().is_empty() || mode & 0o1 != 0
     });
-    if !rustix::process::geteuid().is_root() || !reachable {
-        skipped("a lock that may not be made needs root, and a temporary directory that everybody can reach");
+    let can = rustix::process::geteuid().is_root() && reachable;
+    if !can {
+        skipped("another user needs root, and a temporary directory that everybody can reach");
+    }
+    can
+}
+
+#[test]
+fn c09_a_lock_that_may_not_be_made_is_unsafe_at_once() {
+    if !another_user_can_be() {
         return;
     }
     for git in gits() {
-        let lab = Lab::new(&git);
-        let (tree, lock) = lab.linked();
-        let mut chown = std::process::Command::new("/bin/chown");
-        chown
-            .args(["-R", "65534:65534"])
-            .args([lab.path("r"), lab.path("wt")]);
-        assert!(chown.status().unwrap().success());
-        let mode = |path: &Path, mode| {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-        };
-        mode(lab.dir.path(), 0o755);
-        mode(lock.parent().unwrap(), 0o555);
-        // The binary of this test may lie in a home: another user starts a copy of it.
-        let exe = lab.path("test-binary");
-        // Copied by another process: a child that another test forks meanwhile would keep it open for writing.
-        let mut copy = std::process::Command::new("/bin/cp");
-        copy.arg(std::env::current_exe().unwrap()).arg(&exe);
-        assert!(copy.status().unwrap().success());
-        mode(&exe, 0o755);
-        let mut child = child_from(&exe, &git, &lab, &tree);
-        child.env("SEMEL_TEST_REASON", "denied").uid(65_534).gid(65_534);
+        let (_lab, _, lock, mut child) = another_users(&git);
+        let mode = std::fs::Permissions::from_mode(0o555);
+        std::fs::set_permissions(lock.parent().unwrap(), mode).unwrap();
+        child.env("SEMEL_TEST_REASON", "denied");
         assert!(child.status().unwrap().success());
+        no_residue(&lock);
+    }
+}
+
+/// Directories that even their owner may not enter, or write in, are looked through, and removed.
+#[test]
+fn what_is_closed_to_its_owner_is_cleaned() {
+    if !another_user_can_be() {
+        return;
+    }
+    for git in gits() {
+        let (lab, _, lock, mut child) = another_users(&git);
+        lab.sh("wt/u/closed/below", &["init", "-q"]);
+        let mut chown = std::process::Command::new("/bin/chown");
+        chown.args(["-R", "65534:65534"]).arg(lab.path("wt/u/closed"));
+        assert!(chown.status().unwrap().success());
+        child.env("SEMEL_TEST_CLEAN", "1");
+        let refused = child.stderr(Stdio::null()).status().unwrap();
+        assert!(!refused.success(), "a repository lies in it");
+        // What was only looked at is as it was.
+        let mode = std::fs::metadata(lab.path("wt/u/closed")).unwrap().mode();
+        assert_eq!(mode & 0o777, 0);
+        remove_all(&lab.path("wt/u/closed/below/.git"));
+        assert!(child.status().unwrap().success());
+        assert!(!lab.path("wt/u").exists());
         no_residue(&lock);
     }
 }
@@ -798,21 +847,30 @@ fn a_stolen_lock_leaves_the_index_untouched() {
 }
 
 #[test]
-fn another_users_repository_is_restored_by_root() {
+fn another_users_worktree_is_refused_for_root_too() {
     if !rustix::process::geteuid().is_root() {
         skipped("another user's repository needs root");
         return;
     }
     for git in gits() {
         let lab = Lab::new(&git);
-        let (tree, _) = lab.linked();
+        let (tree, lock) = lab.linked();
         lab.write("wt/f", "changed\n");
         let mut chown = std::process::Command::new("/bin/chown");
         chown
             .args(["-R", "65534:65534"])
             .args([lab.path("r"), lab.path("wt")]);
         assert!(chown.status().unwrap().success());
-        run(&lab, &tree, 0).unwrap();
-        assert_eq!(lab.read("wt/f"), "one\n");
+        let index = std::fs::read(lock.with_extension("")).unwrap();
+        let failed = run(&lab, &tree, 0).unwrap_err();
+        assert_eq!(failed.touched, Touched::Nothing);
+        let refusal = failed.error.into_refusal();
+        assert_eq!(refusal.code, Code::WorktreeRedirected);
+        assert_eq!(refusal.reason.as_deref(), Some("other_owner"));
+        assert!(refusal.why.contains("65534"), "{refusal}");
+        // Nothing of it belongs to root now.
+        let owner = std::fs::metadata(lock.with_extension("")).unwrap().uid();
+        assert_eq!((lab.read("wt/f").as_str(), owner), ("changed\n", 65534));
+        assert_eq!(std::fs::read(lock.with_extension("")).unwrap(), index);
     }
 }

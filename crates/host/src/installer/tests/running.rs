@@ -211,14 +211,15 @@ fn the_environment_is_a_list() {
     plan.env.insert("NAMED".into(), "by the job".into());
     let run = run_tests(&plan, &never()).unwrap();
     let names = String::from_utf8(run.report.unwrap()).unwrap();
-    let allowed = "HOME LANG NAMED PATH PWD PYTHONDONTWRITEBYTECODE PYTHONNOUSERSITE TMPDIR";
+    let allowed =
+        "GIT_OPTIONAL_LOCKS HOME LANG NAMED PATH PWD PYTHONDONTWRITEBYTECODE PYTHONNOUSERSITE TMPDIR";
     for name in names.split_whitespace() {
         assert!(
             allowed.contains(name) || matches!(name, "OLDPWD" | "SHLVL" | "_"),
             "{name}"
         );
     }
-    assert!(names.contains("NAMED"));
+    assert!(names.contains("NAMED") && names.contains("GIT_OPTIONAL_LOCKS"));
     let mut plan = site.tests("path", &[], &["sh", "-c", line]);
     plan.env.insert("PATH".into(), "/elsewhere".into());
     assert_eq!(refused(run_tests(&plan, &never())).code, Code::BadConfig);

@@ -276,6 +276,8 @@ fn the_operators_credentials_reach_the_fetch_stage_alone() {
     assert!(lines.len() >= 2, "{told}");
     assert!(lines[0].contains("INDEX_PASSWORD"));
     assert!(!lines[lines.len() - 1].contains("INDEX_PASSWORD"));
+    // In each stage, a git that only looks takes no lock.
+    assert!(lines.iter().all(|line| line.contains("GIT_OPTIONAL_LOCKS")));
 }
 
 /// A published project with its own lock: every test of it runs, against its own source tree.

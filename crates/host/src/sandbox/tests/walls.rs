@@ -281,7 +281,7 @@ fn environment_arguments_and_descriptors_are_exact() {
         ("B".into(), "".into()),
     ]
     .into();
-    assert_eq!(go(&command).stdout, b"A=\xff\n\nB=\n");
+    assert_eq!(go(&command).stdout, b"A=\xff\n\nB=\nGIT_OPTIONAL_LOCKS=0\n");
     let mut command = house
         .sh("printf '%s' \"$1\"")
         .arg("sh")

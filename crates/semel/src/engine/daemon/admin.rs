@@ -410,6 +410,7 @@ impl Gateway {
                 "checkpoints": gateway.keeper.json(),
                 "orphans_ended": ended,
                 "commands": gateway.commands_running(),
+                "lock_waits": gateway.lock_waits.list(),
             }))
         })
         .await?

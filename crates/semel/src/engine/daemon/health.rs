@@ -30,6 +30,7 @@ pub(crate) fn beat(gateway: &Gateway, root: &StateRoot, incarnation: Incarnation
     let status = status.ok();
     let mut counted = gateway.counters.read();
     counted.unnoted += status.as_ref().map_or(0, |status| status.unnoted);
+    let waits = gateway.lock_waits.list();
     let heartbeat = Heartbeat {
         at: clock::now().0,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -48,6 +49,8 @@ pub(crate) fn beat(gateway: &Gateway, root: &StateRoot, incarnation: Incarnation
             running: status.running,
             unknown: status.unknown,
         }),
+        lock_waits: waits.len() as u64,
+        lock_waits_oldest_ms: waits.first().map_or(0, |wait| wait.waited_ms),
         free_bytes: gateway.room.look().map(|space| space.bytes),
         counted,
     };

@@ -10,6 +10,7 @@ mod python;
 mod reused_volume;
 mod table;
 mod transient_lock;
+mod whole_command;
 mod worker;
 mod workspace;
 mod worktree;

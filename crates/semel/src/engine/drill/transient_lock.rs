@@ -1,7 +1,8 @@
 //! Incident 3: a restoration failed on a transient index lock.
 //!
 //! Every step has a repository and a linked worktree of its own for each side. Who holds a lock is a real git, stopped
-//! in a filter or in an editor, wherever the incident had a git; the guarded side is `semel restore`.
+//! in a filter or in an editor, wherever the incident had a git; the guarded side is `semel restore`, and `semel retry`
+//! around a whole command.
 
 use super::table::{Guarded, Naive, Row};
 use super::worktree::{CHANGED, Repo, Worktrees};
@@ -13,7 +14,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-const RESTORED: &str = "0 restored";
+pub(super) const RESTORED: &str = "0 restored";
 
 /// Plays the incident.
 ///
@@ -43,8 +44,9 @@ pub(super) fn play(stage: &Stage, length: Length, tools: &mut Vec<String>) -> To
         world.living_owner(),
         world.unrelated_error(),
         world.symlinked_lock(),
-        world.left_over(),
     ]);
+    rows.extend(world.whole_commands());
+    rows.push(world.left_over());
     Ok(rows)
 }
 
@@ -138,19 +140,47 @@ impl Worktrees<'_> {
         )
     }
 
-    /// Runs the helper once, around a restoration.
-    fn helper(&self, repo: &Repo, seconds: &str, stream: &Path, restore: Vec<OsString>) -> Told<Said> {
+    /// Gives the words that run the helper once, around a restoration.
+    pub(super) fn helper_words(
+        &self,
+        repo: &Repo,
+        seconds: &str,
+        stream: &Path,
+        restore: Vec<OsString>,
+    ) -> Told<Vec<OsString>> {
         let script = self
             .stage
             .scratch
             .write("scripts/helper.sh", include_str!("helper.sh"))
             .map_err(hands)?;
-        let command = self.stage.command(&self.sh, &repo.worktree)?.arg(script);
-        self.stage
-            .run(&command.arg(&repo.lock).arg(seconds).arg(stream).args(restore))
+        let lock = repo.lock.clone().into_os_string();
+        let mut words = vec![
+            self.sh.clone().into(),
+            script.into(),
+            lock,
+            seconds.into(),
+            stream.into(),
+        ];
+        words.extend(restore);
+        Ok(words)
     }
 
-    fn events(&self, stream: &Path) -> Told<String> {
+    /// Runs the helper once, around a restoration.
+    pub(super) fn helper(
+        &self,
+        repo: &Repo,
+        seconds: &str,
+        stream: &Path,
+        restore: Vec<OsString>,
+    ) -> Told<Said> {
+        let mut words = self.helper_words(repo, seconds, stream, restore)?.into_iter();
+        let program = words.next().unwrap_or_default();
+        self.stage
+            .run(&self.stage.command(program, &repo.worktree)?.args(words))
+    }
+
+    /// Counts the events of a stream.
+    pub(super) fn events(&self, stream: &Path) -> Told<String> {
         let bytes = self
             .stage
             .scratch
@@ -518,8 +548,10 @@ impl Worktrees<'_> {
 
 /// Says whether a side came while the lock was held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Met {
+pub(super) enum Met {
+    /// It did.
     Yes,
+    /// It came too late.
     No,
 }
 
@@ -530,7 +562,7 @@ impl From<bool> for Met {
 }
 
 /// Plays one side with the first of these times at which it meets the lock: a slow machine comes late.
-fn longer<T>(seconds: &[&str], mut play: impl FnMut(&str) -> Told<(Met, T)>) -> Told<T> {
+pub(super) fn longer<T>(seconds: &[&str], mut play: impl FnMut(&str) -> Told<(Met, T)>) -> Told<T> {
     for seconds in seconds {
         if let (Met::Yes, told) = play(seconds)? {
             return Ok(told);
@@ -561,7 +593,8 @@ fn waited(said: &Said) -> String {
     }
 }
 
-fn find<'a>(json: &'a Value, name: &str) -> Option<&'a Value> {
+/// Finds a value by its name, wherever in an object it is.
+pub(super) fn find<'a>(json: &'a Value, name: &str) -> Option<&'a Value> {
     let object = json.as_object()?;
     object
         .get(name)

@@ -33,6 +33,7 @@ mod undo;
 use super::daemon::keeper::Keeper;
 use super::surroundings::Surroundings;
 use super::{Engine, checkpoint, host, store};
+use crate::engine::waits::LockWaits;
 use crate::limits;
 use crate::telemetry::{Counters, Phase};
 use crash::Hooks;
@@ -85,6 +86,8 @@ pub(crate) struct Gateway {
     searches: Arc<Semaphore>,
     /// The threads on which calls change files; those that answer requests are not kept waiting by a disk.
     pub(crate) hands: OnceLock<hands::ToHands>,
+    /// Who waits for a lock, as restorations tell.
+    pub(crate) lock_waits: LockWaits,
     poisoned: OnceLock<String>,
     phase: watch::Sender<Phase>,
 }
@@ -141,6 +144,7 @@ impl Gateway {
             ledger: quota::Ledger::default(),
             evicting: Mutex::default(),
             around: OnceLock::new(),
+            lock_waits: LockWaits::default(),
             poisoned: OnceLock::new(),
             phase: watch::Sender::new(Phase::Starting),
         })

@@ -3,15 +3,16 @@
 use super::draft;
 use super::run::Asked;
 use crate::engine::{Engine, host, proposal, volume};
+use crate::limits;
 use semel_core::pipeline::{Run, Stage};
 use semel_core::{Code, Refusal, RelPath, Sha256};
-use semel_host::git::{Delivery, Git, Import, Repository, Sealed, deliver_branch, make_patch};
+use semel_host::git::{Delivery, Git, Import, Pins, Repository, Sealed, deliver_branch, make_patch};
 use semel_host::process::Cancel;
 
 /// Delivers the certified tree as the job asks; delivering it again finds its own work.
 ///
 /// # Errors
-/// `tree_mismatch`; `precondition_failed` where the branch, and the one that bears the number of the attempt, is at
+/// `tree_mismatch`; `lock_timeout`, reason `worktrees_busy`; `precondition_failed` where the branch, and the one that bears the number of the attempt, is at
 /// another commit; `bad_input`, `git_failed`.
 pub(crate) fn deliver(
     engine: &Engine,
@@ -62,6 +63,11 @@ pub(crate) fn deliver(
                 message: format!("{}\n\nCertified-Tree: {}\n", job.job, proposal.tree),
                 at: run.new.at,
             };
+            // One delivery or change of worktrees at a time in a repository.
+            let pins = Pins::of(&engine.config.state);
+            let _lock = pins
+                .lock(repository.common_dir(), limits::LOCK_WAIT, cancel)
+                .map_err(host)?;
             let delivered = match deliver_branch(&repository, &sealed, &import) {
                 // Somebody may look at the branch of an earlier attempt: it is never moved.
                 Err(error) if taken(&error) => {

@@ -1,12 +1,15 @@
 //! A draft: a volume that holds the base commit in a private repository, for an agent to work in.
 
 use crate::engine::proposal::{BASE, Base};
+use crate::engine::restore::executable;
 use crate::engine::volume::{self, Opened, Source, Wanted};
-use crate::engine::{Engine, host};
+use crate::engine::{Engine, host, store};
 use semel_core::confinement::Confinement;
 use semel_core::ids::JobId;
+use semel_core::record::Restoration;
 use semel_core::volume::{Durability, End, Owner, Role};
 use semel_core::{Code, Refusal};
+use semel_host::clock;
 use semel_host::git::{self, Git};
 use semel_host::process::Cancel;
 use semel_host::volume::write_record;
@@ -49,7 +52,7 @@ pub(crate) fn open(
             source: Source::Empty,
         },
     )?;
-    match prepare(&git, base, &opened, cancel) {
+    match prepare(engine, &git, base, &opened, cancel) {
         Ok(alternates) => Ok(Draft { opened, alternates }),
         Err(refusal) => {
             let end = End::Dirty {
@@ -62,9 +65,26 @@ pub(crate) fn open(
     }
 }
 
-fn prepare(git: &Git, base: &Base, opened: &Opened, cancel: &Cancel) -> Result<Vec<PathBuf>, Refusal> {
+fn prepare(
+    engine: &Engine,
+    git: &Git,
+    base: &Base,
+    opened: &Opened,
+    cancel: &Cancel,
+) -> Result<Vec<PathBuf>, Refusal> {
     let tree = opened.disk.tree_path();
     let draft = git::prepare_draft(git, &base.repository, &base.commit, &tree, cancel).map_err(host)?;
+    let restored = Restoration {
+        job: Some(opened.volume.job.clone()),
+        tree: draft.tree.to_string(),
+        code: None,
+        collisions: draft.counts.collisions,
+        adoptions: draft.counts.adopted,
+        waited_ms: draft.counts.waited_ms,
+        git: Some(executable(git)),
+        at: clock::now(),
+    };
+    engine.journal.restored(restored).map_err(store)?;
     let text = serde_json::to_vec(base)
         .map_err(|e| Refusal::new(Code::Internal, format!("the base cannot be written: {e}")))?;
     write_record(&opened.disk, BASE, &text).map_err(host)?;

@@ -28,6 +28,11 @@ impl Interrupt {
         &self.cancel
     }
 
+    /// Gives the signal that interrupted it, where one did.
+    pub(crate) fn signal(&self) -> Option<i32> {
+        self.watch.received()
+    }
+
     /// Gives the exit status of an interrupted command: 128 and the signal.
     pub(crate) fn status(&self) -> Option<u8> {
         self.watch

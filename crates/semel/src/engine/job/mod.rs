@@ -5,5 +5,6 @@ pub(crate) mod cancel;
 pub(crate) mod deliver;
 pub(crate) mod draft;
 pub(crate) mod interrupt;
+pub(crate) mod restorations;
 pub(crate) mod run;
 pub(crate) mod say;

@@ -162,6 +162,11 @@ pub(crate) fn run(
     finished(engine, asked, run)
 }
 
+/// Finds the last run of a job; `None` where there is none, or the journal cannot be asked.
+pub(crate) fn last(engine: &Engine, job: &JobId) -> Option<Run> {
+    engine.journal.last_run(job.clone()).ok().flatten()
+}
+
 /// Records how a run ended, unless it can go on later: a store or a system that failed ends nothing.
 fn close(engine: &Engine, run: &Run, refusal: &Refusal, cancel: &Cancel) -> Result<(), Refusal> {
     let end = match refusal.code {

@@ -108,6 +108,21 @@ pub(super) const OPERATIONS: &[Operation] = &[
     },
     Operation {
         method: "post",
+        path: "/v1/admin/lock-waits",
+        id: "admin_lock_wait",
+        summary: "Tells that a restoration waits for a lock, for status and metrics; to be told again every second.",
+        body: Some(lock_wait),
+        answer: || {
+            json!({
+                "type": "object",
+                "required": ["schema", "heard"],
+                "properties": {"schema": {"const": "semel.lock_wait/v1"}, "heard": {"const": true}},
+            })
+        },
+        refusals: &[Code::BadInput, Code::TooLarge, Code::TooMany],
+    },
+    Operation {
+        method: "post",
         path: "/v1/admin/volumes",
         id: "admin_open_volume",
         summary: "Opens a volume for a person.",
@@ -379,7 +394,7 @@ fn status() -> Value {
     let part = json!({"type": "object"});
     json!({
         "type": "object",
-        "required": ["schema", "daemon", "phase", "poisoned", "in_flight", "answering", "counted", "journal", "approvals_pending", "checkpoints", "orphans_ended", "commands"],
+        "required": ["schema", "daemon", "phase", "poisoned", "in_flight", "answering", "counted", "journal", "approvals_pending", "checkpoints", "orphans_ended", "commands", "lock_waits"],
         "properties": {
             "schema": {"const": "semel.daemon.status/v1"},
             "daemon": part,
@@ -392,6 +407,25 @@ fn status() -> Value {
             "approvals_pending": number,
             "orphans_ended": {"type": "array", "items": shapes::generation()},
             "commands": number,
+            "lock_waits": {"type": "array", "items": lock_wait(), "description": "Who waits for a lock now, the longest first"},
+        },
+    })
+}
+
+/// Is a wait for a lock.
+fn lock_wait() -> Value {
+    let ms = |what: &str| json!({"type": "integer", "minimum": 0, "maximum": 9_007_199_254_740_991_u64, "description": what});
+    json!({
+        "type": "object",
+        "additionalProperties": false,
+        "required": ["pid", "worktree", "waited_ms", "bound_ms", "age_ms"],
+        "properties": {
+            "pid": {"type": "integer", "minimum": 0, "maximum": 4_294_967_295_u64, "description": "The process that waits"},
+            "worktree": {"type": "string", "description": "Whose lock it is"},
+            "waited_ms": ms("For how long so far"),
+            "bound_ms": ms("For how long at most"),
+            "age_ms": ms("How long ago the lock was changed last"),
+            "owner": {"type": "string", "description": "Who holds it, as far as can be seen"},
         },
     })
 }

@@ -1,9 +1,9 @@
 //! The cases of git's index lock, by `semel restore`.
 
-use crate::harness::{Home, said, wait_until};
+use crate::harness::{Home, git, git_command, said, wait_until};
 use serde_json::{Value, json};
 use std::os::unix::fs::{MetadataExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output};
 use std::time::Duration;
 
@@ -13,23 +13,6 @@ struct Scene {
     worktree: PathBuf,
     tree: String,
     lock: PathBuf,
-}
-
-fn git_command(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new("git");
-    command
-        .args(["-c", "user.name=A", "-c", "user.email=a@example.org"])
-        .args(args)
-        .current_dir(dir)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_CONFIG_SYSTEM", "/dev/null");
-    command
-}
-
-fn git(dir: &Path, args: &[&str]) -> String {
-    let out = git_command(dir, args).output().unwrap();
-    assert!(out.status.success(), "git {args:?}: {}", said(&out));
-    String::from_utf8(out.stdout).unwrap().trim().to_owned()
 }
 
 impl Scene {
@@ -133,7 +116,7 @@ fn c01_a_held_lock_is_waited_for_and_above_the_bound_nothing_is_changed() {
 }
 
 #[test]
-fn c02_the_lock_of_a_killed_git_is_never_unlinked() {
+fn c02_the_lock_of_a_killed_git_is_adopted_in_place() {
     let scene = Scene::new();
     git(&scene.worktree, &["config", "filter.slow.clean", "sleep 3"]);
     std::fs::write(scene.worktree.join(".gitattributes"), "big filter=slow\n").unwrap();
@@ -143,10 +126,37 @@ fn c02_the_lock_of_a_killed_git_is_never_unlinked() {
     adding.kill().unwrap();
     adding.wait().unwrap();
     let left = std::fs::metadata(&scene.lock).unwrap();
-    scene.refused(&["--wait", "1s"], 40, "lock_timeout");
-    let after = std::fs::metadata(&scene.lock).unwrap();
-    assert_eq!((after.ino(), after.ctime_nsec()), (left.ino(), left.ctime_nsec()));
-    assert_eq!(scene.content("a"), "changed\n");
+    for args in [
+        &["--wait", "1s"][..],
+        &["--wait", "3s", "--stale", "never", "--stale-grace", "1s"],
+    ] {
+        scene.refused(args, 40, "lock_timeout");
+        let after = std::fs::metadata(&scene.lock).unwrap();
+        assert_eq!((after.ino(), after.ctime_nsec()), (left.ino(), left.ctime_nsec()));
+        assert_eq!(scene.content("a"), "changed\n");
+    }
+    if !crate::restoring::evidence_is_possible() {
+        return;
+    }
+    let daemon = scene.home.serve_unix(&[]);
+    let outcome = scene.restored(scene.command(&["--stale-grace", "1s"]));
+    assert_eq!(
+        (&outcome["counts"]["adopted"], &outcome["counts"]["recovered"]),
+        (&json!(1), &json!(1)),
+        "{outcome}"
+    );
+    let told = scene.home.lines(&["log"]);
+    let told: Vec<&Value> = told
+        .iter()
+        .filter(|line| line["event"] == "worktree_restored")
+        .collect();
+    assert_eq!(told.len(), 1);
+    assert!(
+        told[0]["detail"].to_string().contains("1 adoptions"),
+        "{}",
+        told[0]
+    );
+    drop(daemon);
 }
 
 #[test]
@@ -219,6 +229,16 @@ fn c07_a_lock_that_changed_hands_is_not_taken() {
     assert_eq!(std::fs::metadata(&scene.lock).unwrap().ino(), ino);
     assert_eq!(std::fs::read(&scene.lock).unwrap(), b"of a living git");
     assert_eq!(scene.content("a"), "changed\n");
+    // Its owner ends; what it leaves is a dead foreign lock, adopted as it stands.
+    if !crate::restoring::evidence_is_possible() {
+        return;
+    }
+    let outcome = scene.restored(scene.command(&["--stale-grace", "2s"]));
+    assert_eq!(outcome["counts"]["recovered"], 1);
+    assert!(
+        outcome["counts"]["waited_ms"].as_u64().unwrap() >= 2_000,
+        "{outcome}"
+    );
 }
 
 #[test]
@@ -242,6 +262,57 @@ fn c09_what_is_no_plain_lock_is_refused_at_once_and_left_alone() {
 }
 
 #[test]
+fn c09_a_lock_that_somebody_else_may_not_make_is_unsafe_whosever_it_is() {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    let reachable = std::env::temp_dir().ancestors().all(|dir| {
+        let mode = std::fs::metadata(dir).map(|m| m.mode()).unwrap_or_default();
+        dir.as_os_str().is_empty() || mode & 0o1 != 0
+    });
+    if !crate::harness::is_root() || !reachable {
+        crate::harness::skipped(
+            "another user needs root, and a temporary directory that everybody can reach",
+        );
+        return;
+    }
+    let scene = Scene::new();
+    let open = Command::new("chmod")
+        .args(["-R", "a+rwX"])
+        .arg(scene.home.path())
+        .status()
+        .unwrap();
+    assert!(open.success());
+    let gitdir = scene.lock.parent().unwrap();
+    std::fs::set_permissions(gitdir, std::fs::Permissions::from_mode(0o555)).unwrap();
+    let exe = scene.home.path().join("semel");
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_semel"))
+        .arg(&exe)
+        .status()
+        .unwrap();
+    assert!(copied.success());
+    let mut command = Command::new(&exe);
+    let by_owner = scene.command(&[]);
+    command.args(by_owner.get_args()).env_clear().current_dir("/");
+    command
+        .envs(by_owner.get_envs().filter_map(|(k, v)| Some((k, v?))))
+        .uid(65_534)
+        .gid(65_534);
+    let out = command.output().unwrap();
+    assert_eq!(out.status.code(), Some(41), "{}", said(&out));
+    let refusal = answer(&out);
+    assert_eq!(
+        (&refusal["code"], &refusal["reason"]),
+        (&json!("lock_unsafe"), &json!("denied"))
+    );
+    assert!(
+        refusal["why"].to_string().contains("Permission denied"),
+        "{refusal}"
+    );
+    assert!(!scene.lock.exists());
+}
+
+#[test]
 fn c10_files_that_the_index_hides_are_restored_and_residue_is_named() {
     let scene = Scene::new();
     let (hook, ran) = (scene.home.path().join("hook"), scene.home.path().join("ran"));
@@ -262,5 +333,18 @@ fn c10_files_that_the_index_hides_are_restored_and_residue_is_named() {
     std::fs::write(scene.worktree.join(".venv/x"), "x").unwrap();
     let outcome = scene.restored(scene.command(&[]));
     assert_eq!(outcome["residue"], json!([".venv"]));
+    // Where nothing else may be there, it is refused by name, or removed.
+    let left = scene.refused(&["--verify", "pristine"], 28, "tree_mismatch");
+    assert_eq!(
+        (&left["reason"], &left["names"]),
+        (&json!("residue"), &json!([".venv"]))
+    );
+    let outcome = scene.restored(scene.command(&["--verify", "pristine", "--clean"]));
+    assert_eq!(
+        (&outcome["removed"], &outcome["residue"]),
+        (&json!([".venv"]), &json!([]))
+    );
+    assert_eq!(outcome["verified"], "pristine");
+    assert!(!scene.worktree.join(".venv").exists());
     assert!(!ran.exists(), "no command of the repository was run");
 }

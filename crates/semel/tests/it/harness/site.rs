@@ -1,6 +1,6 @@
 //! A repository with a small project, a job on it, and a state root: the main job, small and offline.
 
-use super::{Conn, Home, processes_with, said, signal, wait_until};
+use super::{Conn, Home, git, processes_with, said, signal, wait_until};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::net::UnixStream;
@@ -142,16 +142,7 @@ branch = "semel/small"
     }
 
     pub(crate) fn git_in(&self, dir: &Path, args: &[&str]) -> String {
-        let out = Command::new("git")
-            .args(["-c", "user.name=A", "-c", "user.email=a@example.org"])
-            .args(args)
-            .current_dir(dir)
-            .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .env("GIT_CONFIG_SYSTEM", "/dev/null")
-            .output()
-            .unwrap();
-        assert!(out.status.success(), "git {args:?}: {}", said(&out));
-        String::from_utf8(out.stdout).unwrap().trim().to_owned()
+        git(dir, args)
     }
 
     pub(crate) fn commit_all(&self, message: &str) -> String {

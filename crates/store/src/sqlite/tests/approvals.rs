@@ -47,8 +47,8 @@ fn a_journal_of_the_first_schema_is_taken_on() {
     drop(journal);
     let conn = rusqlite::Connection::open(dir.path().join(FILE)).unwrap();
     conn.execute_batch(
-        "DROP TABLE approvals; ALTER TABLE incarnations DROP COLUMN policy_sha256;
-         DELETE FROM schema_migrations WHERE number = 2;",
+        "DROP TABLE approvals; DROP TABLE preparations; ALTER TABLE incarnations DROP COLUMN policy_sha256;
+         DELETE FROM schema_migrations WHERE number >= 2;",
     )
     .unwrap();
     drop(conn);

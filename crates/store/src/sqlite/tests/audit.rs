@@ -364,6 +364,7 @@ fn everything(path: &Path) -> Vec<Vec<rusqlite::types::Value>> {
         "runs",
         "judgements",
         "consumptions",
+        "preparations",
     ];
     let mut all = Vec::new();
     for table in tables {

@@ -76,10 +76,18 @@ fn verb(journal: &dyn Journal, made: &mut Made, what: u8, pick: usize) -> crate:
         }
         (22 | 23, volume, _) => person(journal, made, volume, pick)?,
         (17, Some(v), _) => journal.judge(sample::judgement(&v))?,
+        (24, ..) => prepare(journal, job, pick)?,
         (_, Some(v), _) => drop(journal.consume(sample::consumption(&sample::judgement(&v)))?),
         _ => {}
     }
     Ok(())
+}
+
+fn prepare(journal: &dyn Journal, job: &str, pick: usize) -> crate::Result<()> {
+    let (pin, tree) = (u8::try_from(pick % 3).unwrap(), u8::try_from(pick % 7).unwrap());
+    journal
+        .prepare_tree(sample::preparation(job, pin, tree).unwrap())
+        .map(drop)
 }
 
 fn operator() -> Resolved {
@@ -119,7 +127,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn the_state_follows_from_the_entries(verbs in prop::collection::vec((0..24_u8, 0..64_usize), 1..120)) {
+    fn the_state_follows_from_the_entries(verbs in prop::collection::vec((0..25_u8, 0..64_usize), 1..120)) {
         let Fresh(journal, dir) = fresh();
         let mut made = Made::default();
         for (what, pick) in verbs {

@@ -224,6 +224,17 @@ const EDITS: &[(&str, FaultKind, Option<u64>)] = &[
         None,
     ),
     ("DELETE FROM consumptions", FaultKind::State, None),
+    ("DELETE FROM preparations", FaultKind::State, None),
+    (
+        "UPDATE preparations SET pin = 'else' WHERE job = 'job-p'",
+        FaultKind::State,
+        None,
+    ),
+    (
+        "UPDATE preparations SET json = replace(json, '\"number\":2', '\"number\":3')",
+        FaultKind::State,
+        None,
+    ),
     (
         "UPDATE incarnations SET policy_sha256 = zeroblob(32)",
         FaultKind::State,
