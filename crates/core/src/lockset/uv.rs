@@ -137,8 +137,9 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         if built {
             let end = label(&package);
             lock.weak.push(format!(
-                "{}: a cut behind {end}, which has no wheels, cannot be seen",
-                lock.path
+                "{}: {}: {end}",
+                lock.path,
+                super::weak::UV
             ));
         }
         if let Source::Local(home) | Source::Virtual(home) = &package.source {

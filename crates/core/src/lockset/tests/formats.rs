@@ -1,0 +1,3 @@
+//! What holds for single formats.
+
+use super::*;
