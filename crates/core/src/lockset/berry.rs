@@ -38,7 +38,10 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     let file = yaml::parse(text)
         .map_err(|w| incomplete(&lock.path, "does not parse").name(format!("line {} {}", w.line, w.why)))?;
     let about = file.get("__metadata");
-    let version = about.and_then(|m| m.get("version")).and_then(Node::text).unwrap_or("none");
+    let version = about
+        .and_then(|m| m.get("version"))
+        .and_then(Node::text)
+        .unwrap_or("none");
     if !version.parse::<u32>().is_ok_and(|v| (4..=10).contains(&v)) {
         return Err(incomplete(&lock.path, "is of a version that is not supported").name(version));
     }
@@ -53,23 +56,26 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         }
         if let Source::Virtual(home) = &package.source {
             let keys = |section: &str| entry.value.get(section).map_or(&[][..], Node::entries).iter();
-            let peers = keys("peerDependencies").filter_map(|e| Some(format!("{}@{}", e.key, plain(e.value.text()?))));
-            let optional = keys("dependenciesMeta").filter(|e| e.value.get("optional").and_then(Node::text) == Some("true"));
+            let peers = keys("peerDependencies")
+                .filter_map(|e| Some(format!("{}@{}", e.key, plain(e.value.text()?))));
+            let optional = keys("dependenciesMeta")
+                .filter(|e| e.value.get("optional").and_then(Node::text) == Some("true"));
             facts.peers.insert(home.clone(), peers.collect());
-            facts.optional.insert(home.clone(), optional.map(|e| e.key.clone()).collect());
+            facts
+                .optional
+                .insert(home.clone(), optional.map(|e| e.key.clone()).collect());
             if facts.projects.insert(home.clone(), at).is_some() {
                 return Err(incomplete(&lock.path, "holds an entry twice").name(&entry.key));
             }
         } else if package.source == Source::Hashed && package.artifacts.is_empty() {
-            let unbound = label(&package);
-            lock.weak.push(format!("{}: {}: {unbound}", lock.path, super::weak::BERRY));
-            lock.unbound.push(unbound);
+            lock.unbound.push(label(&package));
         }
         if entry.key.contains("@patch:") && entry.key.contains("builtin<") {
             facts.builtin.push(at);
         }
         lock.packages.push(package);
     }
+    lock.say_unbound(super::weak::BERRY);
     if facts.projects.is_empty() {
         return Err(incomplete(&lock.path, "does not say what it was made from"));
     }
@@ -85,7 +91,8 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
     };
     let link = field("linkType").filter(|_| field("languageName").is_some());
     let link = link.ok_or_else(|| wrong("is cut: an entry of it has no end"))?;
-    let (name, reference) = split(resolution).ok_or_else(|| wrong("has a resolution that is not understood"))?;
+    let (name, reference) =
+        split(resolution).ok_or_else(|| wrong("has a resolution that is not understood"))?;
     let (kind, rest) = reference.split_once(':').unwrap_or(("", reference));
     let inside = |path: &str| {
         let path = path.split("::").next().unwrap_or(path);
@@ -101,7 +108,10 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
         ("soft", "link" | "portal") => Source::Local(inside(rest)?),
         ("hard", "npm" | "patch" | "file" | "https" | "http") if !reference.contains(".git#") => {
             match field("checksum") {
-                Some(checksum) => artifacts.push(artifact(checksum, resolution).ok_or_else(|| wrong("has a checksum that is not whole"))?),
+                Some(checksum) => artifacts.push(
+                    artifact(checksum, resolution)
+                        .ok_or_else(|| wrong("has a checksum that is not whole"))?,
+                ),
                 None if condition.is_some() => {}
                 None => return Err(wrong("has a package without a checksum")),
             }
@@ -116,12 +126,19 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
         meta.and_then(|m| m.get("optional")).and_then(Node::text) == Some("true")
     };
     for one in entry.value.get("dependencies").map_or(&[][..], Node::entries) {
-        let range = one.value.text().ok_or_else(|| wrong("has a dependency without a range").name(&one.key))?;
+        let range = one
+            .value
+            .text()
+            .ok_or_else(|| wrong("has a dependency without a range").name(&one.key))?;
         dependencies.push(Dependency {
             name: one.key.clone(),
             version: Some(range.to_owned()),
             extras: Vec::new(),
-            scope: if optional(&one.key) { Scope::Optional(String::new()) } else { Scope::Always },
+            scope: if optional(&one.key) {
+                Scope::Optional(String::new())
+            } else {
+                Scope::Always
+            },
             marker: None,
         });
     }
@@ -141,7 +158,12 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
 fn artifact(checksum: &str, resolution: &str) -> Option<Artifact> {
     let hex = checksum.rsplit_once('/').map_or(checksum, |(_, hex)| hex);
     let digest = from_hex(hex).filter(|d| d.len() == Algorithm::Sha512.bytes())?;
-    Some(Artifact { name: resolution.to_owned(), algorithm: Algorithm::Sha512, digest, size_bytes: None })
+    Some(Artifact {
+        name: resolution.to_owned(),
+        algorithm: Algorithm::Sha512,
+        digest,
+        size_bytes: None,
+    })
 }
 
 fn split(resolution: &str) -> Option<(&str, &str)> {
@@ -159,7 +181,11 @@ fn plain(range: &str) -> &str {
 }
 
 /// Compares each project in the lock with its `package.json`, and closes the graph over them.
-pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) -> Result<Vec<String>, Refusal> {
+pub(super) fn close_over(
+    lock: &Lockfile,
+    facts: &Facts,
+    declared: &Declared,
+) -> Result<Vec<String>, Refusal> {
     let root = Project::read(lock, declared, &lock.directory())?;
     if !facts.projects.contains_key(&lock.directory()) {
         return Err(incomplete(&lock.path, "does not hold the project it lies beside").names(root.name));
@@ -176,12 +202,25 @@ pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) ->
     let graph = Graph::new(lock);
     let find = |edge: &Dependency| -> Vec<usize> {
         let range = edge.version.as_deref().unwrap_or("");
-        let exact = [format!("{}@{range}", edge.name), format!("{}@npm:{range}", edge.name)];
-        let mut found: Vec<usize> = exact.iter().filter_map(|key| facts.patterns.get(key)).copied().collect();
+        let exact = [
+            format!("{}@{range}", edge.name),
+            format!("{}@npm:{range}", edge.name),
+        ];
+        let mut found: Vec<usize> = exact
+            .iter()
+            .filter_map(|key| facts.patterns.get(key))
+            .copied()
+            .collect();
         if found.is_empty() {
             // Yarn adds to whom a path belongs, and from which version a patch is.
             let longer = format!("{}::", exact[0]);
-            found.extend(facts.patterns.range(longer.clone()..).take_while(|(k, _)| k.starts_with(&longer)).map(|(_, at)| *at));
+            found.extend(
+                facts
+                    .patterns
+                    .range(longer.clone()..)
+                    .take_while(|(k, _)| k.starts_with(&longer))
+                    .map(|(_, at)| *at),
+            );
         }
         if found.is_empty() && by_hand.contains(&edge.name) {
             found.extend(graph.named(&edge.name));
@@ -191,7 +230,9 @@ pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) ->
     let mut edges = graph.edges_by(|_, edge| find(edge), |_, _| Lost::Refused)?;
     // A patch stands on the package that it changes.
     for (pattern, at) in &facts.patterns {
-        if let Some((name, inner)) = split(pattern).and_then(|(name, range)| Some((name, range.strip_prefix("patch:")?))) {
+        if let Some((name, inner)) =
+            split(pattern).and_then(|(name, range)| Some((name, range.strip_prefix("patch:")?)))
+        {
             let inner = inner.split('#').next().unwrap_or(inner).replace("%3A", ":");
             let below = facts.patterns.get(&inner).copied();
             let below = below.or_else(|| graph.named(name).iter().find(|b| *b != at).copied());
@@ -223,15 +264,41 @@ fn compare(
         .map(|d| named(&d.name, d.version.as_deref().unwrap_or(""), optional))
         .collect();
     let mut wanted: BTreeMap<&String, &String> = BTreeMap::new();
-    for map in [&file.dev_dependencies, &file.dependencies, &file.optional_dependencies] {
+    for map in [
+        &file.dev_dependencies,
+        &file.dependencies,
+        &file.optional_dependencies,
+    ] {
         wanted.extend(&map.0);
     }
     let mut may_lack: BTreeSet<String> = file.optional_dependencies.0.keys().cloned().collect();
     // `dependenciesMeta` says the same as `optionalDependencies` does.
-    may_lack.extend(optional.iter().filter(|name| file.dependencies.0.contains_key(*name)).cloned());
-    let want = wanted.iter().map(|(name, range)| named(name, range, &may_lack)).collect();
-    let what = if *home == lock.directory() { "its dependencies".to_owned() } else { format!("the dependencies of {home}") };
+    may_lack.extend(
+        optional
+            .iter()
+            .filter(|name| file.dependencies.0.contains_key(*name))
+            .cloned(),
+    );
+    let want = wanted
+        .iter()
+        .map(|(name, range)| named(name, range, &may_lack))
+        .collect();
+    let what = if *home == lock.directory() {
+        "its dependencies".to_owned()
+    } else {
+        format!("the dependencies of {home}")
+    };
     same_set(lock, &what, &have, &want)?;
-    let peers = file.peer_dependencies.0.iter().map(|(name, range)| format!("{name}@{}", plain(range))).collect();
-    same_set(lock, &format!("{what} on peers"), facts.peers.get(home).unwrap_or(&none), &peers)
+    let peers = file
+        .peer_dependencies
+        .0
+        .iter()
+        .map(|(name, range)| format!("{name}@{}", plain(range)))
+        .collect();
+    same_set(
+        lock,
+        &format!("{what} on peers"),
+        facts.peers.get(home).unwrap_or(&none),
+        &peers,
+    )
 }

@@ -5,8 +5,8 @@
 use super::graph::{Graph, Lost};
 use super::json::{Value, Writer, write};
 use super::{
-    Algorithm, Artifact, Declared, Dependency, Facts as AnyFacts, Lockfile, Package, Scope, Source, incomplete,
-    label, manifest, md5, resolve,
+    Algorithm, Artifact, Declared, Dependency, Facts as AnyFacts, Lockfile, Package, Scope, Source,
+    incomplete, label, manifest, md5, resolve,
 };
 use crate::code::Refusal;
 use crate::digest::from_hex;
@@ -16,7 +16,6 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     content_hash: String,
-    edges: Vec<Vec<usize>>,
     /// Which packages stand in for a name that is none of theirs.
     stand_in: BTreeMap<String, Vec<usize>>,
 }
@@ -25,11 +24,19 @@ pub(super) struct Facts {
 pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     let file: Value = serde_json::from_str(text)
         .map_err(|e| incomplete(&lock.path, "does not parse").name(e.to_string()))?;
-    let hash = file.get("content-hash").and_then(Value::text).filter(|h| h.len() == 32);
-    let content_hash = hash.ok_or_else(|| incomplete(&lock.path, "does not say what it was made from"))?.to_owned();
+    let hash = file
+        .get("content-hash")
+        .and_then(Value::text)
+        .filter(|h| h.len() == 32);
+    let content_hash = hash
+        .ok_or_else(|| incomplete(&lock.path, "does not say what it was made from"))?
+        .to_owned();
     let mut stand_in: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
-    for (section, scope) in [("packages", Scope::Always), ("packages-dev", Scope::Dev("dev".to_owned()))] {
+    for (section, scope) in [
+        ("packages", Scope::Always),
+        ("packages-dev", Scope::Dev("dev".to_owned())),
+    ] {
         let Some(Value::List(list)) = file.get(section) else {
             return Err(incomplete(&lock.path, "lacks a section").name(section));
         };
@@ -40,7 +47,10 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
             }
             for key in ["provide", "replace"] {
                 for (name, _) in entry.get(key).map_or(&[][..], Value::entries) {
-                    stand_in.entry(name.to_lowercase()).or_default().push(lock.packages.len());
+                    stand_in
+                        .entry(name.to_lowercase())
+                        .or_default()
+                        .push(lock.packages.len());
                 }
             }
             let hashed = package.source == Source::Hashed;
@@ -55,18 +65,11 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
             lock.packages.push(package);
         }
     }
-    if let Some(first) = lock.unbound.first() {
-        let count = lock.unbound.len();
-        let weak = format!("{}: {}: {first}, {count} in all", lock.path, super::weak::COMPOSER);
-        lock.weak.push(weak);
-    }
-    let graph = Graph::new(lock);
-    let find = |name: &str| -> Vec<usize> {
-        let others = stand_in.get(name).map_or(&[][..], Vec::as_slice);
-        graph.named(name).iter().chain(others).copied().collect()
-    };
-    let edges = graph.edges_by(|_, edge| find(&edge.name), |_, _| Lost::Refused)?;
-    lock.facts = AnyFacts::Composer(Box::new(Facts { content_hash, edges, stand_in }));
+    lock.say_unbound(super::weak::COMPOSER);
+    lock.facts = AnyFacts::Composer(Box::new(Facts {
+        content_hash,
+        stand_in,
+    }));
     Ok(())
 }
 
@@ -92,7 +95,12 @@ fn package(lock: &Lockfile, entry: &Value, scope: &Scope) -> Result<Package, Ref
             if let Some(sum) = sum {
                 let digest = from_hex(sum).filter(|d| d.len() == 20);
                 let digest = digest.ok_or_else(|| wrong("has a hash that is not whole"))?;
-                artifacts.push(Artifact { name: url.to_owned(), algorithm: Algorithm::Sha1, digest, size_bytes: None });
+                artifacts.push(Artifact {
+                    name: url.to_owned(),
+                    algorithm: Algorithm::Sha1,
+                    digest,
+                    size_bytes: None,
+                });
             }
             Source::Hashed
         }
@@ -125,41 +133,81 @@ fn package(lock: &Lockfile, entry: &Value, scope: &Scope) -> Result<Package, Ref
 }
 
 /// Compares the digest of the manifest, and what it asks for.
-pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) -> Result<Vec<String>, Refusal> {
+pub(super) fn close_over(
+    lock: &Lockfile,
+    facts: &Facts,
+    declared: &Declared,
+) -> Result<Vec<String>, Refusal> {
     let text = manifest(lock, declared, &lock.directory(), "composer.json")?;
     let file: Value = serde_json::from_str(text).map_err(|e| {
-        incomplete(&lock.path, "has a manifest that does not parse").names(["composer.json".to_owned(), e.to_string()])
+        incomplete(&lock.path, "has a manifest that does not parse")
+            .names(["composer.json".to_owned(), e.to_string()])
     })?;
     let made: Vec<String> = digest(&file).into_iter().collect();
     super::python::same_digest(lock, "composer.json", &facts.content_hash, &made)?;
+    // The project itself may stand in for a package, which is then not installed.
+    let own: BTreeSet<String> = ["provide", "replace"]
+        .iter()
+        .flat_map(|key| file.get(key).map_or(&[][..], Value::entries))
+        .map(|(name, _)| name.to_lowercase())
+        .collect();
     let graph = Graph::new(lock);
+    let find = |name: &str| -> Vec<usize> {
+        let others = facts.stand_in.get(name).map_or(&[][..], Vec::as_slice);
+        graph.named(name).iter().chain(others).copied().collect()
+    };
+    let edges = graph.edges_by(
+        |_, edge| find(&edge.name),
+        |_, edge| {
+            if own.contains(&edge.name) {
+                Lost::Allowed
+            } else {
+                Lost::Refused
+            }
+        },
+    )?;
     let mut roots = Vec::new();
     for section in ["require", "require-dev"] {
         for (name, _) in file.get(section).map_or(&[][..], Value::entries) {
             let name = name.to_lowercase();
-            let others = facts.stand_in.get(&name).map_or(&[][..], Vec::as_slice);
-            let found: Vec<usize> = graph.named(&name).iter().chain(others).copied().collect();
-            if found.is_empty() && !is_platform(&name) {
-                return Err(incomplete(&lock.path, "lacks a declared dependency").names([name.as_str(), "composer.json"]));
+            let found = find(&name);
+            if found.is_empty() && !is_platform(&name) && !own.contains(&name) {
+                return Err(incomplete(&lock.path, "lacks a declared dependency")
+                    .names([name.as_str(), "composer.json"]));
             }
             roots.extend(found);
         }
     }
-    graph.no_orphan(&facts.edges, roots)?;
+    graph.no_orphan(&edges, roots)?;
     Ok(Vec::new())
 }
 
 /// Computes Composer's digest of a manifest.
 fn digest(file: &Value) -> Option<String> {
     const COUNTED: [&str; 11] = [
-        "name", "version", "require", "require-dev", "conflict", "replace", "provide", "minimum-stability",
-        "prefer-stable", "repositories", "extra",
+        "name",
+        "version",
+        "require",
+        "require-dev",
+        "conflict",
+        "replace",
+        "provide",
+        "minimum-stability",
+        "prefer-stable",
+        "repositories",
+        "extra",
     ];
     let counted = |(key, value): &&(String, Value)| COUNTED.contains(&key.as_str()) && *value != Value::Null;
     let mut kept: Vec<(String, Value)> = file.entries().iter().filter(counted).cloned().collect();
-    let platform = file.get("config").and_then(|c| c.get("platform")).filter(|p| **p != Value::Null);
+    let platform = file
+        .get("config")
+        .and_then(|c| c.get("platform"))
+        .filter(|p| **p != Value::Null);
     if let Some(platform) = platform {
-        kept.push(("config".to_owned(), Value::Map(vec![("platform".to_owned(), platform.clone())])));
+        kept.push((
+            "config".to_owned(),
+            Value::Map(vec![("platform".to_owned(), platform.clone())]),
+        ));
     }
     kept.sort_by(|a, b| a.0.cmp(&b.0));
     Some(md5::hex(write(&Value::Map(kept), Writer::Php)?.as_bytes()))

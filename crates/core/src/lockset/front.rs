@@ -15,7 +15,12 @@ pub(super) fn text<'a>(path: &RelPath, bytes: &'a [u8]) -> Result<&'a str, Refus
         return Err(incomplete(path, "begins with a byte order mark").name("line 1"));
     }
     let text = core::str::from_utf8(bytes).map_err(|e| {
-        let line = bytes.iter().take(e.valid_up_to()).filter(|b| **b == b'\n').count() + 1;
+        let line = bytes
+            .iter()
+            .take(e.valid_up_to())
+            .filter(|b| **b == b'\n')
+            .count()
+            + 1;
         incomplete(path, "is not UTF-8").name(format!("line {line}"))
     })?;
     for (at, line) in text.split('\n').enumerate() {

@@ -45,16 +45,26 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
             "CHECKSUMS" => sums = Some(checksums(lock, lines)?),
             "PLATFORMS" | "RUBY VERSION" | "BUNDLED WITH" => {}
             other => {
-                return Err(incomplete(&lock.path, "takes a gem from where no checksum binds it").name(other));
+                return Err(
+                    incomplete(&lock.path, "takes a gem from where no checksum binds it").name(other),
+                );
             }
         }
     }
-    let ends = sections.last().is_some_and(|(name, lines)| *name == "BUNDLED WITH" && lines.len() == 1);
+    let ends = sections
+        .last()
+        .is_some_and(|(name, lines)| *name == "BUNDLED WITH" && lines.len() == 1);
     if !ends {
-        return Err(incomplete(&lock.path, "is cut: it does not end with BUNDLED WITH and a version"));
+        return Err(incomplete(
+            &lock.path,
+            "is cut: it does not end with BUNDLED WITH and a version",
+        ));
     }
     for must in ["PLATFORMS", "DEPENDENCIES"] {
-        if !sections.iter().any(|(name, lines)| *name == must && (!lines.is_empty() || must == "DEPENDENCIES")) {
+        if !sections
+            .iter()
+            .any(|(name, lines)| *name == must && (!lines.is_empty() || must == "DEPENDENCIES"))
+        {
             return Err(incomplete(&lock.path, "lacks a section").name(must));
         }
     }
@@ -74,7 +84,11 @@ fn sections<'a>(lock: &Lockfile, text: &'a str) -> Result<Vec<(&'a str, Vec<Line
     let mut all: Vec<(&str, Vec<Line<'_>>)> = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let body = line.trim_start_matches(' ');
-        let line = Line { number: at + 1, depth: line.len() - body.len(), body };
+        let line = Line {
+            number: at + 1,
+            depth: line.len() - body.len(),
+            body,
+        };
         if body.is_empty() {
             continue;
         }
@@ -105,13 +119,21 @@ fn gems(lock: &mut Lockfile, section: &str, lines: &[Line<'_>]) -> Result<(), Re
             (2, field) if !specs => {
                 if let Some(path) = field.strip_prefix("remote: ").filter(|_| section == "PATH") {
                     let inside = resolve(&lock.directory(), path);
-                    source = Source::Local(inside.ok_or_else(|| wrong(lock, line, "takes a package from outside of the tree"))?);
+                    source = Source::Local(
+                        inside
+                            .ok_or_else(|| wrong(lock, line, "takes a package from outside of the tree"))?,
+                    );
                 }
             }
             (4, body) if specs => {
-                let (name, version) = named(body).ok_or_else(|| wrong(lock, line, "has a line that is not understood"))?;
+                let (name, version) =
+                    named(body).ok_or_else(|| wrong(lock, line, "has a line that is not understood"))?;
                 let version = version.ok_or_else(|| wrong(lock, line, "has a package without a version"))?;
-                if lock.packages.iter().any(|p| p.name == name && p.version.as_deref() == Some(version)) {
+                if lock
+                    .packages
+                    .iter()
+                    .any(|p| p.name == name && p.version.as_deref() == Some(version))
+                {
                     return Err(wrong(lock, line, "holds an entry twice"));
                 }
                 lock.packages.push(Package {
@@ -141,7 +163,11 @@ fn gems(lock: &mut Lockfile, section: &str, lines: &[Line<'_>]) -> Result<(), Re
             _ => return Err(wrong(lock, line, "has a line that is not understood")),
         }
     }
-    if specs { Ok(()) } else { Err(incomplete(&lock.path, "is cut: a source has no specs").name(section)) }
+    if specs {
+        Ok(())
+    } else {
+        Err(incomplete(&lock.path, "is cut: a source has no specs").name(section))
+    }
 }
 
 /// Splits `name (version)`.
@@ -166,14 +192,21 @@ fn checksums(lock: &Lockfile, lines: &[Line<'_>]) -> Result<BTreeMap<String, Opt
             Some(end) => (&line.body[..=end], Some(&line.body[end + 2..])),
             None => (line.body, None),
         };
-        named(spec).filter(|(_, v)| v.is_some()).ok_or_else(|| wrong(lock, line, "has a line that is not understood"))?;
+        named(spec)
+            .filter(|(_, v)| v.is_some())
+            .ok_or_else(|| wrong(lock, line, "has a line that is not understood"))?;
         let artifact = match sum {
             None => None,
             Some(sum) => {
                 let hex = sum.split(',').find_map(|s| s.strip_prefix("sha256="));
                 let digest = hex.and_then(from_hex).filter(|d| d.len() == 32);
                 let digest = digest.ok_or_else(|| wrong(lock, line, "has a checksum that is not whole"))?;
-                Some(Artifact { name: spec.to_owned(), algorithm: Algorithm::Sha256, digest, size_bytes: None })
+                Some(Artifact {
+                    name: spec.to_owned(),
+                    algorithm: Algorithm::Sha256,
+                    digest,
+                    size_bytes: None,
+                })
             }
         };
         if all.insert(spec.to_owned(), artifact).is_some() {
@@ -186,9 +219,13 @@ fn checksums(lock: &Lockfile, lines: &[Line<'_>]) -> Result<BTreeMap<String, Opt
 /// Gives each gem its checksum; without the section, all of them are named as bound by nothing.
 fn bind(lock: &mut Lockfile, sums: Option<BTreeMap<String, Option<Artifact>>>) -> Result<(), Refusal> {
     let Some(mut sums) = sums else {
-        lock.unbound = lock.packages.iter().filter(|p| p.source == Source::Hashed).map(label).collect();
-        let weak = format!("{}: {}", lock.path, super::weak::GEMFILE);
-        lock.weak.extend((!lock.unbound.is_empty()).then_some(weak));
+        lock.unbound = lock
+            .packages
+            .iter()
+            .filter(|p| p.source == Source::Hashed)
+            .map(label)
+            .collect();
+        lock.say_unbound(super::weak::GEMFILE);
         return Ok(());
     };
     for package in &mut lock.packages {
@@ -203,14 +240,22 @@ fn bind(lock: &mut Lockfile, sums: Option<BTreeMap<String, Option<Artifact>>>) -
     }
     // Bundler itself may stand there, and is none of the gems.
     match sums.keys().find(|spec| !spec.starts_with("bundler (")) {
-        Some(stale) => Err(incomplete(&lock.path, "has a checksum of a package that it does not hold").name(stale)),
+        Some(stale) => {
+            Err(incomplete(&lock.path, "has a checksum of a package that it does not hold").name(stale))
+        }
         None => Ok(()),
     }
 }
 
 fn close(lock: &Lockfile, facts: &Facts) -> Result<(), Refusal> {
     let graph = Graph::new(lock);
-    let edges = graph.edges(|_, edge| if edge.name == "bundler" { Lost::Allowed } else { Lost::Refused })?;
+    let edges = graph.edges(|_, edge| {
+        if edge.name == "bundler" {
+            Lost::Allowed
+        } else {
+            Lost::Refused
+        }
+    })?;
     let mut roots = Vec::new();
     for name in &facts.wanted {
         let found = graph.named(name);
@@ -224,21 +269,39 @@ fn close(lock: &Lockfile, facts: &Facts) -> Result<(), Refusal> {
 }
 
 /// Compares with the gems that the Gemfile names plainly.
-pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) -> Result<Vec<String>, Refusal> {
+pub(super) fn close_over(
+    lock: &Lockfile,
+    facts: &Facts,
+    declared: &Declared,
+) -> Result<Vec<String>, Refusal> {
     let text = manifest(lock, declared, &lock.directory(), "Gemfile")?;
-    let words = ["if ", "unless ", "case ", "eval", "gemspec", "instance_eval", "load ", "require_relative "];
+    let words = [
+        "if ",
+        "unless ",
+        "case ",
+        "eval",
+        "gemspec",
+        "instance_eval",
+        "load ",
+        "require_relative ",
+    ];
     let computed = text.lines().map(str::trim).any(|line| {
         words.iter().any(|word| line.starts_with(word)) || line.contains(" if ") || line.contains(" unless ")
     });
     let named: BTreeSet<&str> = text.lines().filter_map(|line| plainly(line.trim())).collect();
     if computed {
-        return Ok(vec![format!("{}: its Gemfile is computed, and is not compared", lock.path)]);
+        return Ok(vec![format!(
+            "{}: its Gemfile is computed, and is not compared",
+            lock.path
+        )]);
     }
     match named.iter().find(|name| !facts.wanted.contains(**name)) {
         Some(lost) => Err(incomplete(&lock.path, "lacks a declared dependency").names([*lost, "Gemfile"])),
         None => match facts.wanted.iter().find(|name| !named.contains(name.as_str())) {
-            Some(stale) => Err(incomplete(&lock.path, "differs from the manifest in its dependencies")
-                .names([format!("locked {stale}"), "Gemfile".to_owned()])),
+            Some(stale) => Err(
+                incomplete(&lock.path, "differs from the manifest in its dependencies")
+                    .names([format!("locked {stale}"), "Gemfile".to_owned()]),
+            ),
             None => Ok(Vec::new()),
         },
     }
@@ -246,7 +309,9 @@ pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) ->
 
 /// Reads `gem "name"`.
 fn plainly(line: &str) -> Option<&str> {
-    let rest = line.strip_prefix("gem").map(|rest| rest.trim_start_matches(['(', ' ']))?;
+    let rest = line
+        .strip_prefix("gem")
+        .map(|rest| rest.trim_start_matches(['(', ' ']))?;
     let quote = rest.chars().next().filter(|c| *c == '"' || *c == '\'')?;
     rest[1..].split_once(quote).map(|(name, _)| name)
 }

@@ -3,7 +3,9 @@
 //! Every prefix of such a file is a valid one, so a cut made before sealing can be seen only where `go.mod` asks for
 //! what is gone: always named as weak.
 
-use super::{Algorithm, Artifact, Declared, Facts, Lockfile, Package, Scope, Source, front, incomplete, manifest};
+use super::{
+    Algorithm, Artifact, Declared, Facts, Lockfile, Package, Scope, Source, front, incomplete, manifest,
+};
 use crate::code::Refusal;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,13 +32,22 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         if module.is_empty() || !version.starts_with('v') || version.contains('/') {
             return Err(wrong("has a line that is not understood"));
         }
-        let coded = hash.strip_prefix("h1:").and_then(|h| BASE64_STANDARD.decode(h).ok());
-        let digest = coded.filter(|d| d.len() == 32).ok_or_else(|| wrong("has a hash that is not whole"))?;
+        let coded = hash
+            .strip_prefix("h1:")
+            .and_then(|h| BASE64_STANDARD.decode(h).ok());
+        let digest = coded
+            .filter(|d| d.len() == 32)
+            .ok_or_else(|| wrong("has a hash that is not whole"))?;
         let held = modules.entry((module, version)).or_default();
         if held.iter().any(|a| a.name == file) {
             return Err(wrong("holds an entry twice"));
         }
-        held.push(Artifact { name: file.to_owned(), algorithm: Algorithm::Sha256, digest, size_bytes: None });
+        held.push(Artifact {
+            name: file.to_owned(),
+            algorithm: Algorithm::Sha256,
+            digest,
+            size_bytes: None,
+        });
     }
     for ((module, version), artifacts) in modules {
         lock.packages.push(Package {
@@ -81,19 +92,29 @@ pub(super) fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<Str
     let held: BTreeSet<(&str, &str, &str)> = lock
         .packages
         .iter()
-        .flat_map(|p| p.artifacts.iter().map(|a| (p.name.as_str(), p.version.as_deref().unwrap_or(""), a.name.as_str())))
+        .flat_map(|p| {
+            p.artifacts.iter().map(|a| {
+                (
+                    p.name.as_str(),
+                    p.version.as_deref().unwrap_or(""),
+                    a.name.as_str(),
+                )
+            })
+        })
         .collect();
     for (module, version, used) in &file.wanted {
-        let instead = file.replaced.iter().find(|(from, at, _, _)| {
-            from == module && at.as_ref().is_none_or(|at| at == version)
-        });
+        let instead = file
+            .replaced
+            .iter()
+            .find(|(from, at, _, _)| from == module && at.as_ref().is_none_or(|at| at == version));
         let (module, version) = match instead {
             None => (module, version),
             Some((_, _, to, Some(version))) => (to, version),
             // A directory is bound by the tree, if it is in there.
             Some((_, _, to, None)) => {
-                super::resolve(&lock.directory(), to)
-                    .ok_or_else(|| incomplete(&lock.path, "takes a package from outside of the tree").name(module))?;
+                super::resolve(&lock.directory(), to).ok_or_else(|| {
+                    incomplete(&lock.path, "takes a package from outside of the tree").name(module)
+                })?;
                 continue;
             }
         };
@@ -120,7 +141,10 @@ fn read(lock: &Lockfile, text: &str) -> Result<Manifest, Refusal> {
             incomplete(&lock.path, "has a manifest with a line that is not understood")
                 .name(format!("go.mod line {}", at + 1))
         };
-        let mut words: Vec<&str> = body.split_whitespace().map(|w| w.trim_matches(['"', '`'])).collect();
+        let mut words: Vec<&str> = body
+            .split_whitespace()
+            .map(|w| w.trim_matches(['"', '`']))
+            .collect();
         match words.as_slice() {
             [] => continue,
             [")"] => {
@@ -141,7 +165,8 @@ fn read(lock: &Lockfile, text: &str) -> Result<Manifest, Refusal> {
             ("require", [module, version]) => {
                 let indirect = comment.trim() == "indirect" || comment.trim().starts_with("indirect;");
                 let used = if indirect { Use::Indirect } else { Use::Direct };
-                file.wanted.push(((*module).to_owned(), (*version).to_owned(), used));
+                file.wanted
+                    .push(((*module).to_owned(), (*version).to_owned(), used));
             }
             ("replace", [from, rest @ ..]) => {
                 let cut = rest.iter().position(|w| *w == "=>").ok_or_else(wrong)?;
@@ -150,7 +175,8 @@ fn read(lock: &Lockfile, text: &str) -> Result<Manifest, Refusal> {
                     return Err(wrong());
                 };
                 let new = new.first().map(|v| (*v).to_owned());
-                file.replaced.push(((*from).to_owned(), version, (*to).to_owned(), new));
+                file.replaced
+                    .push(((*from).to_owned(), version, (*to).to_owned(), new));
             }
             ("require" | "replace", _) => return Err(wrong()),
             _ => {}

@@ -60,10 +60,14 @@ impl<'a> Graph<'a> {
             for edge in &package.dependencies {
                 let found = find(package, edge);
                 if found.is_empty() && lost(package, edge) == Lost::Refused {
-                    let version = edge.version.as_ref().map(|v| format!("@{v}")).unwrap_or_default();
+                    let asked = match &edge.version {
+                        Some(key) if key.starts_with(&edge.name) => key.clone(),
+                        Some(version) => format!("{}@{version}", edge.name),
+                        None => edge.name.clone(),
+                    };
                     return Err(
                         incomplete(&self.lock.path, "names a dependency that it does not hold")
-                            .name(format!("{}{version} of {}", edge.name, label(package))),
+                            .name(format!("{asked} of {}", label(package))),
                     );
                 }
                 targets.extend(found);
@@ -76,7 +80,13 @@ impl<'a> Graph<'a> {
     /// Proves that every package is asked for, from the roots on.
     pub(super) fn no_orphan(&self, edges: &[Vec<usize>], roots: Vec<usize>) -> Result<(), Refusal> {
         let reached = reach(edges, roots);
-        match self.lock.packages.iter().zip(&reached).find(|(_, reached)| !**reached) {
+        match self
+            .lock
+            .packages
+            .iter()
+            .zip(&reached)
+            .find(|(_, reached)| !**reached)
+        {
             Some((orphan, _)) => {
                 Err(incomplete(&self.lock.path, "holds a package that nothing asks for").name(label(orphan)))
             }

@@ -146,7 +146,8 @@ impl Value {
             toml::Value::Datetime(_) => return None,
             toml::Value::Array(list) => Value::List(list.iter().map(Value::of_toml).collect::<Option<_>>()?),
             toml::Value::Table(table) => {
-                let entry = |(key, value): (&String, &toml::Value)| Some((key.clone(), Value::of_toml(value)?));
+                let entry =
+                    |(key, value): (&String, &toml::Value)| Some((key.clone(), Value::of_toml(value)?));
                 Value::Map(table.iter().map(entry).collect::<Option<_>>()?)
             }
         })
@@ -219,7 +220,9 @@ fn put(value: &Value, writer: Writer, out: &mut String) -> Option<()> {
 
 /// Says whether PHP takes an object for a list: its keys are 0, 1, 2 … or it is empty.
 fn is_php_list(map: &[(String, Value)]) -> bool {
-    map.iter().enumerate().all(|(at, (key, _))| *key == at.to_string())
+    map.iter()
+        .enumerate()
+        .all(|(at, (key, _))| *key == at.to_string())
 }
 
 fn broken(number: f64, writer: Writer) -> Option<String> {

@@ -86,7 +86,11 @@ impl Setting {
                     setting.below = Some(setting.below.map_or(next(0), |b| b.min(next(0))));
                 }
                 "~=" | "~" => {
-                    let level = if operator == "~=" { given.saturating_sub(2) } else { given.min(2) - 1 };
+                    let level = if operator == "~=" {
+                        given.saturating_sub(2)
+                    } else {
+                        given.min(2) - 1
+                    };
                     setting.least = setting.least.max(Some(version));
                     setting.below = Some(setting.below.map_or(next(level), |b| b.min(next(level))));
                 }
@@ -119,13 +123,69 @@ impl Setting {
         }
     }
 
+    /// Describes one Linux machine as Node does: its architecture, such as `x64`, and `glibc` or `musl`.
+    #[must_use]
+    pub fn node(cpu: &str, libc: &str) -> Self {
+        let known = [("os", "linux"), ("cpu", cpu), ("libc", libc)];
+        Self {
+            known: known.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            ..Self::default()
+        }
+    }
+
+    /// Says whether a condition such as `os=darwin|linux & cpu=!ia32` holds in this setting.
+    fn holds_on_node(&self, condition: &str) -> Holds {
+        let mut answer = Holds::Yes;
+        for part in condition.split('&') {
+            let part = part.trim().trim_start_matches('(').trim_end_matches(')');
+            let Some((key, list)) = part.split_once('=') else {
+                return Holds::Maybe;
+            };
+            let Some(known) = self.known.get(key) else {
+                answer = answer.and(Holds::Maybe);
+                continue;
+            };
+            let again = format!("{key}=");
+            let names: Vec<&str> = list
+                .split('|')
+                .map(|n| n.trim().trim_start_matches(&again))
+                .collect();
+            let (not, any): (Vec<&str>, Vec<&str>) = names.into_iter().partition(|n| n.starts_with('!'));
+            let banned = not.iter().any(|n| n[1..] == *known);
+            let wanted = any.is_empty() || any.contains(&known.as_str()) || any.contains(&"any");
+            answer = answer.and(Holds::of(wanted && !banned));
+        }
+        answer
+    }
+
+    /// Says whether a package is for this setting, as far as its condition in the lock says so.
+    #[must_use]
+    pub fn takes(&self, package: &super::Package) -> Holds {
+        match package.condition.as_deref() {
+            None => Holds::Yes,
+            Some(condition)
+                if ["os=", "cpu=", "libc=", "(os=", "(cpu=", "(libc="]
+                    .iter()
+                    .any(|k| condition.starts_with(k)) =>
+            {
+                self.holds_on_node(condition)
+            }
+            Some(condition) if condition.starts_with("platform=") => Holds::Maybe,
+            Some(marker) => self.holds(marker),
+        }
+    }
+
     /// Says whether a marker holds in this setting; one that is not understood may.
     #[must_use]
     pub fn holds(&self, marker: &str) -> Holds {
         let Some(tokens) = tokens(marker) else {
             return Holds::Maybe;
         };
-        let mut reader = Reader { tokens: &tokens, at: 0, depth: 0 };
+        let mut reader = Reader {
+            tokens: &tokens,
+            at: 0,
+            depth: 0,
+        };
         match reader.either(self) {
             Some(answer) if reader.at == tokens.len() => answer,
             _ => Holds::Maybe,
@@ -153,7 +213,13 @@ impl Setting {
     }
 
     fn python(&self, operator: &str, value: &str, parts: usize) -> Holds {
-        let cut = |version: [u64; 3]| -> [u64; 3] { if parts == 2 { [version[0], version[1], 0] } else { version } };
+        let cut = |version: [u64; 3]| -> [u64; 3] {
+            if parts == 2 {
+                [version[0], version[1], 0]
+            } else {
+                version
+            }
+        };
         let Some((wanted, given)) = release(value) else {
             return Holds::Maybe;
         };
@@ -184,8 +250,16 @@ impl Setting {
             "<" => pick(all_below(wanted), all_at_least(wanted)),
             "<=" => pick(all_at_most(wanted), all_above(wanted)),
             "==" | "===" if star || given < parts && parts == 3 => {
-                let end = if given == 1 { [wanted[0] + 1, 0, 0] } else { [wanted[0], wanted[1] + 1, 0] };
-                if star { pick(false, all_below(wanted) || all_at_least(end)) } else { Holds::Maybe }
+                let end = if given == 1 {
+                    [wanted[0] + 1, 0, 0]
+                } else {
+                    [wanted[0], wanted[1] + 1, 0]
+                };
+                if star {
+                    pick(false, all_below(wanted) || all_at_least(end))
+                } else {
+                    Holds::Maybe
+                }
             }
             "==" | "===" => {
                 let exact = all_at_least(wanted) && all_at_most(wanted);
@@ -342,8 +416,16 @@ mod tests {
             ("python_version != '3.10'", Holds::Yes, Holds::Yes),
             ("sys_platform == 'win32'", Holds::Maybe, Holds::No),
             ("sys_platform != 'win32'", Holds::Maybe, Holds::Yes),
-            ("sys_platform == 'linux' and python_version < '3.8'", Holds::No, Holds::No),
-            ("(sys_platform == 'win32' or os_name == 'posix')", Holds::Maybe, Holds::Yes),
+            (
+                "sys_platform == 'linux' and python_version < '3.8'",
+                Holds::No,
+                Holds::No,
+            ),
+            (
+                "(sys_platform == 'win32' or os_name == 'posix')",
+                Holds::Maybe,
+                Holds::Yes,
+            ),
             ("extra == 'net'", Holds::Maybe, Holds::Maybe),
             ("platform_machine in 'x86_64'", Holds::Maybe, Holds::Maybe),
             ("python_version not in '3.8'", Holds::Maybe, Holds::Maybe),
@@ -357,6 +439,25 @@ mod tests {
         }
         let deep = format!("{}os_name == 'a'{}", "(".repeat(100_000), ")".repeat(100_000));
         assert_eq!(wide.holds(&deep), Holds::Maybe);
+    }
+
+    #[test]
+    fn conditions_of_node_are_read_as_pnpm_and_yarn_write_them() {
+        let here = Setting::node("x64", "glibc");
+        for (condition, answer) in [
+            ("os=darwin & cpu=arm64", Holds::No),
+            ("os=linux & cpu=x64", Holds::Yes),
+            ("os=linux & cpu=x64 & libc=musl", Holds::No),
+            ("(os=darwin | os=linux) & (cpu=x64 | cpu=arm64)", Holds::Yes),
+            ("os=darwin|linux & cpu=!ia32", Holds::Yes),
+            ("os=!linux", Holds::No),
+            ("os=any", Holds::Yes),
+            ("os=linux & node=20", Holds::Maybe),
+            ("os", Holds::Maybe),
+        ] {
+            assert_eq!(here.holds_on_node(condition), answer, "{condition}");
+        }
+        assert_eq!(Setting::default().holds_on_node("os=linux"), Holds::Maybe);
     }
 
     #[test]

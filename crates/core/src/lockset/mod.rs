@@ -128,7 +128,13 @@ pub fn wants_manifest(path: &RelPath) -> bool {
     };
     matches!(
         name,
-        b"pyproject.toml" | b"package.json" | b"Cargo.toml" | b"Pipfile" | b"go.mod" | b"Gemfile" | b"composer.json"
+        b"pyproject.toml"
+            | b"package.json"
+            | b"Cargo.toml"
+            | b"Pipfile"
+            | b"go.mod"
+            | b"Gemfile"
+            | b"composer.json"
     ) || (name.starts_with(b"requirements") && (name.ends_with(b".in") || name.ends_with(b".txt")))
 }
 
@@ -412,7 +418,9 @@ impl Lockfile {
 
     /// Names the places of an npm lock that an install fills on every platform.
     pub(crate) fn npm_certain(&self, selection: &Selection) -> BTreeSet<&str> {
-        self.npm().map(|facts| npm::certain(facts, selection)).unwrap_or_default()
+        self.npm()
+            .map(|facts| npm::certain(facts, selection))
+            .unwrap_or_default()
     }
 
     /// Gives every place of an npm lock; none for another format.

@@ -73,7 +73,8 @@ impl Project {
     /// Reads the `package.json` of a directory.
     pub(super) fn read(lock: &Lockfile, declared: &Declared, home: &RelPath) -> Result<Project, Refusal> {
         let text = manifest(lock, declared, home, "package.json")?;
-        serde_json::from_str(text).map_err(|e| {
+        // npm, pnpm and Yarn all take a byte order mark away.
+        serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(|e| {
             incomplete(&lock.path, "has a manifest that does not parse")
                 .names([format!("{home}/package.json"), e.to_string()])
         })
@@ -86,7 +87,10 @@ impl Project {
             Some(other) => other.as_array(),
             None => None,
         };
-        list.into_iter().flatten().filter_map(serde_json::Value::as_str).collect()
+        list.into_iter()
+            .flatten()
+            .filter_map(serde_json::Value::as_str)
+            .collect()
     }
 }
 
@@ -176,7 +180,24 @@ fn package(
     if !entry.link && entry.version.is_none() {
         return Err(wrong("has a package without a version"));
     }
-    let platform = entry.os.is_some() || entry.cpu.is_some() || entry.libc.is_some();
+    let platform = |key: &str, value: &Option<serde_json::Value>| -> Option<String> {
+        let list = value.as_ref()?;
+        let one = list.as_str().into_iter();
+        let all: Vec<&str> = one
+            .chain(
+                list.as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(serde_json::Value::as_str),
+            )
+            .collect();
+        Some(format!("{key}={}", all.join("|")))
+    };
+    let conditions = [("os", &entry.os), ("cpu", &entry.cpu), ("libc", &entry.libc)];
+    let conditions: Vec<String> = conditions
+        .into_iter()
+        .filter_map(|(key, value)| platform(key, value))
+        .collect();
     let edges = |map: &Once<String>, scope: &Scope| -> Vec<Dependency> {
         let edge = |name: &String| Dependency {
             name: name.clone(),
@@ -206,7 +227,7 @@ fn package(
         } else {
             Scope::Always
         },
-        condition: platform.then(|| "os, cpu or libc".to_owned()),
+        condition: (!conditions.is_empty()).then(|| conditions.join(" & ")),
     })
 }
 
@@ -239,7 +260,8 @@ pub(super) fn belongs(resolved: &str, version: &str) -> bool {
         return true;
     };
     let plain = version.split('+').next().unwrap_or(version);
-    file.strip_suffix(".tgz").is_none_or(|stem| stem.ends_with(&format!("-{plain}")) || stem.ends_with(&format!("-{version}")))
+    file.strip_suffix(".tgz")
+        .is_none_or(|stem| stem.ends_with(&format!("-{plain}")) || stem.ends_with(&format!("-{version}")))
 }
 
 /// Proves that every dependency is found by walking up, as Node does.

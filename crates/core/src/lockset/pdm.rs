@@ -78,7 +78,11 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     }
     let targets = &file.metadata.targets;
     let setting = match targets.as_slice() {
-        [one] => one.requires_python.as_deref().map(Setting::of_python).unwrap_or_default(),
+        [one] => one
+            .requires_python
+            .as_deref()
+            .map(Setting::of_python)
+            .unwrap_or_default(),
         _ => Setting::default(),
     };
     let (plain, with): (Vec<&Entry>, Vec<&Entry>) = file.packages.iter().partition(|e| e.extras.is_empty());
@@ -96,7 +100,14 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     }
     let edges = Graph::new(lock).edges(|_, edge| python::lost(&setting, edge.marker.as_deref()))?;
     for edge in lock.packages.iter().flat_map(|p| &p.dependencies) {
-        asked(lock, &extras, &setting, &edge.name, &edge.extras, edge.marker.as_deref())?;
+        asked(
+            lock,
+            &extras,
+            &setting,
+            &edge.name,
+            &edge.extras,
+            edge.marker.as_deref(),
+        )?;
     }
     lock.facts = AnyFacts::Pdm(Box::new(Facts {
         content_hash: hash.to_owned(),
@@ -135,7 +146,9 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
             Source::Hashed
         }
         _ => {
-            return Err(incomplete(&lock.path, "takes a package from git, which no hash binds").name(shown(entry)));
+            return Err(
+                incomplete(&lock.path, "takes a package from git, which no hash binds").name(shown(entry)),
+            );
         }
     };
     let default = entry.groups.is_empty() || entry.groups.iter().any(|g| g == "default");
@@ -172,7 +185,11 @@ fn merge(lock: &mut Lockfile, entry: &Entry) -> Result<(), Refusal> {
     let edges = python::edges(lock, &entry.dependencies, &Scope::Optional(names.join(",")))?;
     let own = |name: &str| edges.iter().any(|e| e.name == name);
     if !own(&name) {
-        return Err(incomplete(&lock.path, "has an entry with extras that does not name its own package").name(shown(entry)));
+        return Err(incomplete(
+            &lock.path,
+            "has an entry with extras that does not name its own package",
+        )
+        .name(shown(entry)));
     }
     let others = edges.into_iter().filter(|e| e.name != name);
     lock.packages[at].dependencies.extend(others);
@@ -193,29 +210,49 @@ fn asked(
     if needless || extras.contains(&(name.to_owned(), set)) {
         return Ok(());
     }
-    Err(incomplete(&lock.path, "names a dependency that it does not hold").name(format!("{name}[{}]", wanted.join(","))))
+    Err(incomplete(&lock.path, "names a dependency that it does not hold")
+        .name(format!("{name}[{}]", wanted.join(","))))
 }
 
 /// Compares the digest of the manifest, and what it asks for in the groups that are locked.
-pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) -> Result<Vec<String>, Refusal> {
+pub(super) fn close_over(
+    lock: &Lockfile,
+    facts: &Facts,
+    declared: &Declared,
+) -> Result<Vec<String>, Refusal> {
     let file = python::table(lock, declared, "pyproject.toml")?;
-    let made: Vec<String> = ["resolution", "overrides"].iter().filter_map(|key| digest(&file, key)).collect();
+    let made: Vec<String> = ["resolution", "overrides"]
+        .iter()
+        .filter_map(|key| digest(&file, key))
+        .collect();
     python::same_digest(lock, "pyproject.toml", &facts.content_hash, &made)?;
     let mut weak = Vec::new();
     let mut roots = Vec::new();
     for (group, texts) in groups(&file) {
         if !facts.groups.contains(&group) {
-            weak.push(format!("{}: the group {group} is declared, and not locked", lock.path));
+            weak.push(format!(
+                "{}: the group {group} is declared, and not locked",
+                lock.path
+            ));
             continue;
         }
         for text in texts {
             roots.extend(root(lock, &text)?);
         }
     }
-    let own = python::at(&file, &["project", "name"]).and_then(toml::Value::as_str).map(normal_name);
+    let own = python::at(&file, &["project", "name"])
+        .and_then(toml::Value::as_str)
+        .map(normal_name);
     roots.retain(|root| Some(&root.name) != own.as_ref());
     for root in &roots {
-        asked(lock, &facts.extras, &facts.setting, &root.name, &root.extras, root.marker.as_deref())?;
+        asked(
+            lock,
+            &facts.extras,
+            &facts.setting,
+            &root.name,
+            &root.extras,
+            root.marker.as_deref(),
+        )?;
     }
     python::close(lock, &facts.setting, &roots, &facts.edges)?;
     Ok(weak)
@@ -237,7 +274,10 @@ fn root(lock: &Lockfile, text: &str) -> Result<Option<Root>, Refusal> {
 fn groups(file: &toml::Table) -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let own = |list: Vec<&str>| list.into_iter().map(str::to_owned).collect::<Vec<String>>();
-    all.insert("default".to_owned(), own(python::strings(python::at(file, &["project", "dependencies"]))));
+    all.insert(
+        "default".to_owned(),
+        own(python::strings(python::at(file, &["project", "dependencies"]))),
+    );
     for place in [
         &["project", "optional-dependencies"][..],
         &["dependency-groups"],
@@ -245,7 +285,9 @@ fn groups(file: &toml::Table) -> BTreeMap<String, Vec<String>> {
     ] {
         let table = python::at(file, place).and_then(toml::Value::as_table);
         for (name, list) in table.into_iter().flatten() {
-            all.entry(normal_name(name)).or_default().extend(own(python::strings(Some(list))));
+            all.entry(normal_name(name))
+                .or_default()
+                .extend(own(python::strings(Some(list))));
         }
     }
     all
@@ -272,11 +314,23 @@ fn digest(file: &toml::Table, last: &str) -> Option<String> {
         _ => pick(&["tool", "pdm", "resolution"], none())?,
     };
     let whole = Value::Map(vec![
-        ("sources".to_owned(), pick(&["tool", "pdm", "source"], Value::List(Vec::new()))?),
-        ("dependencies".to_owned(), pick(&["project", "dependencies"], Value::List(Vec::new()))?),
+        (
+            "sources".to_owned(),
+            pick(&["tool", "pdm", "source"], Value::List(Vec::new()))?,
+        ),
+        (
+            "dependencies".to_owned(),
+            pick(&["project", "dependencies"], Value::List(Vec::new()))?,
+        ),
         ("dev-dependencies".to_owned(), Value::Map(dev)),
-        ("optional-dependencies".to_owned(), pick(&["project", "optional-dependencies"], none())?),
-        ("requires-python".to_owned(), pick(&["project", "requires-python"], Value::Text(String::new()))?),
+        (
+            "optional-dependencies".to_owned(),
+            pick(&["project", "optional-dependencies"], none())?,
+        ),
+        (
+            "requires-python".to_owned(),
+            pick(&["project", "requires-python"], Value::Text(String::new()))?,
+        ),
         (last.to_owned(), resolution),
     ]);
     Some(Sha256::of(write(&whole, Writer::Python)?.as_bytes()).to_string())

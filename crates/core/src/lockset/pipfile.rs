@@ -36,8 +36,14 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     let file: Once<serde_json::Value> = serde_json::from_str(text).map_err(broken)?;
     // Read a second time, since only this way a name that stands twice is seen.
     let whole: Value = serde_json::from_str(text).map_err(broken)?;
-    let meta = whole.get("_meta").and_then(|m| m.get("hash")).and_then(|h| h.get("sha256"));
-    let hash = meta.and_then(Value::text).filter(|h| h.len() == 64).map(str::to_owned);
+    let meta = whole
+        .get("_meta")
+        .and_then(|m| m.get("hash"))
+        .and_then(|h| h.get("sha256"));
+    let hash = meta
+        .and_then(Value::text)
+        .filter(|h| h.len() == 64)
+        .map(str::to_owned);
     let hash = hash.ok_or_else(|| incomplete(&lock.path, "does not say what it was made from"))?;
     let mut held = BTreeSet::new();
     for must in ["default", "develop"] {
@@ -49,8 +55,9 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         let section = section.as_object().cloned().unwrap_or_default();
         for (name, entry) in section {
             let shown = format!("{name} of {category}");
-            let entry: Entry = serde_json::from_value(entry)
-                .map_err(|e| incomplete(&lock.path, "does not parse").names([shown.clone(), e.to_string()]))?;
+            let entry: Entry = serde_json::from_value(entry).map_err(|e| {
+                incomplete(&lock.path, "does not parse").names([shown.clone(), e.to_string()])
+            })?;
             let package = package(lock, category, &name, &entry, &shown)?;
             held.insert((category.clone(), package.name.clone()));
             lock.packages.push(package);
@@ -61,24 +68,40 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn package(lock: &Lockfile, category: &str, name: &str, entry: &Entry, shown: &str) -> Result<Package, Refusal> {
+fn package(
+    lock: &Lockfile,
+    category: &str,
+    name: &str,
+    entry: &Entry,
+    shown: &str,
+) -> Result<Package, Refusal> {
     let wrong = |why: &str| incomplete(&lock.path, why).name(shown);
     if entry.git.is_some() {
         return Err(wrong("takes a package from git, which no hash binds"));
     }
-    let pinned = entry.version.as_deref().and_then(|v| v.strip_prefix("==")).map(|v| v.trim_start_matches('='));
+    let pinned = entry
+        .version
+        .as_deref()
+        .and_then(|v| v.strip_prefix("=="))
+        .map(|v| v.trim_start_matches('='));
     let mut artifacts = Vec::new();
     let source = match &entry.path {
         Some(path) if entry.hashes.is_empty() => Source::Local(python::inside(lock, path, shown)?),
         _ => {
-            if entry.version.is_some() && pinned.is_none() || entry.version.is_none() && entry.file.is_none() {
+            if entry.version.is_some() && pinned.is_none() || entry.version.is_none() && entry.file.is_none()
+            {
                 return Err(wrong("has a package that is not pinned by =="));
             }
             if entry.hashes.is_empty() {
                 return Err(wrong("has a package without a hash"));
             }
             for hash in &entry.hashes {
-                artifacts.push(python::hash(lock, shown, entry.file.as_deref().unwrap_or(""), Some(hash))?);
+                artifacts.push(python::hash(
+                    lock,
+                    shown,
+                    entry.file.as_deref().unwrap_or(""),
+                    Some(hash),
+                )?);
             }
             Source::Hashed
         }
@@ -100,7 +123,11 @@ fn package(lock: &Lockfile, category: &str, name: &str, entry: &Entry, shown: &s
 }
 
 /// Compares the digest of the Pipfile, and what it asks for.
-pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) -> Result<Vec<String>, Refusal> {
+pub(super) fn close_over(
+    lock: &Lockfile,
+    facts: &Facts,
+    declared: &Declared,
+) -> Result<Vec<String>, Refusal> {
     let file = python::table(lock, declared, "Pipfile")?;
     let made: Vec<String> = digest(&file).into_iter().collect();
     python::same_digest(lock, "Pipfile", &facts.hash, &made)?;
@@ -113,7 +140,9 @@ pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) ->
         };
         for (name, _) in value.as_table().into_iter().flatten() {
             if !facts.held.contains(&(category.to_owned(), normal_name(name))) {
-                return Err(incomplete(&lock.path, "lacks a declared dependency").names([name.as_str(), "Pipfile"]));
+                return Err(
+                    incomplete(&lock.path, "lacks a declared dependency").names([name.as_str(), "Pipfile"])
+                );
             }
         }
     }
@@ -134,7 +163,15 @@ fn digest(file: &toml::Table) -> Option<String> {
         ("develop".to_owned(), pick("dev-packages")?),
     ];
     const OTHERS: [&str; 9] = [
-        "source", "packages", "dev-packages", "requires", "scripts", "pipfile", "pipenv", "default", "develop",
+        "source",
+        "packages",
+        "dev-packages",
+        "requires",
+        "scripts",
+        "pipfile",
+        "pipenv",
+        "default",
+        "develop",
     ];
     for (category, _) in file.iter().filter(|(name, _)| !OTHERS.contains(&name.as_str())) {
         whole.push((category.clone(), pick(category)?));

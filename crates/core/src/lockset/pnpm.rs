@@ -56,10 +56,16 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     }
     let importers: Vec<(RelPath, Vec<Wanted>)> = reader.importers()?;
     for (home, wanted) in &importers {
-        let asked = wanted.iter().map(|w| (w.section.to_owned(), w.edge.name.clone(), w.range.clone()));
+        let asked = wanted
+            .iter()
+            .map(|w| (w.section.to_owned(), w.edge.name.clone(), w.range.clone()));
         facts.importers.insert(home.clone(), asked.collect());
     }
-    let last = reader.section("snapshots")?.last().filter(|last| may_be_cut(last)).map(|last| last.key.clone());
+    let last = reader
+        .section("snapshots")?
+        .last()
+        .filter(|last| may_be_cut(last))
+        .map(|last| last.key.clone());
     lock.packages = all;
     close(lock, &importers)?;
     if let Some(last) = last {
@@ -73,7 +79,10 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
 /// Says whether a shorter form of the last entry would be a whole one, too.
 fn may_be_cut(last: &Entry) -> bool {
     let parts = last.value.entries();
-    parts.len() > 1 || parts.iter().any(|p| p.value.entries().len() > 1 || p.value.texts().len() > 1)
+    parts.len() > 1
+        || parts
+            .iter()
+            .any(|p| p.value.entries().len() > 1 || p.value.texts().len() > 1)
 }
 
 /// Holds one thing that a project asks for.
@@ -104,7 +113,13 @@ impl Reader<'_> {
     }
 
     fn settings(&self) -> Facts {
-        let on = |key: &str| self.file.get("settings").and_then(|s| s.get(key)).and_then(Node::text) == Some("true");
+        let on = |key: &str| {
+            self.file
+                .get("settings")
+                .and_then(|s| s.get(key))
+                .and_then(Node::text)
+                == Some("true")
+        };
         let overrides = self.file.get("overrides").map_or(&[][..], Node::entries);
         let last = |key: &str| {
             let key = key.rsplit('>').next().unwrap_or(key);
@@ -113,12 +128,20 @@ impl Reader<'_> {
                 .map_or(key, |at| &key[..at + usize::from(key.starts_with('@'))])
                 .to_owned()
         };
-        let ignored = self.file.get("ignoredOptionalDependencies").map(Node::texts).unwrap_or_default();
+        let ignored = self
+            .file
+            .get("ignoredOptionalDependencies")
+            .map(Node::texts)
+            .unwrap_or_default();
         Facts {
             importers: BTreeMap::new(),
             overridden: overrides.iter().map(|e| last(&e.key)).collect(),
             ignored: ignored.into_iter().map(str::to_owned).collect(),
-            peers: if on("autoInstallPeers") { Peers::Installed } else { Peers::LeftOut },
+            peers: if on("autoInstallPeers") {
+                Peers::Installed
+            } else {
+                Peers::LeftOut
+            },
         }
     }
 
@@ -127,7 +150,8 @@ impl Reader<'_> {
         let mut all = BTreeMap::new();
         for entry in self.section("packages")? {
             let wrong = |why: &str| self.wrong(entry, why);
-            let (name, version) = split(&entry.key).ok_or_else(|| wrong("has a package without a version"))?;
+            let (name, version) =
+                split(&entry.key).ok_or_else(|| wrong("has a package without a version"))?;
             let how = entry.value.get("resolution");
             let get = |key: &str| how.and_then(|r| r.get(key)).and_then(Node::text);
             let mut artifacts = Vec::new();
@@ -138,8 +162,12 @@ impl Reader<'_> {
                 }
                 (Some(integrity), None, None) => {
                     let from = get("tarball").unwrap_or("");
-                    artifacts = npm::digests(integrity, from).ok_or_else(|| wrong("has an integrity that is not whole"))?;
-                    if !npm::belongs(from, entry.value.get("version").and_then(Node::text).unwrap_or(version)) {
+                    artifacts = npm::digests(integrity, from)
+                        .ok_or_else(|| wrong("has an integrity that is not whole"))?;
+                    if !npm::belongs(
+                        from,
+                        entry.value.get("version").and_then(Node::text).unwrap_or(version),
+                    ) {
                         return Err(wrong("gives a package the artifact of another one").name(from));
                     }
                     Source::Hashed
@@ -149,7 +177,14 @@ impl Reader<'_> {
             };
             let package = Package {
                 name: name.to_owned(),
-                version: Some(entry.value.get("version").and_then(Node::text).unwrap_or(version).to_owned()),
+                version: Some(
+                    entry
+                        .value
+                        .get("version")
+                        .and_then(Node::text)
+                        .unwrap_or(version)
+                        .to_owned(),
+                ),
                 source,
                 artifacts,
                 dependencies: Vec::new(),
@@ -171,23 +206,32 @@ impl Reader<'_> {
     ) -> Result<Package, Refusal> {
         let wrong = |why: &str| self.wrong(entry, why);
         let base = entry.key.split('(').next().unwrap_or("");
-        let (key, package) =
-            packages.get_key_value(base).ok_or_else(|| wrong("uses a package that it does not hold"))?;
+        let (key, package) = packages
+            .get_key_value(base)
+            .ok_or_else(|| wrong("uses a package that it does not hold"))?;
         used.insert(key);
         let mut package = package.clone();
         if !matches!(entry.value, Node::Map(_)) {
             return Err(wrong("is cut: an entry of it is empty"));
         }
-        for (section, scope) in
-            [("dependencies", Scope::Always), ("optionalDependencies", Scope::Optional(String::new()))]
-        {
-            let Some(list) = entry.value.get(section) else { continue };
+        for (section, scope) in [
+            ("dependencies", Scope::Always),
+            ("optionalDependencies", Scope::Optional(String::new())),
+        ] {
+            let Some(list) = entry.value.get(section) else {
+                continue;
+            };
             if list.entries().is_empty() {
                 return Err(wrong("is cut: an entry of it is empty"));
             }
             for one in list.entries() {
-                let version = one.value.text().ok_or_else(|| self.wrong(one, "has a dependency without a version"))?;
-                package.dependencies.push(self.edge(&RelPath::root(), one, version, scope.clone())?);
+                let version = one
+                    .value
+                    .text()
+                    .ok_or_else(|| self.wrong(one, "has a dependency without a version"))?;
+                package
+                    .dependencies
+                    .push(self.edge(&RelPath::root(), one, version, scope.clone())?);
             }
         }
         if entry.value.get("optional").and_then(Node::text) == Some("true") {
@@ -198,16 +242,33 @@ impl Reader<'_> {
     }
 
     /// Reads where a dependency leads; `version` of the edge is the key of the entry, none for a project.
-    fn edge(&self, home: &RelPath, entry: &Entry, version: &str, scope: Scope) -> Result<Dependency, Refusal> {
+    fn edge(
+        &self,
+        home: &RelPath,
+        entry: &Entry,
+        version: &str,
+        scope: Scope,
+    ) -> Result<Dependency, Refusal> {
         let key = match version.strip_prefix("link:") {
             Some(path) => {
-                let from = if home.is_root() { self.lock.directory() } else { home.clone() };
-                resolve(&from, path).ok_or_else(|| self.wrong(entry, "takes a package from outside of the tree"))?;
+                let from = if home.is_root() {
+                    self.lock.directory()
+                } else {
+                    home.clone()
+                };
+                resolve(&from, path)
+                    .ok_or_else(|| self.wrong(entry, "takes a package from outside of the tree"))?;
                 None
             }
             None => Some(key(&entry.key, version)),
         };
-        Ok(Dependency { name: entry.key.clone(), version: key, extras: Vec::new(), scope, marker: None })
+        Ok(Dependency {
+            name: entry.key.clone(),
+            version: key,
+            extras: Vec::new(),
+            scope,
+            marker: None,
+        })
     }
 
     fn importers(&self) -> Result<Vec<(RelPath, Vec<Wanted>)>, Refusal> {
@@ -235,7 +296,12 @@ impl Reader<'_> {
                         return Err(self.wrong(entry, "has a dependency without a version"));
                     };
                     let edge = self.edge(&home, entry, version, scope.clone())?;
-                    wanted.push(Wanted { section, key: edge.version.clone(), edge, range: range.to_owned() });
+                    wanted.push(Wanted {
+                        section,
+                        key: edge.version.clone(),
+                        edge,
+                        range: range.to_owned(),
+                    });
                 }
             }
             all.push((home, wanted));
@@ -279,8 +345,12 @@ fn condition(value: &Node) -> Option<String> {
 /// Proves that every use leads to an entry, and that nothing stands there for no reason; marks what is for
 /// development alone.
 fn close(lock: &mut Lockfile, importers: &[(RelPath, Vec<Wanted>)]) -> Result<(), Refusal> {
-    let places: BTreeMap<&str, usize> =
-        lock.packages.iter().enumerate().filter_map(|(at, p)| Some((p.place.as_deref()?, at))).collect();
+    let places: BTreeMap<&str, usize> = lock
+        .packages
+        .iter()
+        .enumerate()
+        .filter_map(|(at, p)| Some((p.place.as_deref()?, at)))
+        .collect();
     let find = |edge: &Dependency| -> Vec<usize> {
         let key = edge.version.as_deref().unwrap_or("");
         places.get(key).copied().into_iter().collect()
@@ -288,17 +358,35 @@ fn close(lock: &mut Lockfile, importers: &[(RelPath, Vec<Wanted>)]) -> Result<()
     let graph = Graph::new(lock);
     let edges = graph.edges_by(
         |_, edge| find(edge),
-        |_, edge| if edge.version.is_none() { Lost::Allowed } else { Lost::Refused },
+        |_, edge| {
+            if edge.version.is_none() {
+                Lost::Allowed
+            } else {
+                Lost::Refused
+            }
+        },
     )?;
     let (mut kept, mut dev) = (Vec::new(), Vec::new());
     for (home, wanted) in importers {
         for one in wanted {
             let found = find(&one.edge);
             if let Some(key) = one.key.as_ref().filter(|_| found.is_empty()) {
-                return Err(incomplete(&lock.path, "names a dependency that it does not hold")
-                    .name(format!("{key} of {}", if home.is_root() { "the project".to_owned() } else { home.to_string() })));
+                return Err(
+                    incomplete(&lock.path, "names a dependency that it does not hold").name(format!(
+                        "{key} of {}",
+                        if home.is_root() {
+                            "the project".to_owned()
+                        } else {
+                            home.to_string()
+                        }
+                    )),
+                );
             }
-            if one.section == "devDependencies" { dev.extend(found) } else { kept.extend(found) }
+            if one.section == "devDependencies" {
+                dev.extend(found)
+            } else {
+                kept.extend(found)
+            }
         }
     }
     let always = reach(&edges, kept.clone());
@@ -312,7 +400,11 @@ fn close(lock: &mut Lockfile, importers: &[(RelPath, Vec<Wanted>)]) -> Result<()
 }
 
 /// Compares each project in the lock with its `package.json`.
-pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) -> Result<Vec<String>, Refusal> {
+pub(super) fn close_over(
+    lock: &Lockfile,
+    facts: &Facts,
+    declared: &Declared,
+) -> Result<Vec<String>, Refusal> {
     for (home, locked) in &facts.importers {
         let file = Project::read(lock, declared, home)?;
         let mut wanted: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
@@ -322,19 +414,32 @@ pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) ->
             (SECTIONS[0], &file.dependencies),
             (SECTIONS[2], &file.optional_dependencies),
         ] {
-            wanted.extend(map.0.iter().map(|(name, range)| (name.as_str(), (section, range.as_str()))));
+            wanted.extend(
+                map.0
+                    .iter()
+                    .map(|(name, range)| (name.as_str(), (section, range.as_str()))),
+            );
         }
         wanted.retain(|name, _| !facts.ignored.contains(*name));
         let have: BTreeSet<String> = locked
             .iter()
-            .filter(|(_, name, _)| {
-                let peer = facts.peers == Peers::Installed && file.peer_dependencies.0.contains_key(name);
+            .filter(|(section, name, _)| {
+                let peer = section == SECTIONS[0]
+                    && facts.peers == Peers::Installed
+                    && file.peer_dependencies.0.contains_key(name);
                 !peer || wanted.contains_key(name.as_str())
             })
             .map(|(section, name, range)| spelled(facts, section, name, range))
             .collect();
-        let want = wanted.iter().map(|(name, (section, range))| spelled(facts, section, name, range)).collect();
-        let what = if *home == lock.directory() { "its dependencies".to_owned() } else { format!("the dependencies of {home}") };
+        let want = wanted
+            .iter()
+            .map(|(name, (section, range))| spelled(facts, section, name, range))
+            .collect();
+        let what = if *home == lock.directory() {
+            "its dependencies".to_owned()
+        } else {
+            format!("the dependencies of {home}")
+        };
         super::same_set(lock, &what, &have, &want)?;
     }
     Ok(Vec::new())

@@ -97,7 +97,9 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
 /// Reads which Poetry wrote the file, from its first line.
 fn writer(text: &str) -> Groups {
     let first = text.lines().next().unwrap_or("");
-    let version = first.split_once("Poetry ").and_then(|(_, rest)| rest.split(' ').next());
+    let version = first
+        .split_once("Poetry ")
+        .and_then(|(_, rest)| rest.split(' ').next());
     let mut parts = version.unwrap_or("").split('.').map(|p| p.parse::<u64>().ok());
     match (parts.next().flatten(), parts.next().flatten()) {
         (Some(major), Some(minor)) if (major, minor) < (2, 3) => Groups::MayBeLeftOut,
@@ -125,7 +127,10 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
         }
         "directory" => Source::Local(python::inside(lock, url, &shown)?),
         _ => {
-            return Err(incomplete(&lock.path, "takes a package from where no hash binds it").names([shown, kind.to_owned()]));
+            return Err(
+                incomplete(&lock.path, "takes a package from where no hash binds it")
+                    .names([shown, kind.to_owned()]),
+            );
         }
     };
     let mut dependencies = Vec::new();
@@ -170,7 +175,8 @@ fn edge(lock: &Lockfile, owner: &str, name: &str, value: &toml::Value) -> Result
         toml::Value::String(_) => None,
         toml::Value::Table(table) => Some(table),
         _ => {
-            return Err(incomplete(&lock.path, "has a dependency that is not understood").name(format!("{name} of {owner}")));
+            return Err(incomplete(&lock.path, "has a dependency that is not understood")
+                .name(format!("{name} of {owner}")));
         }
     };
     let get = |key: &str| table.and_then(|t| t.get(key));
@@ -179,7 +185,10 @@ fn edge(lock: &Lockfile, owner: &str, name: &str, value: &toml::Value) -> Result
     Ok(Dependency {
         name: normal_name(name),
         version: None,
-        extras: python::strings(get("extras")).into_iter().map(normal_name).collect(),
+        extras: python::strings(get("extras"))
+            .into_iter()
+            .map(normal_name)
+            .collect(),
         scope: if optional {
             Scope::Optional(marker.and_then(extra_of).unwrap_or_default())
         } else {
@@ -208,7 +217,10 @@ fn extra_is_there(
     for at in graph.named(name) {
         for needed in &lock.packages[*at].dependencies {
             let asked = matches!(&needed.scope, Scope::Optional(extra) if extras.contains(extra));
-            if asked && graph.find(needed).is_empty() && python::lost(setting, needed.marker.as_deref()) == Lost::Refused {
+            if asked
+                && graph.find(needed).is_empty()
+                && python::lost(setting, needed.marker.as_deref()) == Lost::Refused
+            {
                 return Err(incomplete(&lock.path, "names a dependency that it does not hold")
                     .name(format!("{} of {name}[{}]", needed.name, extras.join(","))));
             }
@@ -218,7 +230,11 @@ fn extra_is_there(
 }
 
 /// Compares the digest of the manifest, and what it asks for.
-pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) -> Result<Vec<String>, Refusal> {
+pub(super) fn close_over(
+    lock: &Lockfile,
+    facts: &Facts,
+    declared: &Declared,
+) -> Result<Vec<String>, Refusal> {
     let file = python::table(lock, declared, "pyproject.toml")?;
     let mut made = vec![digest(&file, Groups::Counted)];
     if facts.without_groups == Groups::MayBeLeftOut {
@@ -280,10 +296,17 @@ fn roots(lock: &Lockfile, file: &toml::Table) -> Result<Vec<Root>, Refusal> {
     let mut own = Vec::new();
     for place in [["project", "name"], ["tool.poetry", "name"]] {
         let path: Vec<&str> = place[0].split('.').chain([place[1]]).collect();
-        own.extend(python::at(file, &path).and_then(toml::Value::as_str).map(normal_name));
+        own.extend(
+            python::at(file, &path)
+                .and_then(toml::Value::as_str)
+                .map(normal_name),
+        );
     }
     let mut texts = python::strings(python::at(file, &["project", "dependencies"]));
-    for list in [python::at(file, &["project", "optional-dependencies"]), file.get("dependency-groups")] {
+    for list in [
+        python::at(file, &["project", "optional-dependencies"]),
+        file.get("dependency-groups"),
+    ] {
         for (_, group) in list.and_then(toml::Value::as_table).into_iter().flatten() {
             texts.extend(python::strings(Some(group)));
         }
@@ -295,7 +318,12 @@ fn roots(lock: &Lockfile, file: &toml::Table) -> Result<Vec<Root>, Refusal> {
     tables.extend(python::at(file, &["tool", "poetry", "dependencies"]));
     tables.extend(python::at(file, &["tool", "poetry", "dev-dependencies"]));
     let groups = python::at(file, &["tool", "poetry", "group"]).and_then(toml::Value::as_table);
-    tables.extend(groups.into_iter().flatten().filter_map(|(_, group)| group.get("dependencies")));
+    tables.extend(
+        groups
+            .into_iter()
+            .flatten()
+            .filter_map(|(_, group)| group.get("dependencies")),
+    );
     for (name, value) in tables.into_iter().filter_map(toml::Value::as_table).flatten() {
         // One that stands in [project], too, only says here where it comes from.
         if normal_name(name) == "python" || all.iter().any(|r: &Root| r.name == normal_name(name)) {
@@ -304,7 +332,11 @@ fn roots(lock: &Lockfile, file: &toml::Table) -> Result<Vec<Root>, Refusal> {
         let several = [value.clone()];
         for one in value.as_array().map_or(&several[..], Vec::as_slice) {
             let edge = edge(lock, "the project", name, one)?;
-            all.push(Root { name: edge.name, extras: edge.extras, marker: edge.marker });
+            all.push(Root {
+                name: edge.name,
+                extras: edge.extras,
+                marker: edge.marker,
+            });
         }
     }
     all.retain(|root| !own.contains(&root.name));

@@ -6,7 +6,10 @@ use super::marker::Setting;
 use super::pep::normal_name;
 use super::python::{self, Root};
 use super::uv_inputs::{self, Needs};
-use super::{Algorithm, Artifact, Declared, Dependency, Facts as AnyFacts, Format, Lockfile, Package, Scope, Source, incomplete};
+use super::{
+    Algorithm, Artifact, Declared, Dependency, Facts as AnyFacts, Format, Lockfile, Package, Scope, Source,
+    incomplete,
+};
 use crate::code::Refusal;
 use crate::digest::from_hex;
 use serde::Deserialize;
@@ -79,7 +82,11 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         let package = package(lock, entry)?;
         lock.packages.push(package);
     }
-    let setting = file.requires_python.as_deref().map(Setting::of_python).unwrap_or_default();
+    let setting = file
+        .requires_python
+        .as_deref()
+        .map(Setting::of_python)
+        .unwrap_or_default();
     super::graph::Graph::new(lock).edges(|_, edge| python::lost(&setting, edge.marker.as_deref()))?;
     lock.facts = AnyFacts::Pylock(Box::new(Facts { setting }));
     lock.say_weak();
@@ -88,7 +95,11 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
 
 fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
     let name = normal_name(&entry.name);
-    let shown = format!("{} {}", entry.name, entry.version.as_deref().unwrap_or("(no version)"));
+    let shown = format!(
+        "{} {}",
+        entry.name,
+        entry.version.as_deref().unwrap_or("(no version)")
+    );
     let wrong = |why: &str| incomplete(&lock.path, why).name(&shown);
     if entry.vcs.is_some() {
         return Err(wrong("takes a package from version control, which no hash binds"));
@@ -96,7 +107,9 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
     let mut artifacts: Vec<Artifact> = Vec::new();
     let listed = entry.sdist.iter().chain(&entry.wheels).count();
     let source = match (&entry.directory, &entry.archive) {
-        (Some(directory), None) if listed == 0 => Source::Local(python::inside(lock, &directory.path, &shown)?),
+        (Some(directory), None) if listed == 0 => {
+            Source::Local(python::inside(lock, &directory.path, &shown)?)
+        }
         (None, Some(archive)) if listed == 0 => {
             artifacts.push(artifact(lock, archive, &shown)?);
             Source::Hashed
@@ -108,7 +121,7 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
                     let place = file.name.as_deref().unwrap_or(&artifact.name);
                     python::belongs(lock, &name, version, place)?;
                 }
-                if artifacts.iter().any(|a| a.name == artifact.name) {
+                if artifacts.contains(&artifact) {
                     return Err(wrong("holds an artifact twice"));
                 }
                 artifacts.push(artifact);
@@ -157,13 +170,25 @@ fn artifact(lock: &Lockfile, file: &FileEntry, shown: &str) -> Result<Artifact, 
         }
     }
     let (algorithm, digest) = best.ok_or_else(|| wrong("has an artifact without a hash"))?;
-    Ok(Artifact { name, algorithm, digest, size_bytes: file.size })
+    Ok(Artifact {
+        name,
+        algorithm,
+        digest,
+        size_bytes: file.size,
+    })
 }
 
 /// Compares with what the project beside it always needs; the format itself names no input.
-pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) -> Result<Vec<String>, Refusal> {
+pub(super) fn close_over(
+    lock: &Lockfile,
+    facts: &Facts,
+    declared: &Declared,
+) -> Result<Vec<String>, Refusal> {
     let none = || Ok(vec![format!("{}: no declared inputs lie beside it", lock.path)]);
-    let usual = lock.path.split_last().is_some_and(|(_, name)| name == Format::Pylock.file_name().as_bytes());
+    let usual = lock
+        .path
+        .split_last()
+        .is_some_and(|(_, name)| name == Format::Pylock.file_name().as_bytes());
     if !usual {
         return none();
     }
@@ -181,8 +206,14 @@ pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) ->
         let root = Root::of(lock, text)?;
         let held = lock.packages.iter().any(|p| p.name == root.name);
         // A lock of pip is for one platform: what has a marker may have been left out.
-        if !held && root.marker.as_deref().is_none_or(|m| facts.setting.holds(m) == super::marker::Holds::Yes) {
-            return Err(incomplete(&lock.path, "lacks a declared dependency").names([text.as_str(), "pyproject.toml"]));
+        if !held
+            && root
+                .marker
+                .as_deref()
+                .is_none_or(|m| facts.setting.holds(m) == super::marker::Holds::Yes)
+        {
+            return Err(incomplete(&lock.path, "lacks a declared dependency")
+                .names([text.as_str(), "pyproject.toml"]));
         }
     }
     Ok(Vec::new())

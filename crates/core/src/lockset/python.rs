@@ -33,16 +33,28 @@ pub(super) fn toml<T: for<'de> Deserialize<'de>>(lock: &Lockfile, text: &str) ->
 }
 
 /// Reads a hash such as `sha256:…`.
-pub(super) fn hash(lock: &Lockfile, shown: &str, name: &str, hash: Option<&str>) -> Result<Artifact, Refusal> {
-    let text = hash.ok_or_else(|| incomplete(&lock.path, "has an artifact without a hash").names([shown, name]))?;
+pub(super) fn hash(
+    lock: &Lockfile,
+    shown: &str,
+    name: &str,
+    hash: Option<&str>,
+) -> Result<Artifact, Refusal> {
+    let text =
+        hash.ok_or_else(|| incomplete(&lock.path, "has an artifact without a hash").names([shown, name]))?;
     let whole = text.split_once(':').and_then(|(algorithm, hex)| {
         let algorithm = Algorithm::parse(algorithm).filter(|a| *a != Algorithm::Sha1)?;
         let digest = from_hex(hex).filter(|d| d.len() == algorithm.bytes())?;
         Some((algorithm, digest))
     });
-    let (algorithm, digest) =
-        whole.ok_or_else(|| incomplete(&lock.path, "has an artifact without a whole hash").names([shown, name, text]))?;
-    Ok(Artifact { name: name.to_owned(), algorithm, digest, size_bytes: None })
+    let (algorithm, digest) = whole.ok_or_else(|| {
+        incomplete(&lock.path, "has an artifact without a whole hash").names([shown, name, text])
+    })?;
+    Ok(Artifact {
+        name: name.to_owned(),
+        algorithm,
+        digest,
+        size_bytes: None,
+    })
 }
 
 /// Reads the files of a package, each of which has to belong to it.
@@ -61,7 +73,8 @@ pub(super) fn files(
         let place = file.file.as_deref().or(file.url.as_deref()).unwrap_or("");
         belongs(lock, name, version, place)?;
         let artifact = hash(lock, &shown, place, file.hash.as_deref())?;
-        if !place.is_empty() && all.iter().any(|a| a.name == artifact.name) {
+        // Two indexes may hold different files of one name: either is bound by its own hash.
+        if all.contains(&artifact) {
             return Err(incomplete(&lock.path, "holds an artifact twice").names([&shown, place]));
         }
         all.push(artifact);
@@ -72,10 +85,18 @@ pub(super) fn files(
 /// Refuses a wheel or an archive that is named after another package or another version.
 pub(super) fn belongs(lock: &Lockfile, name: &str, version: &str, place: &str) -> Result<(), Refusal> {
     let file = place.split(['#', '?']).next().unwrap_or(place);
-    let file = file.rsplit('/').next().unwrap_or(file).replace("%2B", "+").replace("%2b", "+");
+    let file = file
+        .rsplit('/')
+        .next()
+        .unwrap_or(file)
+        .replace("%2B", "+")
+        .replace("%2b", "+");
     let parts = if let Some(stem) = file.strip_suffix(".whl") {
         let mut parts = stem.split('-');
-        parts.next().zip(parts.next()).map(|(n, v)| (n.to_owned(), v.to_owned()))
+        parts
+            .next()
+            .zip(parts.next())
+            .map(|(n, v)| (n.to_owned(), v.to_owned()))
     } else {
         let ends = [".tar.gz", ".zip", ".tar.bz2", ".tar.xz"];
         let stem = ends.iter().find_map(|end| file.strip_suffix(end));
@@ -92,10 +113,11 @@ pub(super) fn belongs(lock: &Lockfile, name: &str, version: &str, place: &str) -
         normal
     };
     match parts {
-        Some((n, v)) if normal_name(&n) != name || short(&v) != short(version) => {
-            Err(incomplete(&lock.path, "gives a package the artifact of another one")
-                .names([format!("{name} {version}"), file]))
-        }
+        Some((n, v)) if normal_name(&n) != name || short(&v) != short(version) => Err(incomplete(
+            &lock.path,
+            "gives a package the artifact of another one",
+        )
+        .names([format!("{name} {version}"), file])),
         _ => Ok(()),
     }
 }
@@ -111,7 +133,11 @@ impl Root {
     /// Reads a requirement of PEP 508.
     pub(super) fn of(lock: &Lockfile, text: &str) -> Result<Root, Refusal> {
         let parsed = Requirement::parse(text).ok_or_else(|| {
-            incomplete(&lock.path, "has a manifest with a requirement that is not understood").name(text)
+            incomplete(
+                &lock.path,
+                "has a manifest with a requirement that is not understood",
+            )
+            .name(text)
         })?;
         Ok(Root {
             name: parsed.name,
@@ -186,7 +212,10 @@ pub(super) fn at<'a>(table: &'a toml::Table, path: &[&str]) -> Option<&'a toml::
 /// Gives the strings of a list; other items are left out.
 pub(super) fn strings(value: Option<&toml::Value>) -> Vec<&str> {
     let list = value.and_then(toml::Value::as_array);
-    list.into_iter().flatten().filter_map(toml::Value::as_str).collect()
+    list.into_iter()
+        .flatten()
+        .filter_map(toml::Value::as_str)
+        .collect()
 }
 
 /// Takes a TOML value over for a digest; an empty mapping where there is none.

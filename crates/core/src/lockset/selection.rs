@@ -169,7 +169,11 @@ impl Lockfile {
                     Scope::Optional(extra) => selection.extras.contains(extra),
                     Scope::Dev(group) => selection.groups.contains(group),
                 };
-                let certain = self.packages.iter().filter(|p| p.condition.is_none()).filter(chosen);
+                let certain = self
+                    .packages
+                    .iter()
+                    .filter(|p| p.condition.is_none())
+                    .filter(chosen);
                 found.extend(certain.map(|p| p.name.as_str()));
             }
             Format::PackageLock | Format::Shrinkwrap => {

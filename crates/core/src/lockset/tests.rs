@@ -48,7 +48,10 @@ pub(super) fn every_format() -> Vec<Sample> {
         (
             "yarn.lock",
             BERRY_LOCK,
-            declared(&[("package.json", BERRY_PACKAGE), ("packages/b/package.json", BERRY_PACKAGE_B)]),
+            declared(&[
+                ("package.json", BERRY_PACKAGE),
+                ("packages/b/package.json", BERRY_PACKAGE_B),
+            ]),
         ),
         one("go.sum", GO_SUM, "go.mod", GO_MOD),
         one("Gemfile.lock", GEMFILE_LOCK, "Gemfile", GEMFILE),

@@ -136,11 +136,8 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         let package = package(lock, entry)?;
         if built {
             let end = label(&package);
-            lock.weak.push(format!(
-                "{}: {}: {end}",
-                lock.path,
-                super::weak::UV
-            ));
+            lock.weak
+                .push(format!("{}: {}: {end}", lock.path, super::weak::UV));
         }
         if let Source::Local(home) | Source::Virtual(home) = &package.source {
             facts.members.push(home.clone());

@@ -12,12 +12,14 @@ pub enum Weakness {
 }
 
 pub(super) const PREFIX: &str = "a cut made before sealing cannot be seen in this format";
-pub(super) const NO_GRAPH: &str = "a package that was taken out whole can be seen only where the manifest names it";
+pub(super) const NO_GRAPH: &str =
+    "a package that was taken out whole can be seen only where the manifest names it";
 pub(super) const PNPM: &str = "a cut inside the last entry cannot be seen";
 pub(super) const YARN: &str = "a cut inside or behind the dependencies of the last entry cannot be seen";
 pub(super) const BERRY: &str = "a package with conditions has no checksum, and no bytes of it are bound";
 pub(super) const GEMFILE: &str = "there are no CHECKSUMS, and no bytes are bound";
-pub(super) const COMPOSER: &str = "a package without a shasum is named by a commit, and no bytes of it are bound";
+pub(super) const COMPOSER: &str =
+    "a package without a shasum is named by a commit, and no bytes of it are bound";
 pub(super) const UV: &str = "a cut behind the last package, where it has no wheels, cannot be seen";
 pub(super) const CARGO: &str = "a cut behind the last package, where it has no dependencies, cannot be seen";
 
@@ -46,6 +48,15 @@ impl Lockfile {
             if let Weakness::Always(clause) = weakness {
                 self.weak.push(format!("{}: {clause}", self.path));
             }
+        }
+    }
+
+    /// Notes that some packages are bound by no hash: the first of them, and how many.
+    pub(super) fn say_unbound(&mut self, clause: &str) {
+        if let Some(first) = self.unbound.first() {
+            let count = self.unbound.len();
+            self.weak
+                .push(format!("{}: {clause}: {first}, {count} in all", self.path));
         }
     }
 }

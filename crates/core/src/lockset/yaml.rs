@@ -78,11 +78,24 @@ pub(super) fn parse(text: &str) -> Result<Node, Wrong> {
     let mut reader = Reader { raw: &raw, next: 0 };
     let value = match reader.peek()? {
         Some(line) if line.indent == 0 => reader.map(0, 0)?,
-        Some(line) => return Err(Wrong { line: line.number, why: "is indented for no reason" }),
-        None => return Err(Wrong { line: 1, why: "holds nothing" }),
+        Some(line) => {
+            return Err(Wrong {
+                line: line.number,
+                why: "is indented for no reason",
+            });
+        }
+        None => {
+            return Err(Wrong {
+                line: 1,
+                why: "holds nothing",
+            });
+        }
     };
     match reader.peek()? {
-        Some(line) => Err(Wrong { line: line.number, why: "is not understood" }),
+        Some(line) => Err(Wrong {
+            line: line.number,
+            why: "is not understood",
+        }),
         None => Ok(value),
     }
 }
@@ -112,7 +125,11 @@ impl<'a> Reader<'a> {
             if body.starts_with("---") || body.starts_with("...") || body.starts_with('%') {
                 return wrong("begins another document");
             }
-            return Ok(Some(Line { number, indent: raw.len() - body.len(), body }));
+            return Ok(Some(Line {
+                number,
+                indent: raw.len() - body.len(),
+                body,
+            }));
         }
         Ok(None)
     }
@@ -122,7 +139,10 @@ impl<'a> Reader<'a> {
             return Ok(Node::Empty);
         };
         if depth > DEEPEST {
-            return Err(Wrong { line: line.number, why: "is nested too deep" });
+            return Err(Wrong {
+                line: line.number,
+                why: "is nested too deep",
+            });
         }
         if line.body == "-" || line.body.starts_with("- ") {
             self.list(line.indent)
@@ -135,7 +155,10 @@ impl<'a> Reader<'a> {
         let mut all = Vec::new();
         while let Some(line) = self.peek()?.filter(|line| line.indent >= indent) {
             let item = line.body.strip_prefix("- ").filter(|_| line.indent == indent);
-            let item = item.ok_or(Wrong { line: line.number, why: "is not understood" })?;
+            let item = item.ok_or(Wrong {
+                line: line.number,
+                why: "is not understood",
+            })?;
             self.next += 1;
             all.push(one_line(item, line.number)?);
         }
@@ -146,7 +169,10 @@ impl<'a> Reader<'a> {
         let mut all: Vec<Entry> = Vec::new();
         let mut seen = std::collections::BTreeSet::new();
         while let Some(line) = self.peek()?.filter(|line| line.indent >= indent) {
-            let wrong = |why| Wrong { line: line.number, why };
+            let wrong = |why| Wrong {
+                line: line.number,
+                why,
+            };
             if line.indent > indent {
                 return Err(wrong("is indented for no reason"));
             }
@@ -163,7 +189,9 @@ impl<'a> Reader<'a> {
                 }
                 None => {
                     let (key, after) = scalar_key(line.body).ok_or_else(|| wrong("is not understood"))?;
-                    let rest = after.strip_prefix(':').ok_or_else(|| wrong("is a key without a value"))?;
+                    let rest = after
+                        .strip_prefix(':')
+                        .ok_or_else(|| wrong("is a key without a value"))?;
                     (key, rest)
                 }
             };
@@ -182,7 +210,11 @@ impl<'a> Reader<'a> {
             } else {
                 one_line(rest, line.number)?
             };
-            all.push(Entry { key, line: line.number, value });
+            all.push(Entry {
+                key,
+                line: line.number,
+                value,
+            });
         }
         Ok(Node::Map(all))
     }
@@ -190,7 +222,10 @@ impl<'a> Reader<'a> {
     /// Takes the lines of a literal text as they stand: no key of it matters.
     fn literal(&mut self, above: usize, head: &str, line: usize) -> Result<Node, Wrong> {
         if head.len() > 3 || !head[1..].chars().all(|c| "+-0123456789".contains(c)) {
-            return Err(Wrong { line, why: "is not understood" });
+            return Err(Wrong {
+                line,
+                why: "is not understood",
+            });
         }
         let mut text = Vec::new();
         while let Some(raw) = self.raw.get(self.next) {
@@ -237,7 +272,11 @@ fn one_line(text: &str, line: usize) -> Result<Node, Wrong> {
         _ if text.starts_with("- ") => return Err(wrong("is not understood")),
         _ => (Node::Text(text.to_owned()), ""),
     };
-    if rest.is_empty() { Ok(node) } else { Err(wrong("goes on behind its value")) }
+    if rest.is_empty() {
+        Ok(node)
+    } else {
+        Err(wrong("goes on behind its value"))
+    }
 }
 
 /// Reads `{key: value, …}` or `[value, …]`.
@@ -251,7 +290,14 @@ fn flow(text: &str, line: usize, depth: usize) -> Result<(Node, &str), Wrong> {
     let (mut entries, mut items): (Vec<Entry>, Vec<Node>) = (Vec::new(), Vec::new());
     let mut rest = text[1..].trim_start_matches(' ');
     if let Some(after) = rest.strip_prefix(close) {
-        return Ok((if map { Node::Map(entries) } else { Node::List(items) }, after));
+        return Ok((
+            if map {
+                Node::Map(entries)
+            } else {
+                Node::List(items)
+            },
+            after,
+        ));
     }
     loop {
         let mut key = None;
@@ -260,7 +306,9 @@ fn flow(text: &str, line: usize, depth: usize) -> Result<(Node, &str), Wrong> {
             if entries.iter().any(|e| e.key == name) {
                 return Err(wrong("holds a key that stands twice"));
             }
-            rest = after.strip_prefix(": ").ok_or_else(|| wrong("is a key without a value"))?;
+            rest = after
+                .strip_prefix(": ")
+                .ok_or_else(|| wrong("is a key without a value"))?;
             key = Some(name);
         }
         let (value, after) = if rest.starts_with(['{', '[']) {
@@ -274,7 +322,14 @@ fn flow(text: &str, line: usize, depth: usize) -> Result<(Node, &str), Wrong> {
             None => items.push(value),
         }
         if let Some(after) = after.strip_prefix(close) {
-            return Ok((if map { Node::Map(entries) } else { Node::List(items) }, after));
+            return Ok((
+                if map {
+                    Node::Map(entries)
+                } else {
+                    Node::List(items)
+                },
+                after,
+            ));
         }
         rest = after.strip_prefix(", ").ok_or_else(|| wrong("is not closed"))?;
     }
@@ -343,7 +398,10 @@ mod tests {
         let node = parse(text).unwrap();
         assert_eq!(node.get("a").unwrap().text(), Some("9.0"));
         let inner = node.get("@b/c@1(d@2)").unwrap();
-        assert_eq!(inner.get("r").unwrap().get("i").unwrap().text(), Some("sha512-x=="));
+        assert_eq!(
+            inner.get("r").unwrap().get("i").unwrap().text(),
+            Some("sha512-x==")
+        );
         assert_eq!(inner.get("r").unwrap().get("t").unwrap().text(), Some("a, b"));
         assert_eq!(inner.get("os").unwrap().texts(), ["darwin", "!win32"]);
         assert_eq!(inner.get("l").unwrap().texts(), ["one", "it's"]);

@@ -5,8 +5,8 @@
 use super::graph::{Graph, Lost};
 use super::npm::{self, Project};
 use super::{
-    Algorithm, Artifact, Declared, Dependency, Facts as AnyFacts, Lockfile, Package, Scope, Source, cargo, front,
-    incomplete, resolve,
+    Algorithm, Artifact, Declared, Dependency, Facts as AnyFacts, Lockfile, Package, Scope, Source, cargo,
+    front, incomplete, resolve,
 };
 use crate::code::Refusal;
 use crate::digest::from_hex;
@@ -43,18 +43,31 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     for (at, entry) in entries.iter().enumerate() {
         let package = package(lock, entry, modern && at + 1 == entries.len())?;
         for pattern in &entry.patterns {
-            if facts.patterns.insert(pattern.clone(), lock.packages.len()).is_some() {
+            if facts
+                .patterns
+                .insert(pattern.clone(), lock.packages.len())
+                .is_some()
+            {
                 return Err(incomplete(&lock.path, "holds an entry twice").name(pattern));
             }
         }
         if package.artifacts.iter().any(|a| a.algorithm == Algorithm::Sha1) {
-            let weak = format!("{}: {} is bound by SHA-1 alone", lock.path, super::label(&package));
+            let weak = format!(
+                "{}: {} is bound by SHA-1 alone",
+                lock.path,
+                super::label(&package)
+            );
             lock.weak.push(weak);
         }
         lock.packages.push(package);
     }
     if let Some(last) = entries.last() {
-        let weak = format!("{}: {}: {}", lock.path, super::weak::YARN, last.patterns.join(", "));
+        let weak = format!(
+            "{}: {}: {}",
+            lock.path,
+            super::weak::YARN,
+            last.patterns.join(", ")
+        );
         lock.weak.push(weak);
     }
     lock.facts = AnyFacts::Yarn(Box::new(facts));
@@ -76,15 +89,27 @@ fn entries(lock: &Lockfile, text: &str) -> Result<Vec<Entry>, Refusal> {
         let depth = line.len() - body.len();
         match depth {
             0 => {
-                let keys = body.strip_suffix(':').ok_or_else(|| wrong("has a line that is not understood"))?;
-                let patterns = words(keys).into_iter().map(unquoted).collect::<Option<Vec<String>>>();
+                let keys = body
+                    .strip_suffix(':')
+                    .ok_or_else(|| wrong("has a line that is not understood"))?;
+                let patterns = words(keys)
+                    .into_iter()
+                    .map(unquoted)
+                    .collect::<Option<Vec<String>>>();
                 let patterns = patterns.filter(|p| p.iter().all(|p| split(p).is_some()));
                 let patterns = patterns.ok_or_else(|| wrong("has a line that is not understood"))?;
-                all.push(Entry { line: number, patterns, fields: BTreeMap::new(), edges: Vec::new() });
+                all.push(Entry {
+                    line: number,
+                    patterns,
+                    fields: BTreeMap::new(),
+                    edges: Vec::new(),
+                });
                 (block, peers) = (None, false);
             }
             2 => {
-                let entry = all.last_mut().ok_or_else(|| wrong("has a line that is not understood"))?;
+                let entry = all
+                    .last_mut()
+                    .ok_or_else(|| wrong("has a line that is not understood"))?;
                 peers = body == "peerDependencies:" || body == "peerDependenciesMeta:";
                 block = match body {
                     "dependencies:" => Some(Scope::Always),
@@ -92,7 +117,8 @@ fn entries(lock: &Lockfile, text: &str) -> Result<Vec<Entry>, Refusal> {
                     _ => None,
                 };
                 if block.is_none() && !peers {
-                    let (key, value) = pair(body).ok_or_else(|| wrong("has a line that is not understood"))?;
+                    let (key, value) =
+                        pair(body).ok_or_else(|| wrong("has a line that is not understood"))?;
                     if entry.fields.insert(key, value).is_some() {
                         return Err(wrong("holds a key that stands twice"));
                     }
@@ -100,8 +126,12 @@ fn entries(lock: &Lockfile, text: &str) -> Result<Vec<Entry>, Refusal> {
             }
             4 if peers => {}
             4 => {
-                let entry = all.last_mut().ok_or_else(|| wrong("has a line that is not understood"))?;
-                let scope = block.clone().ok_or_else(|| wrong("has a line that is not understood"))?;
+                let entry = all
+                    .last_mut()
+                    .ok_or_else(|| wrong("has a line that is not understood"))?;
+                let scope = block
+                    .clone()
+                    .ok_or_else(|| wrong("has a line that is not understood"))?;
                 let (name, range) = pair(body).ok_or_else(|| wrong("has a line that is not understood"))?;
                 if entry.edges.iter().any(|(n, _, s)| *n == name && *s == scope) {
                     return Err(wrong("holds a key that stands twice"));
@@ -168,7 +198,12 @@ fn split(pattern: &str) -> Option<(&str, &str)> {
 fn package(lock: &Lockfile, entry: &Entry, last: bool) -> Result<Package, Refusal> {
     let key = entry.patterns.join(", ");
     let wrong = |why: &str| incomplete(&lock.path, why).name(format!("line {}: {key}", entry.line));
-    let names: BTreeSet<&str> = entry.patterns.iter().filter_map(|p| split(p)).map(|(name, _)| name).collect();
+    let names: BTreeSet<&str> = entry
+        .patterns
+        .iter()
+        .filter_map(|p| split(p))
+        .map(|(name, _)| name)
+        .collect();
     let name = names.iter().next().copied().unwrap_or("").to_owned();
     if names.len() != 1 {
         return Err(wrong("has one entry for several packages"));
@@ -180,26 +215,47 @@ fn package(lock: &Lockfile, entry: &Entry, last: bool) -> Result<Package, Refusa
     if address.starts_with("git") || address.ends_with(".git") {
         return Err(wrong("takes a package from git, which no hash binds"));
     }
-    let range = entry.patterns.first().and_then(|p| split(p)).map_or("", |(_, range)| range);
-    if let Some(path) = range.strip_prefix("file:").or_else(|| address.strip_prefix("file:")) {
+    let range = entry
+        .patterns
+        .first()
+        .and_then(|p| split(p))
+        .map_or("", |(_, range)| range);
+    if let Some(path) = range
+        .strip_prefix("file:")
+        .or_else(|| address.strip_prefix("file:"))
+    {
         resolve(&lock.directory(), path).ok_or_else(|| wrong("takes a package from outside of the tree"))?;
     }
     let mut artifacts = Vec::new();
     let source = match field("integrity") {
         Some(integrity) => {
-            artifacts = npm::digests(integrity, address).ok_or_else(|| wrong("has an integrity that is not whole"))?;
+            artifacts = npm::digests(integrity, address)
+                .ok_or_else(|| wrong("has an integrity that is not whole"))?;
             Source::Hashed
         }
-        None if last => return Err(wrong("is cut: its last package has no integrity, and others have")),
+        None if last => {
+            return Err(wrong(
+                "is cut: its last package has no integrity, and others have",
+            ));
+        }
         None => match from_hex(fragment).filter(|d| d.len() == 20) {
             Some(digest) => {
-                artifacts.push(Artifact { name: address.to_owned(), algorithm: Algorithm::Sha1, digest, size_bytes: None });
+                artifacts.push(Artifact {
+                    name: address.to_owned(),
+                    algorithm: Algorithm::Sha1,
+                    digest,
+                    size_bytes: None,
+                });
                 Source::Hashed
             }
-            None => match range.strip_prefix("file:") {
-                Some(path) if resolved.is_empty() => {
-                    Source::Local(resolve(&lock.directory(), path).ok_or_else(|| wrong("takes a package from outside of the tree"))?)
-                }
+            None => match range
+                .strip_prefix("file:")
+                .or_else(|| range.strip_prefix("link:"))
+            {
+                Some(path) if resolved.is_empty() => Source::Local(
+                    resolve(&lock.directory(), path)
+                        .ok_or_else(|| wrong("takes a package from outside of the tree"))?,
+                ),
                 _ => return Err(wrong("has a package without an integrity")),
             },
         },
@@ -251,16 +307,27 @@ pub(super) fn resolved_by_hand(root: &Project) -> BTreeSet<String> {
     let last = |key: &String| {
         let parts: Vec<&str> = key.split('/').collect();
         let scoped = parts.len() > 1 && parts[parts.len() - 2].starts_with('@');
-        let name = if scoped { parts[parts.len() - 2..].join("/") } else { parts[parts.len() - 1].to_owned() };
+        let name = if scoped {
+            parts[parts.len() - 2..].join("/")
+        } else {
+            parts[parts.len() - 1].to_owned()
+        };
         split(&name).map(|(name, _)| name.to_owned()).unwrap_or(name)
     };
     root.resolutions.0.keys().map(last).collect()
 }
 
 /// Proves that the lock answers everything that the projects and the packages ask for, and nothing besides.
-pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) -> Result<Vec<String>, Refusal> {
+pub(super) fn close_over(
+    lock: &Lockfile,
+    facts: &Facts,
+    declared: &Declared,
+) -> Result<Vec<String>, Refusal> {
     let projects = projects(lock, declared)?;
-    let by_hand = projects.first().map(|(_, root)| resolved_by_hand(root)).unwrap_or_default();
+    let by_hand = projects
+        .first()
+        .map(|(_, root)| resolved_by_hand(root))
+        .unwrap_or_default();
     let own: BTreeSet<&str> = projects.iter().filter_map(|(_, p)| p.name.as_deref()).collect();
     let graph = Graph::new(lock);
     let answers = |name: &str, range: &str| -> Vec<usize> {
@@ -272,17 +339,29 @@ pub(super) fn close_over(lock: &Lockfile, facts: &Facts, declared: &Declared) ->
     };
     let edges = graph.edges_by(
         |_, edge| answers(&edge.name, edge.version.as_deref().unwrap_or("")),
-        |_, edge| if own.contains(edge.name.as_str()) { Lost::Allowed } else { Lost::Refused },
+        |_, edge| {
+            if own.contains(edge.name.as_str()) {
+                Lost::Allowed
+            } else {
+                Lost::Refused
+            }
+        },
     )?;
     let mut roots = Vec::new();
     for (home, project) in &projects {
-        let sections = [&project.dependencies, &project.dev_dependencies, &project.optional_dependencies];
+        let sections = [
+            &project.dependencies,
+            &project.dev_dependencies,
+            &project.optional_dependencies,
+        ];
         for (name, range) in sections.iter().flat_map(|map| &map.0) {
             let found = answers(name, range);
             let local = own.contains(name.as_str()) || range.starts_with("link:");
             if found.is_empty() && !local {
-                return Err(incomplete(&lock.path, "lacks a declared dependency")
-                    .names([format!("{name}@{range}"), format!("{}", home.join(b"package.json")?)]));
+                return Err(incomplete(&lock.path, "lacks a declared dependency").names([
+                    format!("{name}@{range}"),
+                    format!("{}", home.join(b"package.json")?),
+                ]));
             }
             roots.extend(found);
         }

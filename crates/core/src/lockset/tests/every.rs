@@ -19,7 +19,10 @@ fn clauses(name: &str) -> Vec<&'static str> {
 fn every_format_has_a_fixture_that_is_whole() {
     let samples = every_format();
     for format in Format::ALL {
-        assert!(samples.iter().any(|(name, _, _)| *name == format.file_name()), "{format:?}");
+        assert!(
+            samples.iter().any(|(name, _, _)| *name == format.file_name()),
+            "{format:?}"
+        );
     }
     for (name, text, declared) in samples {
         let lock = parse(&at(name), text.as_bytes()).unwrap();
@@ -44,14 +47,26 @@ fn a_lock_cut_at_any_line_is_refused_or_its_format_is_on_the_list() {
             match check(name, &text.as_bytes()[..*cut], &declared) {
                 Err(refusal) => assert_eq!(refusal.code, Code::LockIncomplete, "{name} at {cut}"),
                 Ok(weak) => {
-                    let named = weak.iter().any(|w| clauses(name).iter().any(|c| w.contains(c)) || w.contains("open end"));
+                    let named = weak
+                        .iter()
+                        .any(|w| clauses(name).iter().any(|c| w.contains(c)) || w.contains("open end"));
                     assert!(named, "{name} is cut at {cut}, and nothing says so: {weak:?}");
                     accepted.push(*cut);
                 }
             }
         }
         // These show every cut at a line, so nothing may come through.
-        let strong = ["poetry.lock", "pdm.lock", "Pipfile.lock", "package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "Gemfile.lock", "composer.lock", "Cargo.lock"];
+        let strong = [
+            "poetry.lock",
+            "pdm.lock",
+            "Pipfile.lock",
+            "package-lock.json",
+            "npm-shrinkwrap.json",
+            "pnpm-lock.yaml",
+            "Gemfile.lock",
+            "composer.lock",
+            "Cargo.lock",
+        ];
         if strong.contains(&name) || text.contains("__metadata:") {
             assert_eq!(accepted, Vec::<usize>::new(), "{name}");
         }
@@ -124,7 +139,15 @@ fn a_flipped_bit_in_a_hash_never_goes_unseen() {
         };
         let known = digests(&whole);
         let mut flipped = 0;
-        let marks = ["sha256:", "sha512-", "checksum", "h1:", "sha256=", "sha256 = \"", "shasum\": \"0"];
+        let marks = [
+            "sha256:",
+            "sha512-",
+            "checksum",
+            "h1:",
+            "sha256=",
+            "sha256 = \"",
+            "shasum\": \"0",
+        ];
         for mark in marks {
             for (from, _) in text.match_indices(mark) {
                 let spot = from + mark.len() + 9;
@@ -154,20 +177,34 @@ fn a_package_that_is_taken_out_is_missed() {
         let whole = parse(&at(name), text.as_bytes()).unwrap();
         let blocks: Vec<(usize, usize)> = match name {
             "uv.lock" | "poetry.lock" | "pdm.lock" | "pylock.toml" | "Cargo.lock" => {
-                let head = if name == "pylock.toml" { "[[packages]]\n" } else { "[[package]]\n" };
+                let head = if name == "pylock.toml" {
+                    "[[packages]]\n"
+                } else {
+                    "[[package]]\n"
+                };
                 let starts: Vec<usize> = text.match_indices(head).map(|(at, _)| at).collect();
                 let end = text.find("[extras]").unwrap_or(text.len());
-                starts.iter().zip(starts.iter().skip(1).chain([&end])).map(|(a, b)| (*a, *b)).collect()
+                starts
+                    .iter()
+                    .zip(starts.iter().skip(1).chain([&end]))
+                    .map(|(a, b)| (*a, *b))
+                    .collect()
             }
             "yarn.lock" | "pnpm-lock.yaml" => {
-                let body = text.find("snapshots:").unwrap_or_else(|| text.find("\n\n").unwrap());
+                let body = text
+                    .find("snapshots:")
+                    .unwrap_or_else(|| text.find("\n\n").unwrap());
                 let mut at = body;
                 let mut all = Vec::new();
                 for block in text[body..].split_inclusive("\n\n") {
                     all.push((at, at + block.len()));
                     at += block.len();
                 }
-                all.into_iter().filter(|(a, b)| text[*a..*b].lines().count() > 1 && !text[*a..*b].starts_with("snapshots")).collect()
+                all.into_iter()
+                    .filter(|(a, b)| {
+                        text[*a..*b].lines().count() > 1 && !text[*a..*b].starts_with("snapshots")
+                    })
+                    .collect()
             }
             _ => continue,
         };
@@ -189,25 +226,50 @@ fn a_package_that_is_taken_out_is_missed() {
 fn a_package_that_stands_twice_is_refused() {
     for (name, from, to) in [
         ("poetry.lock", "[[package]]\nname = \"six\"", "[extras]"),
-        ("pdm.lock", "[[package]]\nname = \"iniconfig\"", "[[package]]\nname = \"six\""),
-        ("pylock.toml", "[[packages]]\nname = \"h11\"", "[[packages]]\nname = \"h2\""),
+        (
+            "pdm.lock",
+            "[[package]]\nname = \"iniconfig\"",
+            "[[package]]\nname = \"six\"",
+        ),
+        (
+            "pylock.toml",
+            "[[packages]]\nname = \"h11\"",
+            "[[packages]]\nname = \"h2\"",
+        ),
         ("Pipfile.lock", "        \"six\": {", "    },\n    \"develop\""),
         ("pnpm-lock.yaml", "  is-odd@3.0.1:\n    resolution", "  js-tokens"),
-        ("pnpm-lock.yaml", "  is-odd@3.0.1:\n    dependencies", "  js-tokens@4.0.0: {}"),
+        (
+            "pnpm-lock.yaml",
+            "  is-odd@3.0.1:\n    dependencies",
+            "  js-tokens@4.0.0: {}",
+        ),
         ("yarn.lock", "ms@^2.1.3:", "picocolors"),
         ("yarn.lock", "\"ms@npm:^2.1.3\":", "\"old-ms"),
         ("go.sum", "github.com/spf13/pflag v1.0.5 h1", "gopkg.in"),
         ("Gemfile.lock", "    tilt (2.3.0)\n", "    webrick"),
         ("Gemfile.lock", "  tilt (2.3.0) sha256", "  webrick"),
-        ("composer.lock", "        {\n            \"name\": \"psr/log\"", "\n    ],\n    \"packages-dev\""),
+        (
+            "composer.lock",
+            "        {\n            \"name\": \"psr/log\"",
+            "\n    ],\n    \"packages-dev\"",
+        ),
     ] {
         let mut tried = 0;
-        for (_, text, declared) in every_format().into_iter().filter(|(n, text, _)| *n == name && text.contains(from)) {
+        for (_, text, declared) in every_format()
+            .into_iter()
+            .filter(|(n, text, _)| *n == name && text.contains(from))
+        {
             let start = text.find(from).unwrap();
-            let Some(end) = text[start..].find(to).map(|end| start + end) else { continue };
+            let Some(end) = text[start..].find(to).map(|end| start + end) else {
+                continue;
+            };
             let block = &text[start..end];
             let comma = if name == "composer.lock" { ",\n" } else { "" };
-            let block = if name == "Pipfile.lock" { format!("{}, ", block.trim_end()) } else { format!("{block}{comma}") };
+            let block = if name == "Pipfile.lock" {
+                format!("{}, ", block.trim_end())
+            } else {
+                format!("{block}{comma}")
+            };
             let twice = format!("{}{block}{}", &text[..start], &text[start..]);
             let refusal = check(name, twice.as_bytes(), &declared).unwrap_err();
             assert_eq!(refusal.code, Code::LockIncomplete, "{name}: {refusal}");
@@ -245,11 +307,18 @@ fn the_docs_hold_the_table_of_what_is_weak() {
     let page = include_str!("../../../../../docs/locks.md");
     for format in Format::ALL {
         let row = format!("| `{}` |", format.file_name());
-        let row = page.lines().find(|line| line.starts_with(&row)).unwrap_or_else(|| panic!("{row}"));
+        let row = page
+            .lines()
+            .find(|line| line.starts_with(&row))
+            .unwrap_or_else(|| panic!("{row}"));
         for clause in clauses(format.file_name()) {
             assert!(row.contains(clause), "{row}: {clause}");
         }
-        assert_eq!(row.ends_with("| nothing |"), format.weaknesses().is_empty(), "{row}");
+        assert_eq!(
+            row.ends_with("| nothing |"),
+            format.weaknesses().is_empty(),
+            "{row}"
+        );
     }
 }
 
