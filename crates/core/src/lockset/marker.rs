@@ -38,8 +38,10 @@ impl Holds {
     fn or(self, other: Self) -> Self {
         self.not().and(other.not()).not()
     }
+}
 
-    fn of(truth: bool) -> Self {
+impl From<bool> for Holds {
+    fn from(truth: bool) -> Self {
         if truth { Holds::Yes } else { Holds::No }
     }
 }
@@ -153,7 +155,7 @@ impl Setting {
             let (not, any): (Vec<&str>, Vec<&str>) = names.into_iter().partition(|n| n.starts_with('!'));
             let banned = not.iter().any(|n| n[1..] == *known);
             let wanted = any.is_empty() || any.contains(&known.as_str()) || any.contains(&"any");
-            answer = answer.and(Holds::of(wanted && !banned));
+            answer = answer.and(Holds::from(wanted && !banned));
         }
         answer
     }
@@ -205,8 +207,8 @@ impl Setting {
             "python_version" => self.python(operator, value, 2),
             "python_full_version" => self.python(operator, value, 3),
             _ => match (self.known.get(name), operator) {
-                (Some(known), "==" | "===") => Holds::of(known == value),
-                (Some(known), "!=") => Holds::of(known != value),
+                (Some(known), "==" | "===") => Holds::from(known == value),
+                (Some(known), "!=") => Holds::from(known != value),
                 _ => Holds::Maybe,
             },
         }

@@ -180,34 +180,6 @@ fn package(
     if !entry.link && entry.version.is_none() {
         return Err(wrong("has a package without a version"));
     }
-    let platform = |key: &str, value: &Option<serde_json::Value>| -> Option<String> {
-        let list = value.as_ref()?;
-        let one = list.as_str().into_iter();
-        let all: Vec<&str> = one
-            .chain(
-                list.as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(serde_json::Value::as_str),
-            )
-            .collect();
-        Some(format!("{key}={}", all.join("|")))
-    };
-    let conditions = [("os", &entry.os), ("cpu", &entry.cpu), ("libc", &entry.libc)];
-    let conditions: Vec<String> = conditions
-        .into_iter()
-        .filter_map(|(key, value)| platform(key, value))
-        .collect();
-    let edges = |map: &Once<String>, scope: &Scope| -> Vec<Dependency> {
-        let edge = |name: &String| Dependency {
-            name: name.clone(),
-            version: None,
-            extras: Vec::new(),
-            scope: scope.clone(),
-            marker: None,
-        };
-        map.0.keys().map(edge).collect()
-    };
     let mut dependencies = edges(&entry.dependencies, &Scope::Always);
     dependencies.extend(edges(
         &entry.optional_dependencies,
@@ -227,8 +199,35 @@ fn package(
         } else {
             Scope::Always
         },
-        condition: (!conditions.is_empty()).then(|| conditions.join(" & ")),
+        condition: condition(entry),
     })
+}
+
+/// Makes edges out of names; npm finds them by place.
+fn edges(map: &Once<String>, scope: &Scope) -> Vec<Dependency> {
+    let edge = |name: &String| Dependency {
+        name: name.clone(),
+        version: None,
+        extras: Vec::new(),
+        scope: scope.clone(),
+        marker: None,
+    };
+    map.0.keys().map(edge).collect()
+}
+
+/// Writes `os`, `cpu` and `libc` as one condition.
+fn condition(entry: &Entry) -> Option<String> {
+    let part = |(key, value): (&str, &Option<serde_json::Value>)| -> Option<String> {
+        let value = value.as_ref()?;
+        let list = value
+            .as_array()
+            .map_or(core::slice::from_ref(value), Vec::as_slice);
+        let names: Vec<&str> = list.iter().filter_map(serde_json::Value::as_str).collect();
+        Some(format!("{key}={}", names.join("|")))
+    };
+    let all = [("os", &entry.os), ("cpu", &entry.cpu), ("libc", &entry.libc)];
+    let parts: Vec<String> = all.into_iter().filter_map(part).collect();
+    (!parts.is_empty()).then(|| parts.join(" & "))
 }
 
 /// Reads a subresource integrity: the strongest algorithm alone counts, as npm has it.

@@ -302,7 +302,7 @@ fn flow(text: &str, line: usize, depth: usize) -> Result<(Node, &str), Wrong> {
     loop {
         let mut key = None;
         if map {
-            let (name, after) = flow_scalar(rest, true).ok_or_else(|| wrong("is not understood"))?;
+            let (name, after) = flow_scalar(rest, Part::Key).ok_or_else(|| wrong("is not understood"))?;
             if entries.iter().any(|e| e.key == name) {
                 return Err(wrong("holds a key that stands twice"));
             }
@@ -314,7 +314,7 @@ fn flow(text: &str, line: usize, depth: usize) -> Result<(Node, &str), Wrong> {
         let (value, after) = if rest.starts_with(['{', '[']) {
             flow(rest, line, depth + 1)?
         } else {
-            let (inside, after) = flow_scalar(rest, false).ok_or_else(|| wrong("is not understood"))?;
+            let (inside, after) = flow_scalar(rest, Part::Value).ok_or_else(|| wrong("is not understood"))?;
             (Node::Text(inside), after)
         };
         match key {
@@ -335,16 +335,27 @@ fn flow(text: &str, line: usize, depth: usize) -> Result<(Node, &str), Wrong> {
     }
 }
 
-fn flow_scalar(text: &str, key: bool) -> Option<(String, &str)> {
+/// Says which half of an entry is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Key,
+    Value,
+}
+
+fn flow_scalar(text: &str, part: Part) -> Option<(String, &str)> {
     if text.starts_with(['"', '\'']) {
         return quoted(text);
     }
     let end = text.find([',', '{', '}', '[', ']']).unwrap_or(text.len());
-    let end = if key { text[..end].find(": ")? } else { end };
+    let end = if part == Part::Key {
+        text[..end].find(": ")?
+    } else {
+        end
+    };
     let plain = &text[..end];
     let first = plain.chars().next()?;
     let odd = "&*!|>%@`#?".contains(first) || plain.contains(" #") || plain.trim() != plain;
-    (!odd && (key || !plain.contains(": "))).then(|| (plain.to_owned(), &text[end..]))
+    (!odd && (part == Part::Key || !plain.contains(": "))).then(|| (plain.to_owned(), &text[end..]))
 }
 
 /// Reads a quoted text, and gives what follows it.

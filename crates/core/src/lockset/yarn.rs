@@ -24,6 +24,13 @@ pub(super) fn is_berry(text: &str) -> bool {
     text.lines().any(|line| line == "__metadata:")
 }
 
+/// Says whether an entry is the last one of a lock that has integrities.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Last,
+    Other,
+}
+
 struct Entry {
     line: usize,
     patterns: Vec<String>,
@@ -41,7 +48,12 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     let mut facts = Facts::default();
     let modern = entries.iter().any(|e| e.fields.contains_key("integrity"));
     for (at, entry) in entries.iter().enumerate() {
-        let package = package(lock, entry, modern && at + 1 == entries.len())?;
+        let end = if modern && at + 1 == entries.len() {
+            End::Last
+        } else {
+            End::Other
+        };
+        let package = package(lock, entry, end)?;
         for pattern in &entry.patterns {
             if facts
                 .patterns
@@ -195,9 +207,9 @@ fn split(pattern: &str) -> Option<(&str, &str)> {
     (at > 0).then(|| (&pattern[..at], &pattern[at + 1..]))
 }
 
-fn package(lock: &Lockfile, entry: &Entry, last: bool) -> Result<Package, Refusal> {
+fn package(lock: &Lockfile, entry: &Entry, end: End) -> Result<Package, Refusal> {
     let key = entry.patterns.join(", ");
-    let wrong = |why: &str| incomplete(&lock.path, why).name(format!("line {}: {key}", entry.line));
+    let wrong = |why: &'static str| incomplete(&lock.path, why).name(format!("line {}: {key}", entry.line));
     let names: BTreeSet<&str> = entry
         .patterns
         .iter()
@@ -210,59 +222,7 @@ fn package(lock: &Lockfile, entry: &Entry, last: bool) -> Result<Package, Refusa
     }
     let field = |name: &str| entry.fields.get(name).map(String::as_str);
     let version = field("version").ok_or_else(|| wrong("has a package without a version"))?;
-    let resolved = field("resolved").unwrap_or("");
-    let (address, fragment) = resolved.split_once('#').unwrap_or((resolved, ""));
-    if address.starts_with("git") || address.ends_with(".git") {
-        return Err(wrong("takes a package from git, which no hash binds"));
-    }
-    let range = entry
-        .patterns
-        .first()
-        .and_then(|p| split(p))
-        .map_or("", |(_, range)| range);
-    if let Some(path) = range
-        .strip_prefix("file:")
-        .or_else(|| address.strip_prefix("file:"))
-    {
-        resolve(&lock.directory(), path).ok_or_else(|| wrong("takes a package from outside of the tree"))?;
-    }
-    let mut artifacts = Vec::new();
-    let source = match field("integrity") {
-        Some(integrity) => {
-            artifacts = npm::digests(integrity, address)
-                .ok_or_else(|| wrong("has an integrity that is not whole"))?;
-            Source::Hashed
-        }
-        None if last => {
-            return Err(wrong(
-                "is cut: its last package has no integrity, and others have",
-            ));
-        }
-        None => match from_hex(fragment).filter(|d| d.len() == 20) {
-            Some(digest) => {
-                artifacts.push(Artifact {
-                    name: address.to_owned(),
-                    algorithm: Algorithm::Sha1,
-                    digest,
-                    size_bytes: None,
-                });
-                Source::Hashed
-            }
-            None => match range
-                .strip_prefix("file:")
-                .or_else(|| range.strip_prefix("link:"))
-            {
-                Some(path) if resolved.is_empty() => Source::Local(
-                    resolve(&lock.directory(), path)
-                        .ok_or_else(|| wrong("takes a package from outside of the tree"))?,
-                ),
-                _ => return Err(wrong("has a package without an integrity")),
-            },
-        },
-    };
-    if !npm::belongs(address, version) {
-        return Err(wrong("gives a package the artifact of another one"));
-    }
+    let (source, artifacts) = bytes(lock, entry, end).map_err(wrong)?;
     let edge = |(name, range, scope): &(String, String, Scope)| Dependency {
         name: name.clone(),
         version: Some(range.clone()),
@@ -280,6 +240,58 @@ fn package(lock: &Lockfile, entry: &Entry, last: bool) -> Result<Package, Refusa
         scope: Scope::Always,
         condition: None,
     })
+}
+
+/// Reads where the bytes of an entry come from, and what binds them.
+fn bytes(lock: &Lockfile, entry: &Entry, end: End) -> Result<(Source, Vec<Artifact>), &'static str> {
+    const OUTSIDE: &str = "takes a package from outside of the tree";
+    let field = |name: &str| entry.fields.get(name).map(String::as_str);
+    let resolved = field("resolved").unwrap_or("");
+    let (address, fragment) = resolved.split_once('#').unwrap_or((resolved, ""));
+    if address.starts_with("git") || address.ends_with(".git") {
+        return Err("takes a package from git, which no hash binds");
+    }
+    if !npm::belongs(address, field("version").unwrap_or("")) {
+        return Err("gives a package the artifact of another one");
+    }
+    let range = entry
+        .patterns
+        .first()
+        .and_then(|p| split(p))
+        .map_or("", |(_, range)| range);
+    if let Some(path) = range
+        .strip_prefix("file:")
+        .or_else(|| address.strip_prefix("file:"))
+    {
+        resolve(&lock.directory(), path).ok_or(OUTSIDE)?;
+    }
+    if let Some(integrity) = field("integrity") {
+        let all = npm::digests(integrity, address).ok_or("has an integrity that is not whole")?;
+        return Ok((Source::Hashed, all));
+    }
+    if end == End::Last {
+        return Err("is cut: its last package has no integrity, and others have");
+    }
+    if let Some(digest) = from_hex(fragment).filter(|d| d.len() == 20) {
+        let name = address.to_owned();
+        let artifact = Artifact {
+            name,
+            algorithm: Algorithm::Sha1,
+            digest,
+            size_bytes: None,
+        };
+        return Ok((Source::Hashed, vec![artifact]));
+    }
+    match range
+        .strip_prefix("file:")
+        .or_else(|| range.strip_prefix("link:"))
+    {
+        Some(path) if resolved.is_empty() => Ok((
+            Source::Local(resolve(&lock.directory(), path).ok_or(OUTSIDE)?),
+            Vec::new(),
+        )),
+        _ => Err("has a package without an integrity"),
+    }
 }
 
 /// Finds every project of a tree: the one beside the lockfile, and its workspaces.
