@@ -58,12 +58,10 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
             let keys = |section: &str| entry.value.get(section).map_or(&[][..], Node::entries).iter();
             let peers = keys("peerDependencies")
                 .filter_map(|e| Some(format!("{}@{}", e.key, plain(e.value.text()?))));
-            let optional = keys("dependenciesMeta")
-                .filter(|e| e.value.get("optional").and_then(Node::text) == Some("true"));
             facts.peers.insert(home.clone(), peers.collect());
             facts
                 .optional
-                .insert(home.clone(), optional.map(|e| e.key.clone()).collect());
+                .insert(home.clone(), optional(entry).map(str::to_owned).collect());
             if facts.projects.insert(home.clone(), at).is_some() {
                 return Err(incomplete(&lock.path, "holds an entry twice").name(&entry.key));
             }
@@ -121,10 +119,7 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
         _ => return Err(wrong("is cut: an entry of it has no end")),
     };
     let mut dependencies = Vec::new();
-    let optional = |name: &str| {
-        let meta = entry.value.get("dependenciesMeta").and_then(|m| m.get(name));
-        meta.and_then(|m| m.get("optional")).and_then(Node::text) == Some("true")
-    };
+    let optional: BTreeSet<&str> = optional(entry).collect();
     for one in entry.value.get("dependencies").map_or(&[][..], Node::entries) {
         let range = one
             .value
@@ -134,7 +129,7 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
             name: one.key.clone(),
             version: Some(range.to_owned()),
             extras: Vec::new(),
-            scope: if optional(&one.key) {
+            scope: if optional.contains(one.key.as_str()) {
                 Scope::Optional(String::new())
             } else {
                 Scope::Always
@@ -152,6 +147,17 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
         scope: Scope::Always,
         condition,
     })
+}
+
+/// Names what an entry can do without.
+fn optional(entry: &Entry) -> impl Iterator<Item = &str> {
+    let all = entry
+        .value
+        .get("dependenciesMeta")
+        .map_or(&[][..], Node::entries)
+        .iter();
+    all.filter(|e| e.value.get("optional").and_then(Node::text) == Some("true"))
+        .map(|e| e.key.as_str())
 }
 
 /// Reads a checksum, with or without the key of the cache that it is for.

@@ -113,6 +113,7 @@ fn sections<'a>(lock: &Lockfile, text: &'a str) -> Result<Vec<(&'a str, Vec<Line
 fn gems(lock: &mut Lockfile, section: &str, lines: &[Line<'_>]) -> Result<(), Refusal> {
     let mut source = Source::Hashed;
     let mut specs = false;
+    let mut seen = BTreeSet::new();
     for line in lines {
         match (line.depth, line.body) {
             (2, "specs:") => specs = true,
@@ -129,11 +130,7 @@ fn gems(lock: &mut Lockfile, section: &str, lines: &[Line<'_>]) -> Result<(), Re
                 let (name, version) =
                     named(body).ok_or_else(|| wrong(lock, line, "has a line that is not understood"))?;
                 let version = version.ok_or_else(|| wrong(lock, line, "has a package without a version"))?;
-                if lock
-                    .packages
-                    .iter()
-                    .any(|p| p.name == name && p.version.as_deref() == Some(version))
-                {
+                if !seen.insert(body) {
                     return Err(wrong(lock, line, "holds an entry twice"));
                 }
                 lock.packages.push(Package {

@@ -4,6 +4,9 @@ use super::{Dependency, Lockfile, Package, incomplete, label};
 use crate::code::Refusal;
 use std::collections::BTreeMap;
 
+/// Bounds how many entries one edge may lead to, so that a hostile lock costs no more than its size.
+const MOST_VERSIONS: usize = 256;
+
 /// Finds packages by name, and says where each edge leads.
 pub(super) struct Graph<'a> {
     lock: &'a Lockfile,
@@ -69,6 +72,13 @@ impl<'a> Graph<'a> {
                         incomplete(&self.lock.path, "names a dependency that it does not hold")
                             .name(format!("{asked} of {}", label(package))),
                     );
+                }
+                if found.len() > MOST_VERSIONS {
+                    return Err(incomplete(
+                        &self.lock.path,
+                        "holds more versions of a package than anybody needs",
+                    )
+                    .name(&edge.name));
                 }
                 targets.extend(found);
             }

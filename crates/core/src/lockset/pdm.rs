@@ -90,9 +90,11 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         let package = package(lock, entry)?;
         lock.packages.push(package);
     }
+    let place = |(at, p): (usize, &Package)| ((p.name.clone(), p.version.clone().unwrap_or_default()), at);
+    let places: BTreeMap<(String, String), usize> = lock.packages.iter().enumerate().map(place).collect();
     let mut extras = BTreeSet::new();
     for entry in with {
-        merge(lock, entry)?;
+        merge(lock, &places, entry)?;
         let names: BTreeSet<String> = entry.extras.iter().map(|e| normal_name(e)).collect();
         if !extras.insert((normal_name(&entry.name), names)) {
             return Err(incomplete(&lock.path, "holds an entry twice").name(shown(entry)));
@@ -168,10 +170,13 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
 }
 
 /// Gives the dependencies of an entry with extras to the package without them.
-fn merge(lock: &mut Lockfile, entry: &Entry) -> Result<(), Refusal> {
+fn merge(
+    lock: &mut Lockfile,
+    places: &BTreeMap<(String, String), usize>,
+    entry: &Entry,
+) -> Result<(), Refusal> {
     let name = normal_name(&entry.name);
-    let same = |p: &Package| p.name == name && p.version.as_deref() == Some(entry.version.as_str());
-    let Some(at) = lock.packages.iter().position(same) else {
+    let Some(at) = places.get(&(name.clone(), entry.version.clone())).copied() else {
         return Err(incomplete(&lock.path, "names a dependency that it does not hold")
             .name(format!("{name} of {}", shown(entry))));
     };

@@ -9,7 +9,7 @@ use super::{Declared, Dependency, Facts as AnyFacts, Lockfile, Package, Scope, S
 use crate::code::Refusal;
 use crate::digest::Sha256;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Holds what the lock says about its own inputs.
 #[derive(Clone, Debug)]
@@ -293,15 +293,16 @@ fn digest(file: &toml::Table, groups: Groups) -> Option<String> {
 /// Lists what the manifest asks for, in all the places where it may stand.
 fn roots(lock: &Lockfile, file: &toml::Table) -> Result<Vec<Root>, Refusal> {
     let mut all = Vec::new();
-    let mut own = Vec::new();
-    for place in [["project", "name"], ["tool.poetry", "name"]] {
-        let path: Vec<&str> = place[0].split('.').chain([place[1]]).collect();
-        own.extend(
-            python::at(file, &path)
-                .and_then(toml::Value::as_str)
-                .map(normal_name),
-        );
-    }
+    let names = [
+        python::at(file, &["project", "name"]),
+        python::at(file, &["tool", "poetry", "name"]),
+    ];
+    let own: Vec<String> = names
+        .into_iter()
+        .flatten()
+        .filter_map(toml::Value::as_str)
+        .map(normal_name)
+        .collect();
     let mut texts = python::strings(python::at(file, &["project", "dependencies"]));
     for list in [
         python::at(file, &["project", "optional-dependencies"]),
@@ -314,6 +315,7 @@ fn roots(lock: &Lockfile, file: &toml::Table) -> Result<Vec<Root>, Refusal> {
     for text in texts {
         all.push(Root::of(lock, text)?);
     }
+    let listed: BTreeSet<String> = all.iter().map(|r: &Root| r.name.clone()).collect();
     let mut tables = Vec::new();
     tables.extend(python::at(file, &["tool", "poetry", "dependencies"]));
     tables.extend(python::at(file, &["tool", "poetry", "dev-dependencies"]));
@@ -326,7 +328,7 @@ fn roots(lock: &Lockfile, file: &toml::Table) -> Result<Vec<Root>, Refusal> {
     );
     for (name, value) in tables.into_iter().filter_map(toml::Value::as_table).flatten() {
         // One that stands in [project], too, only says here where it comes from.
-        if normal_name(name) == "python" || all.iter().any(|r: &Root| r.name == normal_name(name)) {
+        if normal_name(name) == "python" || listed.contains(&normal_name(name)) {
             continue;
         }
         let several = [value.clone()];

@@ -13,7 +13,7 @@ use super::{
 use crate::code::Refusal;
 use crate::digest::from_hex;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Holds what the lock says about its own inputs.
 #[derive(Clone, Debug)]
@@ -105,6 +105,7 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
         return Err(wrong("takes a package from version control, which no hash binds"));
     }
     let mut artifacts: Vec<Artifact> = Vec::new();
+    let mut seen = BTreeSet::new();
     let listed = entry.sdist.iter().chain(&entry.wheels).count();
     let source = match (&entry.directory, &entry.archive) {
         (Some(directory), None) if listed == 0 => {
@@ -121,7 +122,7 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
                     let place = file.name.as_deref().unwrap_or(&artifact.name);
                     python::belongs(lock, &name, version, place)?;
                 }
-                if artifacts.contains(&artifact) {
+                if !seen.insert((artifact.name.clone(), artifact.digest.clone())) {
                     return Err(wrong("holds an artifact twice"));
                 }
                 artifacts.push(artifact);

@@ -10,6 +10,7 @@ use crate::code::Refusal;
 use crate::digest::from_hex;
 use crate::path::RelPath;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 
 /// Holds one file that a lock allows for a package.
 #[derive(Deserialize)]
@@ -68,13 +69,14 @@ pub(super) fn files(
     if files.is_empty() {
         return Err(incomplete(&lock.path, "has a package without any artifact").name(shown));
     }
-    let mut all: Vec<Artifact> = Vec::new();
+    let mut all = Vec::new();
+    let mut seen = BTreeSet::new();
     for file in files {
         let place = file.file.as_deref().or(file.url.as_deref()).unwrap_or("");
         belongs(lock, name, version, place)?;
         let artifact = hash(lock, &shown, place, file.hash.as_deref())?;
         // Two indexes may hold different files of one name: either is bound by its own hash.
-        if all.contains(&artifact) {
+        if !seen.insert((place, file.hash.as_deref())) {
             return Err(incomplete(&lock.path, "holds an artifact twice").names([&shown, place]));
         }
         all.push(artifact);

@@ -288,6 +288,7 @@ fn flow(text: &str, line: usize, depth: usize) -> Result<(Node, &str), Wrong> {
     let map = text.starts_with('{');
     let close = if map { '}' } else { ']' };
     let (mut entries, mut items): (Vec<Entry>, Vec<Node>) = (Vec::new(), Vec::new());
+    let mut seen = std::collections::BTreeSet::new();
     let mut rest = text[1..].trim_start_matches(' ');
     if let Some(after) = rest.strip_prefix(close) {
         return Ok((
@@ -303,7 +304,7 @@ fn flow(text: &str, line: usize, depth: usize) -> Result<(Node, &str), Wrong> {
         let mut key = None;
         if map {
             let (name, after) = flow_scalar(rest, Part::Key).ok_or_else(|| wrong("is not understood"))?;
-            if entries.iter().any(|e| e.key == name) {
+            if !seen.insert(name.clone()) {
                 return Err(wrong("holds a key that stands twice"));
             }
             rest = after

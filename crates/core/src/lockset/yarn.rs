@@ -91,6 +91,7 @@ fn entries(lock: &Lockfile, text: &str) -> Result<Vec<Entry>, Refusal> {
     let mut all: Vec<Entry> = Vec::new();
     let mut block: Option<Scope> = None;
     let mut peers = false;
+    let mut edges_seen = BTreeSet::new();
     for (at, line) in text.lines().enumerate() {
         let number = at + 1;
         let wrong = |why: &str| incomplete(&lock.path, why).name(format!("line {number}: {}", head(line)));
@@ -145,7 +146,8 @@ fn entries(lock: &Lockfile, text: &str) -> Result<Vec<Entry>, Refusal> {
                     .clone()
                     .ok_or_else(|| wrong("has a line that is not understood"))?;
                 let (name, range) = pair(body).ok_or_else(|| wrong("has a line that is not understood"))?;
-                if entry.edges.iter().any(|(n, _, s)| *n == name && *s == scope) {
+                let again = (entry.line, name.clone(), matches!(scope, Scope::Always));
+                if !edges_seen.insert(again) {
                     return Err(wrong("holds a key that stands twice"));
                 }
                 entry.edges.push((name, range, scope));
