@@ -296,6 +296,7 @@ kept! {
     PNPM_LOCK = "pnpm-lock.yaml", "From `pnpm install --lockfile-only`.";
     PNPM_PACKAGE = "pnpm.package.json", "The manifest of the lock above.";
     PNPM_WORKSPACE_LOCK = "pnpm-workspace-lock.yaml", "The same, of a workspace.";
+    PNPM_8_LOCK = "pnpm8-lock.yaml", "The same as the first, of pnpm 8.";
     YARN_LOCK = "yarn1.lock", "From `yarn install` of Yarn 1.";
     YARN_PACKAGE = "yarn1.package.json", "The manifest of the lock above.";
     BERRY_LOCK = "berry.lock", "From `yarn install` of Yarn 4.";

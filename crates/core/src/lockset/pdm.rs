@@ -233,21 +233,36 @@ pub(super) fn close_over(
     python::same_digest(lock, "pyproject.toml", &facts.content_hash, &made)?;
     let mut weak = Vec::new();
     let mut roots = Vec::new();
-    for (group, texts) in groups(&file) {
-        if !facts.groups.contains(&group) {
-            weak.push(format!(
-                "{}: the group {group} is declared, and not locked",
-                lock.path
-            ));
-            continue;
-        }
-        for text in texts {
-            roots.extend(root(lock, &text)?);
-        }
-    }
     let own = python::at(&file, &["project", "name"])
         .and_then(toml::Value::as_str)
         .map(normal_name);
+    let groups = groups(&file);
+    let mut seen = BTreeSet::new();
+    let mut queue: Vec<String> = facts.groups.iter().cloned().collect();
+    while let Some(group) = queue.pop() {
+        let Some(items) = groups.get(&group).filter(|_| seen.insert(group.clone())) else {
+            continue;
+        };
+        for item in items {
+            match item {
+                Item::Group(name) => queue.push(name.clone()),
+                Item::Text(text) => {
+                    let root = root(lock, text)?;
+                    // A project may ask for extras of its own.
+                    if let Some(root) = root.as_ref().filter(|root| Some(&root.name) == own.as_ref()) {
+                        queue.extend(root.extras.iter().cloned());
+                    }
+                    roots.extend(root);
+                }
+            }
+        }
+    }
+    for group in groups.keys().filter(|group| !seen.contains(*group)) {
+        weak.push(format!(
+            "{}: the group {group} is declared, and not locked",
+            lock.path
+        ));
+    }
     roots.retain(|root| Some(&root.name) != own.as_ref());
     for root in &roots {
         asked(
@@ -275,13 +290,32 @@ fn root(lock: &Lockfile, text: &str) -> Result<Option<Root>, Refusal> {
     }
 }
 
-/// Lists the requirements of every group that the manifest declares.
-fn groups(file: &toml::Table) -> BTreeMap<String, Vec<String>> {
-    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let own = |list: Vec<&str>| list.into_iter().map(str::to_owned).collect::<Vec<String>>();
+/// Is what a group may list.
+enum Item {
+    Text(String),
+    Group(String),
+}
+
+/// Lists what every group that the manifest declares asks for.
+fn groups(file: &toml::Table) -> BTreeMap<String, Vec<Item>> {
+    let mut all: BTreeMap<String, Vec<Item>> = BTreeMap::new();
+    let items = |list: Option<&toml::Value>| -> Vec<Item> {
+        let item = |value: &toml::Value| match value {
+            toml::Value::String(text) => Some(Item::Text(text.clone())),
+            other => other
+                .get("include-group")
+                .and_then(toml::Value::as_str)
+                .map(|name| Item::Group(normal_name(name))),
+        };
+        list.and_then(toml::Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(item)
+            .collect()
+    };
     all.insert(
         "default".to_owned(),
-        own(python::strings(python::at(file, &["project", "dependencies"]))),
+        items(python::at(file, &["project", "dependencies"])),
     );
     for place in [
         &["project", "optional-dependencies"][..],
@@ -292,7 +326,7 @@ fn groups(file: &toml::Table) -> BTreeMap<String, Vec<String>> {
         for (name, list) in table.into_iter().flatten() {
             all.entry(normal_name(name))
                 .or_default()
-                .extend(own(python::strings(Some(list))));
+                .extend(items(Some(list)));
         }
     }
     all

@@ -1,6 +1,6 @@
 //! pnpm-lock.yaml: the projects with what they ask for, each package with its integrity, each use of it with its peers.
 //!
-//! Version 9 alone: what pnpm 9 and 10 write.
+//! Version 9, which pnpm 9 and 10 write, and version 6 of pnpm 8, where packages and their uses are one section.
 
 use super::graph::{Graph, Lost, reach};
 use super::npm::{self, Project};
@@ -40,15 +40,21 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     let file = yaml::parse(text)
         .map_err(|w| incomplete(&lock.path, "does not parse").name(format!("line {} {}", w.line, w.why)))?;
     let version = file.get("lockfileVersion").and_then(Node::text).unwrap_or("none");
-    if version != "9.0" {
-        return Err(incomplete(&lock.path, "is of a version that is not supported").name(version));
-    }
-    let reader = Reader { lock, file: &file };
+    let shape = match version {
+        "9.0" => Shape::Nine,
+        "6.0" | "6.1" => Shape::Six,
+        _ => return Err(incomplete(&lock.path, "is of a version that is not supported").name(version)),
+    };
+    let reader = Reader {
+        lock,
+        file: &file,
+        shape,
+    };
     let mut facts = reader.settings();
     let packages = reader.packages()?;
     let mut used = BTreeSet::new();
     let mut all = Vec::new();
-    for entry in reader.section("snapshots")? {
+    for entry in reader.section(shape.uses())? {
         all.push(reader.snapshot(entry, &packages, &mut used)?);
     }
     if let Some(lost) = packages.keys().find(|key| !used.contains(**key)) {
@@ -62,9 +68,9 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         facts.importers.insert(home.clone(), asked.collect());
     }
     let last = reader
-        .section("snapshots")?
+        .section(shape.uses())?
         .last()
-        .filter(|last| may_be_cut(last))
+        .filter(|last| shape.may_be_cut(last))
         .map(|last| last.key.clone());
     lock.packages = all;
     close(lock, &importers)?;
@@ -76,13 +82,46 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Says whether a shorter form of the last entry would be a whole one, too.
-fn may_be_cut(last: &Entry) -> bool {
-    let parts = last.value.entries();
-    parts.len() > 1
-        || parts
-            .iter()
-            .any(|p| p.value.entries().len() > 1 || p.value.texts().len() > 1)
+/// Says how a version of the format is laid out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Six,
+    Nine,
+}
+
+impl Shape {
+    /// Names the section of the uses, which is the last one.
+    const fn uses(self) -> &'static str {
+        match self {
+            Shape::Six => "packages",
+            Shape::Nine => "snapshots",
+        }
+    }
+
+    /// Says whether the last entry may be the beginning of a longer one.
+    fn may_be_cut(self, last: &Entry) -> bool {
+        match self {
+            // What follows is at most that it is optional, which its owner says as well.
+            Shape::Six => last.value.get("dev").is_none(),
+            Shape::Nine => !last.value.entries().is_empty(),
+        }
+    }
+
+    /// Gives the key of a package, which version 6 begins with a slash.
+    fn key(self, key: &str) -> &str {
+        match self {
+            Shape::Six => key.strip_prefix('/').unwrap_or(key),
+            Shape::Nine => key,
+        }
+    }
+
+    /// Gives the key of the package that a use is of.
+    fn package(self, key: &str) -> &str {
+        match self {
+            Shape::Six => self.key(key),
+            Shape::Nine => key.split('(').next().unwrap_or(""),
+        }
+    }
 }
 
 /// Holds one thing that a project asks for.
@@ -97,6 +136,7 @@ struct Wanted {
 struct Reader<'a> {
     lock: &'a Lockfile,
     file: &'a Node,
+    shape: Shape,
 }
 
 impl Reader<'_> {
@@ -150,8 +190,9 @@ impl Reader<'_> {
         let mut all = BTreeMap::new();
         for entry in self.section("packages")? {
             let wrong = |why: &str| self.wrong(entry, why);
-            let (name, version) =
-                split(&entry.key).ok_or_else(|| wrong("has a package without a version"))?;
+            let key = self.shape.key(&entry.key);
+            let plain = key.split('(').next().unwrap_or(key);
+            let (name, version) = split(plain).ok_or_else(|| wrong("has a package without a version"))?;
             let how = entry.value.get("resolution");
             let get = |key: &str| how.and_then(|r| r.get(key)).and_then(Node::text);
             let mut artifacts = Vec::new();
@@ -192,7 +233,7 @@ impl Reader<'_> {
                 scope: Scope::Always,
                 condition: condition(&entry.value),
             };
-            all.insert(entry.key.as_str(), package);
+            all.insert(key, package);
         }
         Ok(all)
     }
@@ -205,7 +246,7 @@ impl Reader<'_> {
         used: &mut BTreeSet<&'a str>,
     ) -> Result<Package, Refusal> {
         let wrong = |why: &str| self.wrong(entry, why);
-        let base = entry.key.split('(').next().unwrap_or("");
+        let base = self.shape.package(&entry.key);
         let (key, package) = packages
             .get_key_value(base)
             .ok_or_else(|| wrong("uses a package that it does not hold"))?;
@@ -237,7 +278,7 @@ impl Reader<'_> {
         if entry.value.get("optional").and_then(Node::text) == Some("true") {
             package.scope = Scope::Optional(String::new());
         }
-        package.place = Some(entry.key.clone());
+        package.place = Some(self.shape.key(&entry.key).to_owned());
         Ok(package)
     }
 
@@ -260,7 +301,7 @@ impl Reader<'_> {
                     .ok_or_else(|| self.wrong(entry, "takes a package from outside of the tree"))?;
                 None
             }
-            None => Some(key(&entry.key, version)),
+            None => Some(key(&entry.key, self.shape.key(version))),
         };
         Ok(Dependency {
             name: entry.key.clone(),
@@ -273,10 +314,19 @@ impl Reader<'_> {
 
     fn importers(&self) -> Result<Vec<(RelPath, Vec<Wanted>)>, Refusal> {
         let mut all = Vec::new();
-        let importers = self.section("importers")?;
-        if importers.is_empty() {
-            return Err(incomplete(&self.lock.path, "does not say what it was made from"));
-        }
+        // Version 6 writes a project that is alone at the top.
+        let alone = [Entry {
+            key: ".".to_owned(),
+            line: 1,
+            value: self.file.clone(),
+        }];
+        let importers = match self.section("importers")? {
+            [] if self.shape == Shape::Six && SECTIONS.iter().any(|s| self.file.get(s).is_some()) => {
+                &alone[..]
+            }
+            [] => return Err(incomplete(&self.lock.path, "does not say what it was made from")),
+            several => several,
+        };
         for importer in importers {
             let outside = || self.wrong(importer, "takes a package from outside of the tree");
             let home = resolve(&self.lock.directory(), &importer.key).ok_or_else(outside)?;

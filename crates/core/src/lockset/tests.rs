@@ -44,6 +44,7 @@ pub(super) fn every_format() -> Vec<Sample> {
         one("npm-shrinkwrap.json", PACKAGE_LOCK, "package.json", PACKAGE_JSON),
         one("pnpm-lock.yaml", PNPM_LOCK, "package.json", PNPM_PACKAGE),
         ("pnpm-lock.yaml", PNPM_WORKSPACE_LOCK, declared(&PNPM_WORKSPACE)),
+        one("pnpm-lock.yaml", PNPM_8_LOCK, "package.json", PNPM_PACKAGE),
         one("yarn.lock", YARN_LOCK, "package.json", YARN_PACKAGE),
         (
             "yarn.lock",

@@ -62,12 +62,11 @@ fn a_lock_cut_at_any_line_is_refused_or_its_format_is_on_the_list() {
             "Pipfile.lock",
             "package-lock.json",
             "npm-shrinkwrap.json",
-            "pnpm-lock.yaml",
             "Gemfile.lock",
             "composer.lock",
             "Cargo.lock",
         ];
-        if strong.contains(&name) || text.contains("__metadata:") {
+        if strong.contains(&name) || text.contains("__metadata:") || text.contains("\nsnapshots:") {
             assert_eq!(accepted, Vec::<usize>::new(), "{name}");
         }
     }
@@ -335,7 +334,7 @@ proptest! {
 
     /// A lock with one line lost, or two lines swapped, never loses a package or a hash unseen.
     #[test]
-    fn a_lost_line_never_loses_a_hash_unseen(which in 0_usize..17, pick in any::<prop::sample::Index>()) {
+    fn a_lost_line_never_loses_a_hash_unseen(which in 0_usize..18, pick in any::<prop::sample::Index>()) {
         let (name, text, declared) = &every_format()[which];
         let weak_by_nature = ["requirements.txt", "pylock.toml", "go.sum", "Pipfile.lock"].contains(name);
         let lines: Vec<&str> = text.lines().collect();
@@ -354,7 +353,7 @@ proptest! {
 
     /// Any byte changed is answered, and never by a panic.
     #[test]
-    fn any_byte_changed_is_answered(which in 0_usize..17, pick in any::<prop::sample::Index>(), byte in any::<u8>()) {
+    fn any_byte_changed_is_answered(which in 0_usize..18, pick in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let (name, text, declared) = &every_format()[which];
         let mut bytes = text.as_bytes().to_vec();
         let spot = pick.index(bytes.len());

@@ -126,7 +126,7 @@ const UNBOUND: &[(&str, usize, &str, &str, &str)] = &[
     ("pnpm-lock.yaml", 0, "sha512-Aup7", "sha512-Aup", "line 31"),
     ("pnpm-lock.yaml", 0, "      is-number: 6.0.0", "      is-number: 7.0.0", "is-number@7.0.0 of is-odd==3.0.1"),
     ("pnpm-lock.yaml", 0, "version: 2.1.3", "version: 2.1.4", "ms@2.1.4 of the project"),
-    ("pnpm-lock.yaml", 0, "lockfileVersion: '9.0'", "lockfileVersion: '6.0'", "6.0"),
+    ("pnpm-lock.yaml", 0, "lockfileVersion: '9.0'", "lockfileVersion: '5.4'", "5.4"),
     ("pnpm-lock.yaml", 1, "link:../b", "link:../../../b", "b"),
     ("yarn.lock", 0, "version \"6.0.0\"", "version \"5.0.0\"", "is-number"),
     ("yarn.lock", 0, "is-number \"^6.0.0\"", "is-number \"^7.0.0\"", "is-number@^7.0.0 of is-odd"),
@@ -374,4 +374,87 @@ fn an_older_poetry_left_groups_out_of_its_digest() {
     refused("poetry.lock", &text, &grouped, "pyproject.toml gives");
     let old = edit(&text, "Poetry 2.5.1", "Poetry 2.2.1");
     check("poetry.lock", old.as_bytes(), &grouped).unwrap();
+}
+
+/// The last entry of a pnpm lock may be the beginning of a longer one, whatever it looks like now.
+#[test]
+fn an_entry_that_may_go_on_is_named_as_weak() {
+    let (text, declared) = sample("pnpm-lock.yaml", 1);
+    let more = text
+        .replace("  semver@7.8.6: {}\n", "")
+        .replace(
+            "  is-number@6.0.0: {}\n",
+            "  is-number@6.0.0: {}\n\n  semver@7.8.6: {}\n",
+        )
+        .replace(
+            "  scheduler@0.23.2:\n    dependencies:\n      loose-envify: 1.4.0\n\n",
+            "",
+        )
+        .trim_end()
+        .to_owned();
+    let long = format!(
+        "{more}\n\n  scheduler@0.23.2:\n    dependencies:\n      loose-envify: 1.4.0\n      react: 18.2.0\n"
+    );
+    let short = long.replace("1.4.0\n      react: 18.2.0\n", "1.4.0\n");
+    let short = format!("{}\n", short.trim_end());
+    for text in [&long, &short] {
+        let weak = check("pnpm-lock.yaml", text.as_bytes(), &declared);
+        if text == &long {
+            assert!(weak.as_ref().is_ok_and(|w| w[0].contains(weak::PNPM)), "{weak:?}");
+        }
+        assert!(
+            weak.as_ref()
+                .map_or(true, |w| w.iter().any(|w| w.contains(weak::PNPM))),
+            "{weak:?}"
+        );
+    }
+}
+
+/// PDM may lock a group by what another one includes, and an extra that the project asks of itself.
+#[test]
+fn groups_that_include_others_are_followed() {
+    let (text, _) = sample("pdm.lock", 0);
+    let start = text.find("groups = [\"default\"").unwrap();
+    let end = text[start..].find('\n').unwrap() + start;
+    let text = format!(
+        "{}groups = [\"default\", \"all\", \"dev\"]{}",
+        &text[..start],
+        &text[end..]
+    );
+    let manifest = PDM_PYPROJECT
+        .replace("net = [", "all = [\"demo[net]\"]\nnet = [")
+        .replace(
+            "dev = [\"iniconfig>=2\"]",
+            "dev = [{ include-group = \"lint\" }]\nlint = [\"iniconfig>=2\"]",
+        );
+    let refusal = check(
+        "pdm.lock",
+        text.as_bytes(),
+        &declared(&[("pyproject.toml", &manifest)]),
+    )
+    .unwrap_err();
+    let gives = refusal
+        .names
+        .iter()
+        .find_map(|n| n.strip_prefix("pyproject.toml gives "))
+        .unwrap()
+        .to_owned();
+    let at = text.find("sha256:").unwrap() + 7;
+    let text = format!("{}{gives}{}", &text[..at], &text[at + 64..]);
+    let weak = check(
+        "pdm.lock",
+        text.as_bytes(),
+        &declared(&[("pyproject.toml", &manifest)]),
+    )
+    .unwrap();
+    assert_eq!(weak, Vec::<String>::new());
+    let cut = text.find("[[package]]\nname = \"iniconfig\"").unwrap();
+    let six = text.find("[[package]]\nname = \"six\"").unwrap();
+    let cut = format!("{}{}", &text[..cut], &text[six..]);
+    refused(
+        "pdm.lock",
+        &cut,
+        &declared(&[("pyproject.toml", &manifest)]),
+        "iniconfig",
+    );
 }
