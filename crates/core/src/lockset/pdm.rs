@@ -231,38 +231,14 @@ pub(super) fn close_over(
         .filter_map(|key| digest(&file, key))
         .collect();
     python::same_digest(lock, "pyproject.toml", &facts.content_hash, &made)?;
-    let mut weak = Vec::new();
-    let mut roots = Vec::new();
     let own = python::at(&file, &["project", "name"])
         .and_then(toml::Value::as_str)
         .map(normal_name);
-    let groups = groups(&file);
-    let mut seen = BTreeSet::new();
-    let mut queue: Vec<String> = facts.groups.iter().cloned().collect();
-    while let Some(group) = queue.pop() {
-        let Some(items) = groups.get(&group).filter(|_| seen.insert(group.clone())) else {
-            continue;
-        };
-        for item in items {
-            match item {
-                Item::Group(name) => queue.push(name.clone()),
-                Item::Text(text) => {
-                    let root = root(lock, text)?;
-                    // A project may ask for extras of its own.
-                    if let Some(root) = root.as_ref().filter(|root| Some(&root.name) == own.as_ref()) {
-                        queue.extend(root.extras.iter().cloned());
-                    }
-                    roots.extend(root);
-                }
-            }
-        }
-    }
-    for group in groups.keys().filter(|group| !seen.contains(*group)) {
-        weak.push(format!(
-            "{}: the group {group} is declared, and not locked",
-            lock.path
-        ));
-    }
+    let (mut roots, unlocked) = wanted(lock, facts, &groups(&file), own.as_ref())?;
+    let weak = unlocked
+        .iter()
+        .map(|group| format!("{}: {}: {group}", lock.path, super::weak::PDM))
+        .collect();
     roots.retain(|root| Some(&root.name) != own.as_ref());
     for root in &roots {
         asked(
@@ -276,6 +252,63 @@ pub(super) fn close_over(
     }
     python::close(lock, &facts.setting, &roots, &facts.edges)?;
     Ok(weak)
+}
+
+/// Lists what the locked groups ask for, and the groups that are declared and not locked.
+fn wanted(
+    lock: &Lockfile,
+    facts: &Facts,
+    groups: &BTreeMap<String, Vec<Item>>,
+    own: Option<&String>,
+) -> Result<(Vec<Root>, Vec<String>), Refusal> {
+    let mut roots = Vec::new();
+    let graph = Graph::new(lock);
+    let mut seen = BTreeSet::new();
+    let mut queue: Vec<String> = facts.groups.iter().cloned().collect();
+    let mut by_extra = Vec::new();
+    while let Some(group) = queue.pop() {
+        let Some(items) = groups.get(&group).filter(|_| seen.insert(group.clone())) else {
+            continue;
+        };
+        for item in items {
+            match item {
+                Item::Group(name) => queue.push(name.clone()),
+                Item::Text(text) => {
+                    let root = root(lock, text)?;
+                    if let Some(root) = root.as_ref().filter(|root| Some(&root.name) == own) {
+                        by_extra.extend(root.extras.iter().cloned());
+                    }
+                    roots.extend(root);
+                }
+            }
+        }
+    }
+    // A project may ask for extras of its own. PDM locks what they need, but not through two of them.
+    while let Some(group) = by_extra.pop() {
+        let Some(items) = groups.get(&group).filter(|_| seen.insert(group.clone())) else {
+            continue;
+        };
+        let mut some = Vec::new();
+        for item in items {
+            if let Item::Text(text) = item {
+                some.extend(root(lock, text)?);
+            }
+        }
+        let held = |root: &Root| Some(&root.name) == own || !graph.named(&root.name).is_empty();
+        if some.iter().all(held) {
+            let more = some.iter().filter(|root| Some(&root.name) == own);
+            by_extra.extend(more.flat_map(|root| root.extras.iter().cloned()));
+            roots.extend(some);
+        } else {
+            seen.remove(&group);
+        }
+    }
+    let unlocked = groups
+        .keys()
+        .filter(|group| !seen.contains(*group))
+        .cloned()
+        .collect();
+    Ok((roots, unlocked))
 }
 
 /// Reads a requirement, or `-e PATH#egg=NAME`.

@@ -14,6 +14,7 @@ pub enum Weakness {
 pub(super) const PREFIX: &str = "a cut made before sealing cannot be seen in this format";
 pub(super) const NO_GRAPH: &str =
     "a package that was taken out whole can be seen only where the manifest names it";
+pub(super) const PDM: &str = "a group that is declared, and not locked, may be one that was cut out";
 pub(super) const PNPM: &str = "a cut inside the last entry cannot be seen";
 pub(super) const YARN: &str = "a cut inside or behind the dependencies of the last entry cannot be seen";
 pub(super) const BERRY: &str = "a package with conditions has no checksum, and no bytes of it are bound";
@@ -36,7 +37,8 @@ impl Format {
             Format::Yarn => &[Weakness::Sometimes(YARN), Weakness::Sometimes(BERRY)],
             Format::Gemfile => &[Weakness::Sometimes(GEMFILE)],
             Format::Composer => &[Weakness::Sometimes(COMPOSER)],
-            Format::Poetry | Format::Pdm | Format::PackageLock | Format::Shrinkwrap => &[],
+            Format::Pdm => &[Weakness::Sometimes(PDM)],
+            Format::Poetry | Format::PackageLock | Format::Shrinkwrap => &[],
         }
     }
 }
