@@ -92,7 +92,8 @@ pub(super) fn belongs(lock: &Lockfile, name: &str, version: &str, place: &str) -
         .next()
         .unwrap_or(file)
         .replace("%2B", "+")
-        .replace("%2b", "+");
+        .replace("%2b", "+")
+        .replace("%21", "!");
     let parts = if let Some(stem) = file.strip_suffix(".whl") {
         let mut parts = stem.split('-');
         parts

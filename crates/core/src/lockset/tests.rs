@@ -293,7 +293,9 @@ fn twins_orphans_and_unbound_sources_are_refused() {
         &project,
         "zipp==4.1.2",
     );
-    let orphan = UV_LOCK[zipp..].replace("\"zipp\"", "\"zzz\"");
+    let orphan = UV_LOCK[zipp..]
+        .replace("\"zipp\"", "\"zzz\"")
+        .replace("zipp-4", "zzz-4");
     refused("uv.lock", &format!("{UV_LOCK}\n{orphan}"), &project, "zzz==4.1.2");
     let registry =
         "name = \"six\"\nversion = \"1.17.0\"\nsource = { registry = \"https://index.example/simple\" }";

@@ -102,6 +102,8 @@ const SWAPPED: &str = "name = \"six\"\nversion = \"1.16.0\"";
 
 #[rustfmt::skip]
 const UNBOUND: &[(&str, usize, &str, &str, &str)] = &[
+    ("uv.lock", 0, PYTHON, SWAPPED, "six 1.16.0"),
+    ("uv.lock", 0, "six-1.17.0-py2", "sax-1.17.0-py2", "six 1.17.0"),
     ("poetry.lock", 0, PYTHON, SWAPPED, "six 1.16.0"),
     ("poetry.lock", 0, "type = \"legacy\"", "type = \"git\"", "certifi"),
     ("poetry.lock", 0, "hpack = ", "hpax = ", "hpax of h2"),
