@@ -3,7 +3,8 @@
 #
 # Usage: fuzz/run.sh [minutes] [target ...]
 #   minutes  for each target; 1 without it
-#   target   canonical, collision, edit, key, patch, path or record; all without one
+#   target   canonical, collision, edit, key, lock_json, lock_lines, lock_toml, lock_yaml, patch, path or record;
+#            all without one
 #
 # What it finds on the way lies in fuzz/target/found/, and is not kept: fuzz/corpus/ is, small, and replayed by
 # `cargo test -p semel-core --test corpus`. A crash lies in fuzz/artifacts/; put it into the corpus, and mend it.
@@ -14,11 +15,11 @@ cd "$(dirname "$0")" || exit 1
 minutes=${1:-1}
 shift $(($# > 0))
 case $minutes in
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' run.sh; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' run.sh; exit 0 ;;
     '' | *[!0-9]*) printf 'usage: fuzz/run.sh [minutes] [target ...]\n' >&2; exit 64 ;;
 esac
 targets=("$@")
-[ "${#targets[@]}" -gt 0 ] || targets=(canonical collision edit key patch path record)
+[ "${#targets[@]}" -gt 0 ] || targets=(canonical collision edit key lock_json lock_lines lock_toml lock_yaml patch path record)
 
 if ! rustc +nightly --version >/dev/null 2>&1; then
     rustup toolchain install nightly --profile minimal || { printf 'no nightly compiler\n' >&2; exit 1; }

@@ -4,6 +4,7 @@
 
 use semel_core::canonical::{Limits, is_empty_request, parse_strict, to_canonical};
 use semel_core::collision::{LockPath, classify, names, of_any_lock};
+use semel_core::lockset::{self, Declared, Source};
 use semel_core::patch::{Edit, How, LONGEST_FILE, Occurrences, Operation, apply, edit, parse};
 use semel_core::record::Record;
 use semel_core::{Code, RelPath, key_header};
@@ -13,7 +14,7 @@ use serde_json::Value;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Lists every target.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 11] = [
     ("patch", patch),
     ("edit", edit_file),
     ("path", path),
@@ -21,6 +22,10 @@ pub const TARGETS: [Target; 7] = [
     ("record", record),
     ("key", key),
     ("collision", collision),
+    ("lock_toml", lock_toml),
+    ("lock_json", lock_json),
+    ("lock_yaml", lock_yaml),
+    ("lock_lines", lock_lines),
 ];
 
 /// Tries a patch, and after a NUL byte the file on which its hunks are tried.
@@ -251,6 +256,73 @@ pub fn key(data: &[u8]) {
             );
         }
         Err(refusal) => assert_eq!(refusal.code, Code::InvalidIdempotencyKey),
+    }
+}
+
+/// Tries a lock in TOML: uv, Poetry, PDM, PEP 751, Cargo; the first byte chooses, from `0` on.
+pub fn lock_toml(data: &[u8]) {
+    let names = ["uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Cargo.lock"];
+    lock(&names, data);
+}
+
+/// Tries a lock in JSON: npm, Pipenv, Composer.
+pub fn lock_json(data: &[u8]) {
+    lock(&["package-lock.json", "Pipfile.lock", "composer.lock"], data);
+}
+
+/// Tries a lock in the YAML of pnpm and of Yarn 2 and later.
+pub fn lock_yaml(data: &[u8]) {
+    lock(&["pnpm-lock.yaml", "yarn.lock"], data);
+}
+
+/// Tries a lock that is read by lines: Yarn 1, Go, Bundler, requirements.
+pub fn lock_lines(data: &[u8]) {
+    lock(&["yarn.lock", "go.sum", "Gemfile.lock", "requirements.txt"], data);
+}
+
+/// Tries a lock, and after a NUL byte the manifest beside it.
+fn lock(names: &[&str], data: &[u8]) {
+    let Some((choice, rest)) = data.split_first() else {
+        return;
+    };
+    let name = names[usize::from(choice.wrapping_sub(b'0')) % names.len()];
+    let (text, manifest) = cut(rest);
+    let at = |name: &str| RelPath::parse(name.as_bytes()).expect("a name is a path");
+    let manifests = [
+        "pyproject.toml",
+        "package.json",
+        "Cargo.toml",
+        "Pipfile",
+        "go.mod",
+        "Gemfile",
+        "composer.json",
+        "requirements.in",
+    ];
+    let declared = Declared {
+        texts: manifests.iter().map(|m| (at(m), manifest.to_vec())).collect(),
+    };
+    match lockset::parse(&at(name), text) {
+        Err(refusal) => {
+            assert_eq!(refusal.code, Code::LockIncomplete);
+            assert_eq!(
+                refusal.names.first().map(String::as_str),
+                Some(name),
+                "the file is named"
+            );
+        }
+        Ok(lock) => {
+            let again = lockset::parse(&at(name), text).expect("the same again");
+            assert_eq!(lock.packages, again.packages);
+            let hashed = lock.packages.iter().filter(|p| p.source == Source::Hashed);
+            let loose = hashed.filter(|p| p.artifacts.is_empty()).count();
+            assert_eq!(loose, lock.unbound.len(), "what no hash binds is named");
+            for artifact in lock.packages.iter().flat_map(|p| &p.artifacts) {
+                assert_eq!(artifact.digest.len(), artifact.algorithm.bytes());
+            }
+            if let Err(refusal) = lockset::close_over(&lock, &declared) {
+                assert_eq!(refusal.code, Code::LockIncomplete);
+            }
+        }
     }
 }
 

@@ -86,6 +86,10 @@ pub struct Predicate {
     pub report: Option<Report>,
     /// The paths changed against the base that can change what the tests say.
     pub test_surface: Vec<RelPath>,
+    /// The last certificate of the base's tree, where one is known; fewer tests than it counted are part of the test
+    /// surface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_tests: Option<BaseTests>,
     /// What is bound less than fully.
     pub weak: Vec<Weak>,
     /// The versions of what made this, by name.
@@ -166,6 +170,27 @@ pub struct Report {
     pub sha256: Sha256,
     /// What was counted in it.
     pub counts: Counts,
+}
+
+/// Holds what the last certificate of the base's tree counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BaseTests {
+    /// The digest of its envelope.
+    pub certificate: Sha256,
+    /// What it counted.
+    pub counts: Counts,
+    /// The generation that it is of.
+    pub generation: Generation,
+}
+
+impl Predicate {
+    /// Gives how many tests fewer passed than in the base's last certificate; `None` where that cannot be told.
+    #[must_use]
+    pub fn fewer_tests(&self) -> Option<u64> {
+        let (base, report) = (self.base_tests.as_ref()?, self.report.as_ref()?);
+        Some(base.counts.passed.saturating_sub(report.counts.passed))
+    }
 }
 
 /// Says why counts are no pass; `None` where they are one.

@@ -14,11 +14,12 @@ use std::collections::BTreeMap;
 
 mod checks;
 mod consume;
+mod github;
 mod markdown;
 mod policy;
 
 pub use consume::{Consumed, consume};
-pub use policy::{ConsumptionRule, Policy, RecipeRule, policy_base};
+pub use policy::{ConsumptionRule, DropRule, Policy, RecipeRule, policy_base};
 
 /// How far a certificate's time may lie ahead of the gate's clock, in milliseconds.
 pub const CLOCK_SKEW_MS: u64 = 5 * 60 * 1000;
@@ -139,7 +140,7 @@ pub struct Verdict {
 ///
 /// # Shape
 /// Checks, in this order: `signature`, `key_trusted`, `key_revoked`, `predicate`, `verdict_pass`, `tree`, `locks`,
-/// one `lock` a lockfile, `record_verdict`, `tests`, `recipe`, `toolchain` (one a pinned tool), `confinement`,
+/// one `lock` a lockfile, `record_verdict`, `tests`, `test_surface`, `recipe`, `toolchain` (one a pinned tool), `confinement`,
 /// `weak`, `attempts`, `age`.
 #[must_use]
 pub fn verdict(

@@ -3,6 +3,10 @@
 //! It gathers facts and keeps the small files of the contract; what they mean is decided in `semel_core::attempt`.
 //! It opens no volume of ours.
 
+mod record;
+
+pub use record::Trees;
+
 use crate::error::{Error, Result};
 use crate::files::digest_of;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
@@ -74,24 +78,28 @@ impl Disk {
     }
 
     fn small_file(&self, name: &str) -> Result<Found> {
+        self.file_of(name, LARGEST_STATE)
+    }
+
+    fn file_of(&self, name: &str, most: u64) -> Result<Found> {
         match self.kind(name) {
             Ok(None) => Ok(Found::Absent),
-            Ok(Some(FileType::RegularFile)) => Ok(self.read_small(name)),
+            Ok(Some(FileType::RegularFile)) => Ok(self.read_small(name, most)),
             Ok(Some(other)) => Ok(Found::Odd(type_in_words(other).to_owned())),
             Err(e) => Ok(Found::Odd(e.to_string())),
         }
     }
 
-    fn read_small(&self, name: &str) -> Found {
+    fn read_small(&self, name: &str, most: u64) -> Found {
         let open = || -> std::io::Result<Vec<u8>> {
             let mut bytes = Vec::new();
             open_file(self.dir.as_fd(), name)?
-                .take(LARGEST_STATE + 1)
+                .take(most + 1)
                 .read_to_end(&mut bytes)?;
             Ok(bytes)
         };
         match open() {
-            Ok(bytes) if bytes.len() as u64 <= LARGEST_STATE => Found::Bytes(bytes),
+            Ok(bytes) if bytes.len() as u64 <= most => Found::Bytes(bytes),
             Ok(_) => Found::Odd("larger than a file of the contract can be".to_owned()),
             Err(e) => Found::Odd(format!("cannot be read: {e}")),
         }
@@ -151,8 +159,25 @@ impl Disk {
                 type_in_words(kind)
             )
         });
+        Ok(Facts {
+            generation: identity.0,
+            attempt: identity.1,
+            dirty,
+            locks: self.lockfiles(named, recognised).map_err(unknown)?,
+            state: self.small_file(STATE_FILE)?,
+            disk_generation: self.small_file(GENERATION_FILE)?,
+            leftover: None,
+        })
+    }
+
+    /// Looks at the lockfiles at the root that are recognised, and at the named ones.
+    fn lockfiles(
+        &self,
+        named: &[RelPath],
+        recognised: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<BTreeMap<RelPath, FoundLock>> {
         let mut locks: BTreeMap<RelPath, FoundLock> = BTreeMap::new();
-        for name in self.names().map_err(unknown)? {
+        for name in self.names()? {
             if recognised(&name)
                 && let Ok(path) = RelPath::parse(&name)
             {
@@ -162,15 +187,7 @@ impl Disk {
         for path in named {
             locks.insert(path.clone(), self.lockfile(path));
         }
-        Ok(Facts {
-            generation: identity.0,
-            attempt: identity.1,
-            dirty,
-            locks,
-            state: self.small_file(STATE_FILE)?,
-            disk_generation: self.small_file(GENERATION_FILE)?,
-            leftover: None,
-        })
+        Ok(locks)
     }
 
     fn names(&self) -> Result<Vec<Vec<u8>>> {

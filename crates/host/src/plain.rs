@@ -139,6 +139,27 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     result
 }
 
+/// Appends to a file that another program reads, and makes it where it is not there.
+///
+/// # Errors
+/// `bad_input` for anything but a regular file; `io_failed`.
+pub fn append_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd =
+        rustix::fs::open(path, flags, Mode::from_raw_mode(0o644)).map_err(|e| Error::io("open", path, e))?;
+    let mut file = File::from(fd);
+    if !file
+        .metadata()
+        .map_err(|e| Error::io("examine", path, e))?
+        .is_file()
+    {
+        return Err(Refusal::new(Code::BadInput, "not a regular file")
+            .name(path.display().to_string())
+            .into());
+    }
+    file.write_all(bytes).map_err(|e| Error::io("write", path, e))
+}
+
 /// Makes a directory, and those above it, private to their owner; one that is there already stays as it is.
 ///
 /// # Errors
@@ -273,6 +294,11 @@ mod tests {
             new_directory(dir.path()).unwrap_err().code(),
             Code::PreconditionFailed
         );
+        append_file(&dir.path().join("log"), b"a").unwrap();
+        append_file(&dir.path().join("log"), b"b").unwrap();
+        assert_eq!(read_file(&dir.path().join("log"), 9).unwrap(), b"ab");
+        assert!(append_file(&fifo, b"x").is_err());
+        remove_file(&dir.path().join("log")).unwrap();
         copy_file(&place, &dir.path().join("x/y/c")).unwrap();
         assert_eq!(
             copy_file(&place, &dir.path().join("x/y/c")).unwrap_err().code(),

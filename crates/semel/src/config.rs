@@ -190,6 +190,14 @@ pub(crate) fn environment() -> BTreeMap<OsString, OsString> {
     std::env::vars_os().collect()
 }
 
+/// Gives where GitHub Actions wants to hear of a step.
+pub(crate) fn github() -> crate::engine::gate::GithubFiles {
+    crate::engine::gate::GithubFiles {
+        summary: variable("GITHUB_STEP_SUMMARY").map(PathBuf::from),
+        outputs: variable("GITHUB_OUTPUT").map(PathBuf::from),
+    }
+}
+
 /// Gives the paths by which a program that was started here may spell a worktree: as the kernel says where we are, and as
 /// `PWD` does, where that leads here, too. Git goes by `PWD` then.
 pub(crate) fn spellings(worktree: &Path) -> Vec<PathBuf> {

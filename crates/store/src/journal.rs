@@ -372,6 +372,8 @@ journal! {
     Judgement = judgement(generation: Generation) -> Option<Judgement>;
     /// Lists the verdicts of a job, oldest first.
     JobJudgements = job_judgements(job: JobId) -> Vec<Judgement>;
+    /// Lists the verdicts on a git tree, given as hexadecimal digits, of whatever proposal and job, oldest first.
+    TreeJudgements = tree_judgements(tree: String) -> Vec<Judgement>;
     /// Records for what a certificate is used.
     ///
     /// # Errors

@@ -57,6 +57,14 @@ pub(crate) fn statement() -> Statement {
                 },
             }),
             test_surface: vec![path("tests/conftest.py")],
+            base_tests: Some(BaseTests {
+                certificate: Sha256::of(b"base"),
+                counts: Counts {
+                    passed: 590,
+                    ..Counts::default()
+                },
+                generation: generation(7),
+            }),
             weak: Vec::new(),
             versions: [("semel".to_owned(), "0.1.0".to_owned())].into(),
             verdict: Outcome::Pass,

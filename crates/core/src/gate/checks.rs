@@ -2,7 +2,7 @@
 //!
 //! Each takes what is known of the certificate, which may be nothing; none looks at another's outcome.
 
-use super::{CLOCK_SKEW_MS, Candidate, Check, Policy, RecipeRule};
+use super::{CLOCK_SKEW_MS, Candidate, Check, DropRule, Policy, RecipeRule};
 use crate::certificate::{EarlierVerdict, KeyId, Opened, Outcome, Statement, not_a_pass};
 use crate::digest::Sha256;
 use crate::ids::UnixMs;
@@ -102,7 +102,52 @@ pub(super) fn content(
             .or((counts.passed < least).then_some("fewer tests passed than the policy demands")),
     };
     checks.push(Check::new("tests", format!("at least {least} passed, none failed"), actual).unless(why));
+    checks.push(surface_check(known, policy));
     checks
+}
+
+/// Shows what can change the meaning of the tests: changed paths, and fewer tests than the base had.
+fn surface_check(known: Option<&Statement>, policy: &Policy) -> Check {
+    const SHOWN: usize = 5;
+    let expected = match policy.test_drop {
+        DropRule::Shown => "any, shown to a reviewer",
+        DropRule::Refused => "no fewer tests than the base's last certificate",
+    };
+    let actual = said(known, |s| {
+        let paths = &s.predicate.test_surface;
+        let first: Vec<String> = paths.iter().take(SHOWN).map(ToString::to_string).collect();
+        let more = paths.len() - first.len();
+        let named = match (paths.len(), more) {
+            (0, _) => "no path changed".to_owned(),
+            (all, 0) => format!("{all} paths changed: {}", first.join(", ")),
+            (all, _) => format!("{all} paths changed: {} and {more} more", first.join(", ")),
+        };
+        let tests = match (&s.predicate.base_tests, s.predicate.report.as_ref()) {
+            (Some(base), Some(now)) => {
+                format!(
+                    "{} tests passed, {} for the base",
+                    now.counts.passed, base.counts.passed
+                )
+            }
+            (Some(_), None) => "no report".to_owned(),
+            (None, _) => "no certificate of the base is known".to_owned(),
+        };
+        format!("{named}; {tests}")
+    });
+    let fewer = known.map(|s| s.predicate.fewer_tests());
+    let check = Check::new("test_surface", expected, actual);
+    let dropped = |fewer: u64| format!("{fewer} fewer tests passed than for the base");
+    match (policy.test_drop, fewer) {
+        (_, None) | (_, Some(Some(0))) | (DropRule::Shown, Some(None)) => check,
+        (DropRule::Refused, Some(None)) => check.unless(Some(
+            "it cannot be told whether there are fewer tests than for the base",
+        )),
+        (DropRule::Refused, Some(Some(fewer))) => check.unless(Some(dropped(fewer))),
+        (DropRule::Shown, Some(Some(fewer))) => Check {
+            why: Some(dropped(fewer)),
+            ..check
+        },
+    }
 }
 
 fn lock_checks(known: Option<&Statement>, policy: &Policy, candidate: &Candidate) -> Vec<Check> {

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// # Shape
 /// ```toml
 /// [gate]
-/// keys = ["ssh-ed25519 AAAA…"]     # PEM, ssh-ed25519 line or hex; required
+/// keys = ["ssh-ed25519 AAAA…"]     # PEM, ssh-ed25519 line or hex; else those of the host
 /// recipe = "<sha256>"              # or "any"; required
 /// toolchain = { python = "<sha256>" }
 /// confinement = "full"             # or "partial", "none"; the least that is taken
@@ -25,13 +25,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// max_age_hours = 168
 /// locks = ["uv.lock"]              # must be there, besides that every lockfile must be certified
 /// min_tests = 1
+/// test_drop = "shown"              # or "refused": fewer tests than the base's last certificate counted
 /// weak_allowed = []               # unset: any is taken, and shown
 /// consumption = "optional"         # or "required"
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
-    /// The trusted keys.
+    /// The trusted keys; without one, those that the host trusts.
     #[serde(default)]
     pub keys: Vec<PublicKey>,
     /// The recipe that is taken.
@@ -54,6 +55,9 @@ pub struct Policy {
     /// The fewest tests that must have passed; 0 counts as 1.
     #[serde(default = "one_u64")]
     pub min_tests: u64,
+    /// What becomes of a drop of the tests against the base's last certificate.
+    #[serde(default)]
+    pub test_drop: DropRule,
     /// The names of weak bindings that are taken; unset, any is taken and shown.
     #[serde(default)]
     pub weak_allowed: Option<BTreeSet<String>>,
@@ -71,6 +75,17 @@ pub enum ConsumptionRule {
     Optional,
     /// It may not.
     Required,
+}
+
+/// Says what becomes of fewer tests than the base's last certificate counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DropRule {
+    /// They are named, for a reviewer.
+    #[default]
+    Shown,
+    /// They are refused, and so is a certificate that cannot be compared.
+    Refused,
 }
 
 /// Says which recipe is taken.
@@ -130,8 +145,19 @@ impl Policy {
     /// # Errors
     /// `bad_config` naming the line; with reason `no_trusted_keys` where no key is trusted.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
-        let file: File = toml::from_str(text)
+        Self::parse_trusting(text, &[])
+    }
+
+    /// Reads a policy; where it names no key, those of the host are trusted.
+    ///
+    /// # Errors
+    /// As [`Policy::parse`].
+    pub fn parse_trusting(text: &str, host: &[PublicKey]) -> Result<Self, Refusal> {
+        let mut file: File = toml::from_str(text)
             .map_err(|error| crate::code::toml_refusal(Code::BadConfig, "the gate policy", text, &error))?;
+        if file.gate.keys.is_empty() {
+            file.gate.keys = host.to_vec();
+        }
         if file.gate.keys.is_empty() {
             let why = "the gate policy trusts no key, so nothing could pass";
             return Err(Refusal::new(Code::BadConfig, why)

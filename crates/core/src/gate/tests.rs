@@ -45,6 +45,44 @@ fn edited(edit: impl FnOnce(&mut Statement)) -> Vec<String> {
     failed(&judge(&envelope, &candidate()))
 }
 
+#[test]
+fn fewer_tests_than_the_base_had_are_named_and_refused_where_the_policy_says_so() {
+    let judged = |passed: Option<u64>, rule: &str| {
+        let mut statement = statement();
+        match passed {
+            Some(passed) => statement.predicate.base_tests.as_mut().unwrap().counts.passed = passed,
+            None => statement.predicate.base_tests = None,
+        }
+        let envelope = sign(&statement, &key(1)).unwrap();
+        let policy = Policy {
+            test_drop: toml::Value::from(rule).try_into().unwrap(),
+            ..policy()
+        };
+        let verdict = verdict(&policy, &envelope, None, &candidate(), NOW, &[]);
+        let check = verdict.checks.iter().find(|check| check.name == "test_surface");
+        let check = check.unwrap().clone();
+        assert_eq!(verdict.pass, check.ok);
+        check
+    };
+    let same = judged(Some(600), "shown");
+    assert_eq!((same.ok, &same.why), (true, &None));
+    assert_eq!(
+        same.actual,
+        "1 paths changed: tests/conftest.py; 600 tests passed, 600 for the base"
+    );
+    let fewer = judged(Some(612), "shown");
+    assert!(fewer.ok);
+    assert_eq!(
+        fewer.why.as_deref(),
+        Some("12 fewer tests passed than for the base")
+    );
+    assert!(judged(Some(600), "refused").ok);
+    assert_eq!(judged(Some(612), "refused").why, fewer.why);
+    assert!(!judged(Some(612), "refused").ok);
+    assert!(judged(None, "shown").ok);
+    assert!(!judged(None, "refused").ok, "unknown is a refusal");
+}
+
 fn failed(verdict: &Verdict) -> Vec<String> {
     let names = verdict.refusal().map(|refusal| refusal.names).unwrap_or_default();
     assert_eq!(verdict.pass, names.is_empty());
@@ -75,6 +113,7 @@ fn the_certified_tree_passes_as_often_as_it_is_asked() {
             "lock:uv.lock",
             "record_verdict",
             "tests",
+            "test_surface",
             "recipe",
             "toolchain:python",
             "confinement",
@@ -425,6 +464,49 @@ fn a_policy_is_read_or_refused_with_its_line() {
         assert!(refusal.why.contains(word), "{text}: {refusal}");
         assert_eq!(refusal.names, [names], "{text}: {refusal}");
     }
+}
+
+#[test]
+fn a_policy_without_keys_trusts_those_of_the_host_and_no_others() {
+    let host = [key(3).public()];
+    let none = "[gate]\nrecipe = \"any\"\n";
+    assert_eq!(Policy::parse_trusting(none, &host).unwrap().keys, host);
+    let refusal = Policy::parse_trusting(none, &[]).unwrap_err();
+    assert_eq!(refusal.reason.as_deref(), Some("no_trusted_keys"));
+    let named = format!(
+        "[gate]\nkeys = [\"{}\"]\nrecipe = \"any\"\n",
+        key(1).public().to_ssh()
+    );
+    assert_eq!(
+        Policy::parse_trusting(&named, &host).unwrap().keys,
+        [key(1).public()]
+    );
+}
+
+#[test]
+fn nothing_that_a_certificate_says_is_a_command_of_the_runner() {
+    let pass = judge(&signed(), &candidate());
+    let text = pass.to_annotations();
+    assert!(text.starts_with("::notice title=semel gate%3A pass::"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(pass.to_outputs().starts_with("pass=true\ntree="));
+
+    let mut statement = statement();
+    statement.predicate.weak.push(Weak {
+        name: "lock".to_owned(),
+        about: "x\n::add-mask::y\r\n%0A ##[command]z".to_owned(),
+    });
+    let envelope = sign(&statement, &key(1)).unwrap();
+    let verdict = judge(&envelope, &candidate());
+    let text = verdict.to_annotations();
+    assert!(
+        text.lines().all(|line| line.starts_with("::error title=")),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(!text.contains("##[") && !text.contains('\r'), "{text}");
+    assert_eq!(verdict.to_outputs().lines().count(), 6);
+    assert!(verdict.to_outputs().starts_with("pass=false\n"));
 }
 
 #[test]

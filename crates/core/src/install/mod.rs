@@ -5,11 +5,13 @@
 //! read files, unpack artifacts or run anything; the interpreter and the toolchain have their own identity in the
 //! certificate.
 
+pub mod kept;
 pub mod leftover;
 pub mod node;
 pub mod python;
 mod record_file;
 pub mod rust;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod venv;
@@ -369,9 +371,18 @@ fn differing<'a, V: PartialEq>(
 
 /// Turns an observation into entries by their path in the generation.
 fn keep(observed: &Observed) -> Result<BTreeMap<RelPath, Entry>, Refusal> {
+    keep_but(observed, |path| {
+        observed.kind == Kind::Rust && rust::is_volatile(path)
+    })
+}
+
+fn keep_but(
+    observed: &Observed,
+    volatile: impl Fn(&RelPath) -> bool,
+) -> Result<BTreeMap<RelPath, Entry>, Refusal> {
     let mut all = BTreeMap::new();
     for (path, fact) in &observed.entries {
-        if observed.kind == Kind::Rust && rust::is_volatile(path) {
+        if volatile(path) {
             continue;
         }
         let entry = match fact {

@@ -115,9 +115,9 @@ enum Origin<'a> {
     Lock(Vec<&'a Package>),
 }
 
-struct Dist {
-    name: String,
-    version: String,
+pub(super) struct Dist {
+    pub(super) name: String,
+    pub(super) version: String,
     info: RelPath,
     rows: Vec<Row>,
     direct: Option<DirectUrl>,
@@ -131,7 +131,7 @@ struct DirectUrl {
 }
 
 impl Venv<'_> {
-    fn distributions(&self) -> Result<Vec<RelPath>, Refusal> {
+    pub(super) fn distributions(&self) -> Result<Vec<RelPath>, Refusal> {
         let mut all = Vec::new();
         for (path, fact) in &self.observed.entries {
             let Some((parent, name)) = path.split_last() else {
@@ -147,7 +147,7 @@ impl Venv<'_> {
         Ok(all)
     }
 
-    fn read(&self, info: &RelPath) -> Result<Dist, Refusal> {
+    pub(super) fn read(&self, info: &RelPath) -> Result<Dist, Refusal> {
         let record = info.join(b"RECORD")?;
         if !self.observed.entries.contains_key(&record) {
             return Err(mismatch("a distribution has no RECORD").name(info.to_string()));
@@ -201,7 +201,7 @@ impl Venv<'_> {
     }
 
     /// Checks every row of a distribution and owns its files; gives the number of compiled files without a hash.
-    fn own(&mut self, dist: &Dist) -> Result<usize, Refusal> {
+    pub(super) fn own(&mut self, dist: &Dist) -> Result<usize, Refusal> {
         let record = dist.info.join(b"RECORD")?;
         let mut bytecode = 0;
         let mut lists_itself = false;
@@ -254,7 +254,7 @@ impl Venv<'_> {
     }
 
     /// Refuses a compiled file whose source is not there: Python would run it on its own.
-    fn has_source(&self, compiled: &RelPath) -> Result<(), Refusal> {
+    pub(super) fn has_source(&self, compiled: &RelPath) -> Result<(), Refusal> {
         let source = || -> Option<RelPath> {
             let (cache, name) = compiled.split_last()?;
             let (parent, folder) = cache.split_last()?;
@@ -385,7 +385,7 @@ fn signs_or_is_record(path: &RelPath, info: &RelPath) -> bool {
     })
 }
 
-fn same_version(a: &str, b: &str) -> bool {
+pub(super) fn same_version(a: &str, b: &str) -> bool {
     let normal = |text: &str| {
         let mut normal = crate::lockset::normal_version(text);
         while let Some(shorter) = normal.strip_suffix(".0") {

@@ -184,7 +184,7 @@ pub(super) fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<Str
         members.insert(home.clone());
     }
     for member in strings(workspace.and_then(|w| w.get("members"))) {
-        members.extend(matching(&home, member, declared));
+        members.extend(matching(&home, member, declared, b"Cargo.toml"));
     }
     let excluded: Vec<RelPath> = strings(workspace.and_then(|w| w.get("exclude")))
         .filter_map(|p| resolve(&home, p))
@@ -392,7 +392,7 @@ fn strings(value: Option<&toml::Value>) -> impl Iterator<Item = &str> {
 }
 
 /// Finds the directories with a manifest that a pattern of `members` means.
-fn matching(home: &RelPath, pattern: &str, declared: &Declared) -> Vec<RelPath> {
+pub(super) fn matching(home: &RelPath, pattern: &str, declared: &Declared, manifest: &[u8]) -> Vec<RelPath> {
     let Some(pattern) = resolve(home, pattern) else {
         return Vec::new();
     };
@@ -406,7 +406,7 @@ fn matching(home: &RelPath, pattern: &str, declared: &Declared) -> Vec<RelPath> 
     };
     let manifests = declared.texts.keys().filter_map(RelPath::split_last);
     manifests
-        .filter(|(at, name)| *name == b"Cargo.toml" && fits(at))
+        .filter(|(at, name)| *name == manifest && fits(at))
         .map(|(at, _)| at)
         .collect()
 }

@@ -274,3 +274,54 @@ pub(crate) const PACKAGE_LOCK: &str = r#"{
 /// The manifest or input of the lock above.
 pub(crate) const PACKAGE_JSON: &str = r#"{"name":"probe-app","version":"1.0.0","private":true,"dependencies":{"ms":"^2.1.3","is-odd":"3.0.1"},"devDependencies":{"semver":"^7.6.0"},"optionalDependencies":{"fsevents":"^2.3.3"}}
 "#;
+
+macro_rules! kept {
+    ($($name:ident = $file:literal, $doc:literal;)*) => {
+        $(
+            #[doc = $doc]
+            pub(crate) const $name: &str = include_str!(concat!("fixtures/", $file));
+        )*
+    };
+}
+
+kept! {
+    POETRY_LOCK = "poetry.lock", "From `poetry lock`.";
+    POETRY_PYPROJECT = "poetry.pyproject.toml", "The manifest of the lock above.";
+    PDM_LOCK = "pdm.lock", "From `pdm lock`.";
+    PDM_PYPROJECT = "pdm.pyproject.toml", "The manifest of the lock above, and of both pylocks.";
+    PYLOCK_UV = "pylock.uv.toml", "From `uv export --format pylock.toml`.";
+    PYLOCK_PIP = "pylock.pip.toml", "From `pip lock`.";
+    PIPFILE_LOCK = "Pipfile.lock", "From `pipenv lock`.";
+    PIPFILE = "Pipfile", "The manifest of the lock above.";
+    PNPM_LOCK = "pnpm-lock.yaml", "From `pnpm install --lockfile-only`.";
+    PNPM_PACKAGE = "pnpm.package.json", "The manifest of the lock above.";
+    PNPM_WORKSPACE_LOCK = "pnpm-workspace-lock.yaml", "The same, of a workspace.";
+    PNPM_8_LOCK = "pnpm8-lock.yaml", "The same as the first, of pnpm 8.";
+    YARN_LOCK = "yarn1.lock", "From `yarn install` of Yarn 1.";
+    YARN_PACKAGE = "yarn1.package.json", "The manifest of the lock above.";
+    BERRY_LOCK = "berry.lock", "From `yarn install` of Yarn 4.";
+    BERRY_PACKAGE = "berry.package.json", "The manifest of the lock above.";
+    BERRY_PACKAGE_B = "berry-b.package.json", "The manifest of its workspace.";
+    GO_SUM = "go.sum", "From `go mod tidy`, of cobra 1.8.0.";
+    GO_MOD = "go.mod", "The manifest of the lock above.";
+    GEMFILE_LOCK = "Gemfile.lock", "From `bundle lock`, of the test gems of RubyGems.";
+    GEMFILE = "Gemfile", "The manifest of the lock above.";
+    COMPOSER_LOCK = "composer.lock", "From `composer update --no-install`.";
+    COMPOSER_JSON = "composer.json", "The manifest of the lock above.";
+}
+
+/// The manifests of the workspace of pnpm: its root and its two packages.
+pub(crate) const PNPM_WORKSPACE: [(&str, &str); 3] = [
+    (
+        "package.json",
+        r#"{"name":"root","private":true,"devDependencies":{"semver":"^7.6.0"}}"#,
+    ),
+    (
+        "packages/a/package.json",
+        r#"{"name":"a","version":"1.0.0","dependencies":{"b":"workspace:*","ms":"^2.1.3","react-dom":"18.2.0","react":"18.2.0"}}"#,
+    ),
+    (
+        "packages/b/package.json",
+        r#"{"name":"b","version":"1.0.0","dependencies":{"is-odd":"3.0.1","alias":"npm:ms@2.0.0"}}"#,
+    ),
+];

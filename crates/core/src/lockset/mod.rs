@@ -5,11 +5,26 @@
 //! *not* evaluate environment markers and does *not* resolve versions: the ecosystem's own installer does, in its
 //! strictest mode.
 
+mod berry;
 mod cargo;
+mod composer;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod front;
+mod gemfile;
+mod go;
+mod graph;
+mod json;
+mod marker;
+mod md5;
 pub(crate) mod npm;
+mod pdm;
 mod pep;
+mod pipfile;
+mod pnpm;
+mod poetry;
+mod pylock;
+mod python;
 mod requirements;
 mod selection;
 mod semver;
@@ -17,6 +32,9 @@ mod semver;
 mod tests;
 mod uv;
 mod uv_inputs;
+mod weak;
+mod yaml;
+mod yarn;
 
 use crate::code::{Code, Refusal};
 use crate::digest::Sha256;
@@ -24,9 +42,11 @@ use crate::path::{RelPath, shown};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use marker::{Holds, Setting};
 pub use pep::normal_name;
 pub(crate) use pep::normal_version;
 pub use selection::{Own, Selection};
+pub use weak::Weakness;
 
 macro_rules! formats {
     ($($variant:ident = $name:literal, $installer:literal, $doc:literal;)*) => {
@@ -92,15 +112,6 @@ impl Format {
         let inner = name.strip_prefix(b"pylock.")?.strip_suffix(b".toml")?;
         (!inner.is_empty() && !inner.contains(&b'.')).then_some(Format::Pylock)
     }
-
-    /// Says whether the content is read, and not only digested.
-    #[must_use]
-    pub const fn is_parsed(self) -> bool {
-        matches!(
-            self,
-            Format::Uv | Format::Requirements | Format::PackageLock | Format::Shrinkwrap | Format::Cargo
-        )
-    }
 }
 
 /// Lists the usual file name of every format, for messages.
@@ -115,8 +126,16 @@ pub fn wants_manifest(path: &RelPath) -> bool {
     let Some((_, name)) = path.split_last() else {
         return false;
     };
-    matches!(name, b"pyproject.toml" | b"package.json" | b"Cargo.toml")
-        || (name.starts_with(b"requirements") && (name.ends_with(b".in") || name.ends_with(b".txt")))
+    matches!(
+        name,
+        b"pyproject.toml"
+            | b"package.json"
+            | b"Cargo.toml"
+            | b"Pipfile"
+            | b"go.mod"
+            | b"Gemfile"
+            | b"composer.json"
+    ) || (name.starts_with(b"requirements") && (name.ends_with(b".in") || name.ends_with(b".txt")))
 }
 
 /// Holds the manifests of a tree: every file that [`wants_manifest`] names, by its path in the tree.
@@ -207,7 +226,7 @@ pub enum Scope {
 pub struct Dependency {
     /// The normalised name of the package it leads to.
     pub name: String,
-    /// The version, where the lockfile has to tell several apart.
+    /// The version, where the lockfile has to tell several apart; the key of the entry for pnpm, the range for Yarn.
     pub version: Option<String>,
     /// The extras that are asked of it.
     pub extras: Vec<String>,
@@ -230,7 +249,8 @@ pub struct Package {
     pub artifacts: Vec<Artifact>,
     /// What it depends on.
     pub dependencies: Vec<Dependency>,
-    /// Where npm installs it, such as `node_modules/ms`; none elsewhere.
+    /// Where npm installs it, such as `node_modules/ms`; the key of its entry for pnpm and Yarn, its category for
+    /// Pipenv; none elsewhere.
     pub place: Option<String>,
     /// When it is installed at all, as far as the lockfile says so.
     pub scope: Scope,
@@ -255,6 +275,8 @@ pub struct Lockfile {
     pub constraints: Vec<RelPath>,
     /// What the format cannot show, one clause each.
     pub weak: Vec<String>,
+    /// The packages from elsewhere whose bytes no hash in the lockfile binds; each format that allows that says so.
+    pub unbound: Vec<String>,
     /// The last package where a cut behind it cannot be seen in the lockfile alone; the install can close it.
     pub open_end: Option<String>,
     facts: Facts,
@@ -264,9 +286,19 @@ pub struct Lockfile {
 #[derive(Clone, Debug)]
 enum Facts {
     Uv(Box<uv::Facts>),
+    Poetry(Box<poetry::Facts>),
+    Pdm(Box<pdm::Facts>),
+    Pylock(Box<pylock::Facts>),
+    Pipfile(Box<pipfile::Facts>),
     Requirements,
     Npm(Box<npm::Facts>),
+    Pnpm(Box<pnpm::Facts>),
+    Yarn(Box<yarn::Facts>),
+    Berry(Box<berry::Facts>),
     Cargo,
+    Go,
+    Gemfile(Box<gemfile::Facts>),
+    Composer(Box<composer::Facts>),
 }
 
 /// Parses a lockfile.
@@ -274,21 +306,15 @@ enum Facts {
 /// # Errors
 /// `lock_incomplete`, with the package or line named, for a file that does not parse, is cut, has a package
 /// without a hash, names a dependency that it does not hold, holds an entry twice, or takes a package from where
-/// nothing binds its bytes; with the reason `not_parsed` for a format that is recognised by name only.
+/// nothing binds its bytes.
+///
+/// # Limits
+/// What a format cannot show is named in `weak`, and what it binds by no hash in `unbound`: see [`require_hashes`].
 pub fn parse(path: &RelPath, bytes: &[u8]) -> Result<Lockfile, Refusal> {
     let name = path.split_last().map_or(&b""[..], |(_, name)| name);
     let format =
         Format::recognise(name).ok_or_else(|| incomplete(path, "is not a lockfile of a supported format"))?;
-    if !format.is_parsed() {
-        let why = format!(
-            "a lockfile of {} is named and digested, but not parsed yet",
-            format.installer()
-        );
-        return Err(Refusal::new(Code::LockIncomplete, why)
-            .reason("not_parsed")
-            .name(path.to_string()));
-    }
-    let text = core::str::from_utf8(bytes).map_err(|_| incomplete(path, "is not UTF-8"))?;
+    let text = front::text(path, bytes)?;
     let mut lock = Lockfile {
         path: path.clone(),
         format,
@@ -297,17 +323,39 @@ pub fn parse(path: &RelPath, bytes: &[u8]) -> Result<Lockfile, Refusal> {
         includes: Vec::new(),
         constraints: Vec::new(),
         weak: Vec::new(),
+        unbound: Vec::new(),
         open_end: None,
         facts: Facts::Requirements,
     };
     match format {
         Format::Uv => uv::parse(&mut lock, text)?,
-        Format::Cargo => cargo::parse(&mut lock, text)?,
+        Format::Poetry => poetry::parse(&mut lock, text)?,
+        Format::Pdm => pdm::parse(&mut lock, text)?,
+        Format::Pylock => pylock::parse(&mut lock, text)?,
+        Format::Pipfile => pipfile::parse(&mut lock, text)?,
         Format::Requirements => requirements::parse(&mut lock, text)?,
-        _ => npm::parse(&mut lock, text)?,
+        Format::PackageLock | Format::Shrinkwrap => npm::parse(&mut lock, text)?,
+        Format::Pnpm => pnpm::parse(&mut lock, text)?,
+        Format::Yarn if yarn::is_berry(text) => berry::parse(&mut lock, text)?,
+        Format::Yarn => yarn::parse(&mut lock, text)?,
+        Format::Cargo => cargo::parse(&mut lock, text)?,
+        Format::GoSum => go::parse(&mut lock, text)?,
+        Format::Gemfile => gemfile::parse(&mut lock, text)?,
+        Format::Composer => composer::parse(&mut lock, text)?,
     }
     lock.refuse_twins()?;
     Ok(lock)
+}
+
+/// Refuses a lockfile that binds not every byte that comes from elsewhere, for an installer that the job names.
+///
+/// # Errors
+/// `lock_incomplete`, with every package without a hash named.
+pub fn require_hashes(lock: &Lockfile) -> Result<(), Refusal> {
+    if lock.unbound.is_empty() {
+        return Ok(());
+    }
+    Err(incomplete(&lock.path, "has packages without a hash").names(lock.unbound.iter().cloned()))
 }
 
 /// Compares a lockfile with the manifests that it closes over; gives what they cannot show, one clause each.
@@ -320,9 +368,19 @@ pub fn parse(path: &RelPath, bytes: &[u8]) -> Result<Lockfile, Refusal> {
 pub fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<String>, Refusal> {
     match &lock.facts {
         Facts::Uv(facts) => uv_inputs::close_over(lock, facts, declared),
+        Facts::Poetry(facts) => poetry::close_over(lock, facts, declared),
+        Facts::Pdm(facts) => pdm::close_over(lock, facts, declared),
+        Facts::Pylock(facts) => pylock::close_over(lock, facts, declared),
+        Facts::Pipfile(facts) => pipfile::close_over(lock, facts, declared),
         Facts::Requirements => requirements::close_over(lock, declared),
         Facts::Npm(facts) => npm::close_over(lock, facts, declared),
+        Facts::Pnpm(facts) => pnpm::close_over(lock, facts, declared),
+        Facts::Yarn(facts) => yarn::close_over(lock, facts, declared),
+        Facts::Berry(facts) => berry::close_over(lock, facts, declared),
         Facts::Cargo => cargo::close_over(lock, declared),
+        Facts::Go => go::close_over(lock, declared),
+        Facts::Gemfile(facts) => gemfile::close_over(lock, facts, declared),
+        Facts::Composer(facts) => composer::close_over(lock, facts, declared),
     }
 }
 
@@ -331,9 +389,9 @@ pub fn close_over(lock: &Lockfile, declared: &Declared) -> Result<Vec<String>, R
 /// # Errors
 /// `lock_incomplete`, with the file named, where one is no lockfile of this tree, or is not whole.
 pub fn included(lock: &Lockfile, declared: &Declared) -> Result<Vec<Lockfile>, Refusal> {
-    match &lock.facts {
-        Facts::Requirements => requirements::included(lock, declared),
-        Facts::Uv(_) | Facts::Npm(_) | Facts::Cargo => Ok(Vec::new()),
+    match lock.format {
+        Format::Requirements => requirements::included(lock, declared),
+        _ => Ok(Vec::new()),
     }
 }
 
@@ -360,17 +418,20 @@ impl Lockfile {
 
     /// Names the places of an npm lock that an install fills on every platform.
     pub(crate) fn npm_certain(&self, selection: &Selection) -> BTreeSet<&str> {
-        match &self.facts {
-            Facts::Npm(facts) => npm::certain(facts, selection),
-            Facts::Uv(_) | Facts::Requirements | Facts::Cargo => BTreeSet::new(),
-        }
+        self.npm()
+            .map(|facts| npm::certain(facts, selection))
+            .unwrap_or_default()
     }
 
     /// Gives every place of an npm lock; none for another format.
     pub(crate) fn npm_places(&self) -> Option<&BTreeMap<String, npm::Entry>> {
+        self.npm().map(|facts| &facts.entries)
+    }
+
+    fn npm(&self) -> Option<&npm::Facts> {
         match &self.facts {
-            Facts::Npm(facts) => Some(&facts.entries),
-            Facts::Uv(_) | Facts::Requirements | Facts::Cargo => None,
+            Facts::Npm(facts) => Some(facts),
+            _ => None,
         }
     }
 

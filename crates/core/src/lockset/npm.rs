@@ -2,6 +2,7 @@
 //!
 //! Versions 2 and 3; ranges are compared as text, only with what the lock itself says it was made from.
 
+use super::json::Once;
 use super::{
     Algorithm, Artifact, Declared, Dependency, Facts as AnyFacts, Lockfile, Package, Scope, Selection,
     Source, incomplete, manifest, resolve, same_set,
@@ -10,7 +11,6 @@ use crate::code::Refusal;
 use crate::path::RelPath;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::Deserialize;
-use serde::de::{MapAccess, Visitor};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Holds the projects that the lock was made for, by directory.
@@ -19,39 +19,6 @@ pub(super) struct Facts {
     projects: BTreeMap<RelPath, Entry>,
     /// Everything in the lock, by place.
     pub(super) entries: BTreeMap<String, Entry>,
-}
-
-/// Holds a map whose keys stand once: JSON lets them repeat, and the last would win.
-#[derive(Clone, Debug)]
-struct Once<V>(BTreeMap<String, V>);
-
-impl<V> Default for Once<V> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
-
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for Once<V> {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Keys<V>(core::marker::PhantomData<V>);
-        impl<'de, V: Deserialize<'de>> Visitor<'de> for Keys<V> {
-            type Value = Once<V>;
-            fn expecting(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Once<V>, A::Error> {
-                let mut all = BTreeMap::new();
-                while let Some((key, value)) = map.next_entry::<String, V>()? {
-                    if all.contains_key(&key) {
-                        return Err(serde::de::Error::custom(format!("the key {key} stands twice")));
-                    }
-                    all.insert(key, value);
-                }
-                Ok(Once(all))
-            }
-        }
-        from.deserialize_map(Keys(core::marker::PhantomData))
-    }
 }
 
 #[derive(Deserialize)]
@@ -91,12 +58,40 @@ pub(crate) struct Entry {
 /// Holds what a `package.json` declares; its other keys are free.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Project {
-    dependencies: Once<String>,
-    dev_dependencies: Once<String>,
-    optional_dependencies: Once<String>,
-    peer_dependencies: Once<String>,
-    workspaces: Option<serde_json::Value>,
+pub(super) struct Project {
+    pub(super) name: Option<String>,
+    pub(super) dependencies: Once<String>,
+    pub(super) dev_dependencies: Once<String>,
+    pub(super) optional_dependencies: Once<String>,
+    pub(super) peer_dependencies: Once<String>,
+    /// What Yarn takes in the place of what packages ask for.
+    pub(super) resolutions: Once<String>,
+    pub(super) workspaces: Option<serde_json::Value>,
+}
+
+impl Project {
+    /// Reads the `package.json` of a directory.
+    pub(super) fn read(lock: &Lockfile, declared: &Declared, home: &RelPath) -> Result<Project, Refusal> {
+        let text = manifest(lock, declared, home, "package.json")?;
+        // npm, pnpm and Yarn all take a byte order mark away.
+        serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(|e| {
+            incomplete(&lock.path, "has a manifest that does not parse")
+                .names([format!("{home}/package.json"), e.to_string()])
+        })
+    }
+
+    /// Names the patterns of its workspaces.
+    pub(super) fn patterns(&self) -> Vec<&str> {
+        let list = match &self.workspaces {
+            Some(serde_json::Value::Object(map)) => map.get("packages").and_then(serde_json::Value::as_array),
+            Some(other) => other.as_array(),
+            None => None,
+        };
+        list.into_iter()
+            .flatten()
+            .filter_map(serde_json::Value::as_str)
+            .collect()
+    }
 }
 
 /// Reads the places of a package-lock.json, or of the copy that npm keeps inside `node_modules`.
@@ -177,22 +172,14 @@ fn package(
             .as_deref()
             .ok_or_else(|| wrong("has a package without an integrity"))?;
         artifacts = digests(integrity, from).ok_or_else(|| wrong("has an integrity that is not whole"))?;
+        if !belongs(from, entry.version.as_deref().unwrap_or("")) {
+            return Err(wrong("gives a package the artifact of another one").name(from));
+        }
         Source::Hashed
     };
     if !entry.link && entry.version.is_none() {
         return Err(wrong("has a package without a version"));
     }
-    let platform = entry.os.is_some() || entry.cpu.is_some() || entry.libc.is_some();
-    let edges = |map: &Once<String>, scope: &Scope| -> Vec<Dependency> {
-        let edge = |name: &String| Dependency {
-            name: name.clone(),
-            version: None,
-            extras: Vec::new(),
-            scope: scope.clone(),
-            marker: None,
-        };
-        map.0.keys().map(edge).collect()
-    };
     let mut dependencies = edges(&entry.dependencies, &Scope::Always);
     dependencies.extend(edges(
         &entry.optional_dependencies,
@@ -212,12 +199,39 @@ fn package(
         } else {
             Scope::Always
         },
-        condition: platform.then(|| "os, cpu or libc".to_owned()),
+        condition: condition(entry),
     })
 }
 
+/// Makes edges out of names; npm finds them by place.
+fn edges(map: &Once<String>, scope: &Scope) -> Vec<Dependency> {
+    let edge = |name: &String| Dependency {
+        name: name.clone(),
+        version: None,
+        extras: Vec::new(),
+        scope: scope.clone(),
+        marker: None,
+    };
+    map.0.keys().map(edge).collect()
+}
+
+/// Writes `os`, `cpu` and `libc` as one condition.
+fn condition(entry: &Entry) -> Option<String> {
+    let part = |(key, value): (&str, &Option<serde_json::Value>)| -> Option<String> {
+        let value = value.as_ref()?;
+        let list = value
+            .as_array()
+            .map_or(core::slice::from_ref(value), Vec::as_slice);
+        let names: Vec<&str> = list.iter().filter_map(serde_json::Value::as_str).collect();
+        Some(format!("{key}={}", names.join("|")))
+    };
+    let all = [("os", &entry.os), ("cpu", &entry.cpu), ("libc", &entry.libc)];
+    let parts: Vec<String> = all.into_iter().filter_map(part).collect();
+    (!parts.is_empty()).then(|| parts.join(" & "))
+}
+
 /// Reads a subresource integrity: the strongest algorithm alone counts, as npm has it.
-fn digests(integrity: &str, name: &str) -> Option<Vec<Artifact>> {
+pub(super) fn digests(integrity: &str, name: &str) -> Option<Vec<Artifact>> {
     let mut all = Vec::new();
     for part in integrity.split_whitespace() {
         let (algorithm, coded) = part.split('?').next()?.split_once('-')?;
@@ -236,6 +250,17 @@ fn digests(integrity: &str, name: &str) -> Option<Vec<Artifact>> {
     let best = all.iter().map(|a| a.algorithm).max()?;
     all.retain(|a| a.algorithm == best);
     Some(all)
+}
+
+/// Says whether a tarball of a registry is named after this version; other addresses say nothing.
+pub(super) fn belongs(resolved: &str, version: &str) -> bool {
+    let path = resolved.split(['#', '?']).next().unwrap_or(resolved);
+    let Some((_, file)) = path.split_once("/-/") else {
+        return true;
+    };
+    let plain = version.split('+').next().unwrap_or(version);
+    file.strip_suffix(".tgz")
+        .is_none_or(|stem| stem.ends_with(&format!("-{plain}")) || stem.ends_with(&format!("-{version}")))
 }
 
 /// Proves that every dependency is found by walking up, as Node does.
@@ -324,11 +349,7 @@ pub(super) fn close_over(
     declared: &Declared,
 ) -> Result<Vec<String>, Refusal> {
     for (home, locked) in &facts.projects {
-        let text = manifest(lock, declared, home, "package.json")?;
-        let file: Project = serde_json::from_str(text).map_err(|e| {
-            incomplete(&lock.path, "has a manifest that does not parse")
-                .names([format!("{home}/package.json"), e.to_string()])
-        })?;
+        let file = Project::read(lock, declared, home)?;
         let root = *home == lock.directory();
         let wanted = wishes([
             &file.dependencies,

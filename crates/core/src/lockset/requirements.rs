@@ -83,10 +83,7 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     if lock.packages.is_empty() && lock.includes.is_empty() {
         return Err(incomplete(&lock.path, "names no package"));
     }
-    lock.weak.push(format!(
-        "{}: a cut made before sealing cannot be seen in this format",
-        lock.path
-    ));
+    lock.say_weak();
     Ok(())
 }
 

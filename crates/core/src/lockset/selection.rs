@@ -153,16 +153,30 @@ impl Lockfile {
         let mut found = BTreeSet::new();
         match self.format {
             Format::Uv => self.walk(selection, &mut found),
-            Format::Cargo => {}
-            Format::Requirements => {
-                found.extend(
-                    self.packages
-                        .iter()
-                        .filter(|p| p.condition.is_none())
-                        .map(|p| p.name.as_str()),
-                );
+            // These name what may be needed, and the build decides.
+            Format::Cargo | Format::GoSum => {}
+            // Only its manifests say what Yarn 1 leaves out, and Bundler asks the Gemfile for groups.
+            Format::Yarn | Format::Gemfile => {}
+            Format::Requirements
+            | Format::Poetry
+            | Format::Pdm
+            | Format::Pylock
+            | Format::Pipfile
+            | Format::Pnpm
+            | Format::Composer => {
+                let chosen = |p: &&Package| match &p.scope {
+                    Scope::Always => true,
+                    Scope::Optional(extra) => selection.extras.contains(extra),
+                    Scope::Dev(group) => selection.groups.contains(group),
+                };
+                let certain = self
+                    .packages
+                    .iter()
+                    .filter(|p| p.condition.is_none())
+                    .filter(chosen);
+                found.extend(certain.map(|p| p.name.as_str()));
             }
-            _ => {
+            Format::PackageLock | Format::Shrinkwrap => {
                 let places = self.npm_certain(selection);
                 let placed = |p: &&Package| p.place.as_deref().is_some_and(|at| places.contains(at));
                 found.extend(self.packages.iter().filter(placed).map(|p| p.name.as_str()));

@@ -3,6 +3,7 @@
 //! Unknown keys are let pass, since uv adds some with every revision; the version of the format is not.
 
 use super::pep::normal_name;
+use super::python;
 use super::{
     Algorithm, Artifact, Dependency, Facts as AnyFacts, Lockfile, Package, Scope, Source, incomplete, label,
     resolve,
@@ -136,10 +137,8 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         let package = package(lock, entry)?;
         if built {
             let end = label(&package);
-            lock.weak.push(format!(
-                "{}: a cut behind {end}, which has no wheels, cannot be seen",
-                lock.path
-            ));
+            lock.weak
+                .push(format!("{}: {}: {end}", lock.path, super::weak::UV));
         }
         if let Source::Local(home) | Source::Virtual(home) = &package.source {
             facts.members.push(home.clone());
@@ -163,7 +162,11 @@ fn package(lock: &Lockfile, entry: Entry) -> Result<Package, Refusal> {
     let hashed = source == Source::Hashed;
     for file in entry.sdist.iter().chain(&entry.wheels) {
         if hashed {
-            artifacts.push(artifact(lock, file, &shown)?);
+            let artifact = artifact(lock, file, &shown)?;
+            if let Some(version) = &entry.version {
+                python::belongs(lock, &normal_name(&entry.name), version, &artifact.name)?;
+            }
+            artifacts.push(artifact);
         }
     }
     if hashed && artifacts.is_empty() {

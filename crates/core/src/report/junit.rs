@@ -3,7 +3,7 @@
 //! It counts `testcase` elements and trusts no sum that a report states about itself. It expands no entity of a
 //! document type and follows nothing.
 
-use super::Report;
+use super::{Report, Stamp, stands_for_a_file};
 use crate::code::{Code, Refusal};
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
@@ -17,12 +17,13 @@ struct Case {
     failed: bool,
     skipped: bool,
     todo: bool,
+    file: bool,
 }
 
 /// Counts the test cases of a JUnit report.
 ///
 /// A case with a `failure` or `error` child failed, unless it is marked `todo`; one with a `skipped` child was
-/// not run; any other one passed.
+/// not run; any other one passed, but for the one that stands for a file without a test.
 ///
 /// # Errors
 /// `evidence_foreign` for a report that is cut, malformed, nested deeper than 64 elements, carries a document
@@ -38,6 +39,7 @@ pub fn junit(bytes: &[u8]) -> Result<Report, Refusal> {
         match reader.read_event().map_err(|e| malformed(&e.to_string()))? {
             Event::Start(element) => {
                 root(&element, depth, &mut rooted)?;
+                stamped(&element, &mut report)?;
                 depth += 1;
                 if depth > DEEPEST {
                     return Err(malformed("it is nested too deep"));
@@ -46,6 +48,7 @@ pub fn junit(bytes: &[u8]) -> Result<Report, Refusal> {
             }
             Event::Empty(element) => {
                 root(&element, depth, &mut rooted)?;
+                stamped(&element, &mut report)?;
                 enter(&element, depth + 1, &mut case)?;
                 leave(depth + 1, &mut case, &mut report);
             }
@@ -89,12 +92,26 @@ fn root(element: &BytesStart<'_>, depth: usize, rooted: &mut bool) -> Result<(),
     Ok(())
 }
 
+/// Keeps the earliest time that a suite states; a time that cannot be read says nothing.
+fn stamped(element: &BytesStart<'_>, report: &mut Report) -> Result<(), Refusal> {
+    if !matches!(element.local_name().as_ref(), "testsuites" | "testsuite") {
+        return Ok(());
+    }
+    let stamp = attribute(element, "timestamp")?.and_then(|text| Stamp::parse(&text));
+    report.earliest = match (report.earliest, stamp) {
+        (Some(one), Some(other)) => Some(one.earlier(other)),
+        (one, other) => one.or(other),
+    };
+    Ok(())
+}
+
 fn enter(element: &BytesStart<'_>, depth: usize, case: &mut Option<Case>) -> Result<(), Refusal> {
     match (element.local_name().as_ref(), case.as_mut()) {
         ("testcase", Some(_)) => return Err(malformed("a testcase lies inside another")),
         ("testcase", None) => {
             *case = Some(Case {
                 name: case_name(element)?,
+                file: attribute(element, "name")?.is_some_and(|name| stands_for_a_file(&name)),
                 depth,
                 ..Case::default()
             });
@@ -117,7 +134,7 @@ fn leave(depth: usize, case: &mut Option<Case>, report: &mut Report) {
         report.fail(&ended.name);
     } else if ended.skipped {
         report.counts.skipped += 1;
-    } else {
+    } else if !ended.file {
         report.counts.passed += 1;
     }
 }

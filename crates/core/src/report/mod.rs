@@ -6,11 +6,16 @@
 
 mod cargo;
 mod junit;
+mod stamp;
+mod tap;
 
 pub use cargo::cargo_test;
 pub use junit::junit;
+pub use stamp::Stamp;
+pub use tap::tap;
 
 use crate::code::{Code, Refusal};
+use crate::ids::UnixMs;
 use serde::{Deserialize, Serialize};
 
 /// The longest report that is read.
@@ -51,6 +56,80 @@ pub struct Report {
     pub counts: Counts,
     /// The first failed tests, at most [`NAMED_FAILURES`].
     pub failures: Vec<String>,
+    /// The earliest time that the report states for itself, where it states one.
+    pub earliest: Option<Stamp>,
+}
+
+/// Names a format of report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// JUnit XML.
+    Junit,
+    /// The Test Anything Protocol.
+    Tap,
+    /// What `cargo test` prints.
+    CargoTest,
+}
+
+impl Format {
+    /// Gives the name that a certificate states.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Junit => "junit",
+            Self::Tap => "tap",
+            Self::CargoTest => "cargo-test",
+        }
+    }
+
+    /// Says which format a report file is of; what is not TAP is read as JUnit.
+    #[must_use]
+    pub fn of_file(bytes: &[u8]) -> Self {
+        if bytes.trim_ascii_start().starts_with(b"<") || !tap::is_tap(bytes) {
+            Self::Junit
+        } else {
+            Self::Tap
+        }
+    }
+}
+
+/// Reads a report file of either format.
+///
+/// # Errors
+/// Those of [`junit`] and [`tap`].
+pub fn file(bytes: &[u8]) -> Result<Report, Refusal> {
+    match Format::of_file(bytes) {
+        Format::Tap => tap(bytes),
+        Format::Junit | Format::CargoTest => junit(bytes),
+    }
+}
+
+/// Refuses a report that says of itself that it was written before the tests began: a copy from a cache, or from an
+/// earlier attempt.
+///
+/// # Errors
+/// `evidence_foreign` with reason `cached_result`.
+///
+/// # Limits
+/// A time with an offset may lie 5 minutes before the beginning, one without 26 hours, since its zone is not known. A
+/// report that states no time passes: that it is fresh is seen by its file.
+pub fn of_this_run(report: &Report, began: UnixMs) -> Result<(), Refusal> {
+    match report.earliest {
+        Some(stamp) if stamp.is_before(began) => {
+            let why = format!(
+                "the report was written at {}, the tests began at {began}",
+                stamp.at()
+            );
+            Err(Refusal::new(Code::EvidenceForeign, why).reason("cached_result"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Recognises what `node --test` reports for a file in which no test is: a test that is named by the path of the file.
+fn stands_for_a_file(name: &str) -> bool {
+    const MODULES: [&str; 6] = [".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"];
+    name.starts_with('/') && MODULES.iter().any(|end| name.ends_with(end))
 }
 
 impl Report {

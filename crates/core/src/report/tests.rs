@@ -53,6 +53,23 @@ fn junit_of_pytest_and_of_node() {
     assert_eq!(report.failures, ["test::bad"]);
 }
 
+/// `node --test` says that a file without a test passed.
+#[test]
+fn a_file_without_a_test_is_no_test() {
+    let case = |name: &str, inner: &str| {
+        let text =
+            format!("<testsuites><testcase name='{name}' classname='test'>{inner}</testcase></testsuites>");
+        junit(text.as_bytes()).unwrap()
+    };
+    let empty = case("/v/tree/test/empty.test.js", "");
+    assert_eq!(empty.counts, counts(0, 0, 0, 0));
+    let refusal = verdict(&empty, Ending::Exit(0)).unwrap_err();
+    assert_eq!(refusal.reason.as_deref(), Some("no_test_ran"));
+    assert_eq!(case("/v/tree/a.mjs", "<failure/>").counts, counts(0, 1, 0, 0));
+    assert_eq!(case("/v/tree answers", "").counts, counts(1, 0, 0, 0));
+    assert_eq!(case("a.js", "").counts, counts(1, 0, 0, 0));
+}
+
 #[test]
 fn cargo_sums_over_binaries() {
     let report = cargo_test(CARGO.as_bytes(), Ending::Exit(0)).unwrap();
@@ -90,10 +107,59 @@ fn a_block_that_does_not_add_up_is_no_evidence() {
 }
 
 #[test]
+fn a_report_that_was_written_before_the_tests_is_of_a_cache() {
+    let began = UnixMs(951_782_400_000); // 2000-02-29T00:00:00Z
+    let with = |stamp: &str| {
+        let text = format!(
+            "<testsuites><testsuite timestamp='2000-02-29T00:00:01Z'/><testsuite timestamp='{stamp}'><testcase name='a'/></testsuite></testsuites>"
+        );
+        of_this_run(&file(text.as_bytes()).unwrap(), began)
+    };
+    for fresh in [
+        "2000-02-29T00:00:00+00:00",
+        "2000-02-28T23:56:00.123456Z",
+        "2000-02-29T05:30:00.5+05:30",
+        "2000-02-28T20:00:00-04:00",
+        "2000-02-28T23:00:00",
+        "2000-02-27T22:30:00.999",
+        "yesterday",
+        "",
+        "1999-02-29T00:00:00Z",
+    ] {
+        assert!(with(fresh).is_ok(), "{fresh}");
+    }
+    for old in [
+        "2000-02-28T23:54:00Z",
+        "2000-02-29T05:20:00+05:30",
+        "1999-02-28T00:00:00",
+        "2000-02-27T21:00:00.000",
+    ] {
+        let refusal = with(old).unwrap_err();
+        assert_eq!(refusal.reason.as_deref(), Some("cached_result"), "{old}");
+        assert_eq!(refusal.code, Code::EvidenceForeign);
+    }
+}
+
+#[test]
+fn a_file_is_read_by_what_it_is() {
+    for (text, format) in [
+        ("<testsuite/>", Format::Junit),
+        ("\n <?xml version='1.0'?>\n1..2", Format::Junit),
+        ("TAP version 13\n1..0\n", Format::Tap),
+        ("noise\nok 1\n1..1\n", Format::Tap),
+        ("ok, all tests passed\n", Format::Junit),
+        ("", Format::Junit),
+    ] {
+        assert_eq!(Format::of_file(text.as_bytes()), format, "{text}");
+    }
+    assert!(file(b"ok, all tests passed\n").is_err());
+}
+
+#[test]
 fn the_verdict_needs_tests_and_an_agreeing_exit() {
     let green = Report {
         counts: counts(1, 0, 0, 0),
-        failures: Vec::new(),
+        ..Report::default()
     };
     assert_eq!(verdict(&green, Ending::Exit(0)).unwrap(), green.counts);
     let code = |report: &Report, ending| verdict(report, ending).unwrap_err().code;
@@ -102,7 +168,7 @@ fn the_verdict_needs_tests_and_an_agreeing_exit() {
     for none in [counts(0, 0, 0, 0), counts(0, 0, 3, 0), counts(0, 0, 0, 3)] {
         let report = Report {
             counts: none,
-            failures: Vec::new(),
+            ..Report::default()
         };
         assert_eq!(code(&report, Ending::Exit(0)), Code::EvidenceForeign);
         assert_eq!(code(&report, Ending::Exit(5)), Code::EvidenceForeign);

@@ -12,6 +12,7 @@ mod attributes;
 mod clear;
 mod deliver;
 mod draft;
+mod gather;
 mod held;
 mod index;
 mod line;
@@ -45,6 +46,7 @@ mod worktree;
 
 pub use deliver::{Delivery, Import, Patch, Sealed, deliver_branch, make_patch};
 pub use draft::{Draft, prepare_draft};
+pub use gather::Gathered;
 pub use linked::{Add, Begun, Discard, Locked, Milestone, Remove, Removed, Tell, Unfinished, add, remove};
 pub use objects::Leaf;
 pub use pin::{KeptPin, PinState, Pins, Repin, Require};

@@ -17,6 +17,7 @@ mod trust;
 mod uv;
 
 pub use observe::observe;
+pub(crate) use observe::observe_with_links;
 pub use plan::{Isolation, Plan, StageOutcome};
 pub use record::{observe_environment, record, verify_again};
 pub use testing::{ReportFrom, TestPlan, TestRun, check_report, run_tests};

@@ -26,6 +26,30 @@ const CHUNK: usize = 256 << 10;
 /// with a second name, `record_mismatch` where an entry changes while it is read, `too_large` past two million
 /// entries, `io_failed` where something cannot be read.
 pub fn observe(root: &Path, kind: Kind, place: &RelPath) -> Result<Observed> {
+    let wanted = |path: &RelPath| wants_text(kind, path);
+    let (observed, mut linked) = observe_with_links(root, kind, place, &wanted)?;
+    if linked.is_empty() {
+        return Ok(observed);
+    }
+    let why = "an installed file has a second name, through which it could be changed";
+    linked.truncate(20);
+    Err(Refusal::new(Code::RecordOutsideRoot, why)
+        .reason("hard_link")
+        .names(linked)
+        .into())
+}
+
+/// Observes as [`observe`] does, also files with a second name, which it names; `wanted` says of which files the content
+/// is kept, and how much of it.
+///
+/// # Errors
+/// As [`observe`], but for files with a second name.
+pub(crate) fn observe_with_links(
+    root: &Path,
+    kind: Kind,
+    place: &RelPath,
+    wanted: &dyn Fn(&RelPath) -> Option<u64>,
+) -> Result<(Observed, Vec<String>)> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(CWD, root, flags, Mode::empty()).map_err(|e| match e {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP => {
@@ -37,7 +61,7 @@ pub fn observe(root: &Path, kind: Kind, place: &RelPath) -> Result<Observed> {
     })?;
     let mut walk = Walk {
         root,
-        kind,
+        wanted,
         mount: 0,
         buffer: vec![0; CHUNK],
         entries: BTreeMap::new(),
@@ -48,20 +72,13 @@ pub fn observe(root: &Path, kind: Kind, place: &RelPath) -> Result<Observed> {
         .map_err(|e| walk.io("look at", &RelPath::root(), e))?
         .mount;
     walk.directory(fd, &RelPath::root())?;
-    if !walk.linked.is_empty() {
-        let why = "an installed file has a second name, through which it could be changed";
-        walk.linked.truncate(20);
-        return Err(Refusal::new(Code::RecordOutsideRoot, why)
-            .reason("hard_link")
-            .names(walk.linked)
-            .into());
-    }
-    Ok(Observed {
+    let observed = Observed {
         root: place.clone(),
         kind,
         entries: walk.entries,
         texts: walk.texts,
-    })
+    };
+    Ok((observed, walk.linked))
 }
 
 /// Refuses a second observation in which anything of the first is gone or changed.
@@ -119,7 +136,7 @@ fn mount_of(dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> std::result::Re
 
 struct Walk<'a> {
     root: &'a Path,
-    kind: Kind,
+    wanted: &'a dyn Fn(&RelPath) -> Option<u64>,
     mount: u64,
     buffer: Vec<u8>,
     entries: BTreeMap<RelPath, Fact>,
@@ -203,7 +220,7 @@ impl Walk<'_> {
     }
 
     fn file(&mut self, fd: &OwnedFd, path: &RelPath, seen: &Seen) -> Result<Fact> {
-        let wanted = wants_text(self.kind, path);
+        let wanted = (self.wanted)(path);
         let keep = usize::try_from(wanted.unwrap_or(0)).unwrap_or(usize::MAX);
         let mut hasher = Hasher::new();
         let mut size = 0_u64;

@@ -111,7 +111,7 @@ fn variable(name: &'static str) -> Option<OsString> {
     config::contract(name).filter(|value| !value.is_empty())
 }
 
-fn workspace(given: Option<&Path>) -> PathBuf {
+pub(super) fn workspace(given: Option<&Path>) -> PathBuf {
     given
         .map(Path::to_owned)
         .or_else(|| variable("WORKSPACE").map(PathBuf::from))
@@ -119,7 +119,7 @@ fn workspace(given: Option<&Path>) -> PathBuf {
 }
 
 /// Takes an identity: opaque, but text, since two others must never look the same in the state.
-fn text(given: Option<&String>, name: &'static str) -> Result<Option<String>, Refusal> {
+pub(super) fn text(given: Option<&String>, name: &'static str) -> Result<Option<String>, Refusal> {
     match (given, variable(name)) {
         (Some(text), _) => Ok(Some(text.clone())),
         (None, None) => Ok(None),
@@ -133,13 +133,10 @@ fn text(given: Option<&String>, name: &'static str) -> Result<Option<String>, Re
     }
 }
 
-fn locks(check: &Check) -> Result<Vec<RelPath>, Refusal> {
+/// Takes paths that are relative to the workspace.
+pub(super) fn paths(given: &[OsString]) -> Result<Vec<RelPath>, Refusal> {
     use std::os::unix::ffi::OsStrExt;
-    check
-        .lock
-        .iter()
-        .map(|path| RelPath::parse(path.as_bytes()))
-        .collect()
+    given.iter().map(|path| RelPath::parse(path.as_bytes())).collect()
 }
 
 fn identity(who: &Who) -> Result<Identity, Refusal> {
@@ -159,14 +156,19 @@ fn strictness(check: &Check) -> Strictness {
 
 fn checked(check: &Check, context: &Context) -> Result<Passed, Refusal> {
     let place = workspace(check.who.workspace.as_deref());
-    let passed = contract::check(&place, identity(&check.who)?, &locks(check)?, strictness(check))?;
-    warn(&passed, context);
+    let passed = contract::check(
+        &place,
+        identity(&check.who)?,
+        &paths(&check.lock)?,
+        strictness(check),
+    )?;
+    warn(&passed.warnings, context);
     Ok(passed)
 }
 
-fn warn(passed: &Passed, context: &Context) {
+pub(super) fn warn(warnings: &[String], context: &Context) {
     if context.progress == Progress::Lines {
-        for warning in &passed.warnings {
+        for warning in warnings {
             err(&format!("warning: {warning}"));
         }
     }
@@ -191,11 +193,11 @@ fn guarded(run: &Run, context: &Context) -> Result<Answer, Refusal> {
     let working = contract::begin(
         &place,
         identity(&check.who)?,
-        &locks(check)?,
+        &paths(&check.lock)?,
         strictness(check),
         &findable,
     )?;
-    warn(&working.passed, context);
+    warn(&working.passed.warnings, context);
     let ended = command::passthrough(&run.command, &place)?;
     if let Passthrough::Clean = ended {
         working.clean()?;

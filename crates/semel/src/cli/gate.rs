@@ -1,8 +1,9 @@
 //! `semel gate`: check that a certificate covers exactly the tree to be merged.
 
 use super::Context;
-use super::answer::Answer;
+use super::answer::{Answer, err};
 use crate::engine::gate::{self, Ask, PolicySource};
+use crate::engine::signing;
 use crate::wire;
 use clap::Args as ClapArgs;
 use semel_core::gate::Verdict;
@@ -48,6 +49,9 @@ pub(crate) struct Args {
     /// Print a table in Markdown
     #[arg(long)]
     markdown: bool,
+    /// In GitHub Actions: also write the step's summary and outputs, and annotations to stderr
+    #[arg(long)]
+    github: bool,
 }
 
 /// Runs the command.
@@ -67,6 +71,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         commit: args.commit,
         policy,
         record: args.record,
+        trusted: signing::trusted(&config)?,
         revoked: config.revoked_keys.clone(),
     };
     let judged = gate::judge(&ask, &config.path)?;
@@ -74,6 +79,10 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         Some(target) => judged.consume(&wire::command(config)?, &target)?,
         None => judged.verdict(),
     };
+    if args.github {
+        gate::tell_github(&verdict, &crate::config::github())?;
+        err(verdict.to_annotations().trim_end());
+    }
     Ok(answer(&verdict, args.markdown))
 }
 
@@ -91,6 +100,11 @@ fn answer(verdict: &Verdict, markdown: bool) -> Answer {
     }
 }
 
+/// Shows what a certificate says, which may be anybody's, on one line.
+fn plain(text: &str) -> String {
+    semel_core::path::shown(text.as_bytes())
+}
+
 fn lines(verdict: &Verdict) -> String {
     let head = if verdict.pass {
         "pass: the certificate covers"
@@ -102,10 +116,11 @@ fn lines(verdict: &Verdict) -> String {
         let mark = if check.ok { "ok     " } else { "REFUSED" };
         text.push_str(&format!("  {mark} {}", check.label()));
         if !check.ok {
-            text.push_str(&format!(": expected {}, got {}", check.expected, check.actual));
+            let (expected, actual) = (plain(&check.expected), plain(&check.actual));
+            text.push_str(&format!(": expected {expected}, got {actual}"));
         }
         if let Some(why) = &check.why {
-            text.push_str(&format!(" ({why})"));
+            text.push_str(&format!(" ({})", plain(why)));
         }
         text.push('\n');
     }

@@ -1,14 +1,16 @@
-//! `semel key`: make and show the signing key.
+//! `semel key`: make and show the signing key, and say whose certificates this host takes.
 
 use super::Context;
 use super::answer::Answer;
+use crate::config::Config;
 use crate::engine::signing;
 use clap::{Args as ClapArgs, Subcommand};
 use semel_core::Refusal;
 use semel_core::certificate::PublicKey;
 use serde_json::json;
+use std::path::PathBuf;
 
-/// Make and show the signing key.
+/// Make and show the signing key; trust other keys.
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -18,9 +20,28 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Make a new Ed25519 key in the state root; never over an existing one
-    New,
+    New(New),
     /// Print the public key
     Show(Show),
+    /// Trust a key on this host, for gate policies that name none; without a key, list the trusted ones
+    Trust(Trust),
+}
+
+#[derive(ClapArgs, Debug)]
+struct New {
+    /// Take this private key, PKCS#8 or OpenSSH, instead of making one
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+}
+
+#[derive(ClapArgs, Debug)]
+struct Trust {
+    /// The public key: PEM, an ssh-ed25519 line, 64 hexadecimal digits, or a file that holds one
+    #[arg(value_name = "KEY")]
+    key: Option<String>,
+    /// Trust it no longer
+    #[arg(long, requires = "key")]
+    remove: bool,
 }
 
 #[derive(ClapArgs, Debug)]
@@ -37,8 +58,11 @@ struct Show {
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let config = context.config()?;
     match args.command {
-        Command::New => {
-            let public = signing::new(&config)?;
+        Command::New(new) => {
+            let public = match &new.from {
+                Some(file) => signing::import(&config, file)?,
+                None => signing::new(&config)?,
+            };
             Ok(Answer::new(public.to_pem().trim_end(), facts(&public)))
         }
         Command::Show(show) => {
@@ -52,7 +76,27 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
             };
             Ok(Answer::new(text.trim_end(), facts(&public)))
         }
+        Command::Trust(trust) => trusting(&trust, &config),
     }
+}
+
+fn trusting(trust: &Trust, config: &Config) -> Result<Answer, Refusal> {
+    if let Some(given) = &trust.key {
+        let key = signing::public_key(given)?;
+        if trust.remove {
+            signing::distrust(config, &key)?;
+        } else {
+            signing::trust(config, &key)?;
+        }
+    }
+    let keys = signing::trusted(config)?;
+    let lines: Vec<String> = keys
+        .iter()
+        .map(|key| format!("{} {}", key.ssh_fingerprint(), key.to_ssh()))
+        .collect();
+    let facts: Vec<_> = keys.iter().map(facts).collect();
+    let json = json!({ "schema": "semel.trusted/v1", "keys": facts });
+    Ok(Answer::new(lines.join("\n"), json))
 }
 
 fn facts(public: &PublicKey) -> serde_json::Value {

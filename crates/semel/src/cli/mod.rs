@@ -21,6 +21,7 @@ mod generate;
 mod key;
 mod log;
 mod receipt;
+mod record;
 mod resolve;
 mod restore;
 mod retry;
@@ -77,6 +78,7 @@ enum Command {
     Unseal(unseal::Args),
     Volume(volume::Args),
     Contract(contract::Args),
+    Record(record::Args),
     Certify(certify::Args),
     Gate(gate::Args),
     Key(key::Args),
@@ -203,6 +205,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Unseal(args) => unseal::run(args, context),
         Command::Volume(args) => volume::run(args, context),
         Command::Contract(args) => contract::run(args, context),
+        Command::Record(args) => record::run(args, context),
         Command::Certify(args) => certify::run(args, context),
         Command::Gate(args) => gate::run(args, context),
         Command::Key(args) => key::run(args, context),

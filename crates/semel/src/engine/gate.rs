@@ -4,12 +4,13 @@
 //! may come, and a use is recorded where that was asked for. An exit code of anything else plays no part.
 
 use super::{Engine, binding, host, store};
-use semel_core::certificate::KeyId;
+use semel_core::certificate::{KeyId, PublicKey};
 use semel_core::gate::{self, Candidate, Consumed, Policy, Verdict};
-use semel_core::git_tree::{Mode, ObjectId};
+use semel_core::git_tree::{Mode, ObjectId, TreeMode};
+use semel_core::lockset;
 use semel_core::record::Consumption;
 use semel_core::{Code, Refusal, RelPath, Sha256};
-use semel_host::git::{Git, Repository};
+use semel_host::git::{Gathered, Git, Repository};
 use semel_host::plain;
 use semel_host::process::Cancel;
 use std::collections::BTreeMap;
@@ -42,6 +43,8 @@ pub(crate) struct Ask {
     pub(crate) policy: PolicySource,
     /// The install record, where the caller has it.
     pub(crate) record: Option<PathBuf>,
+    /// The keys that the host trusts, for a policy that names none.
+    pub(crate) trusted: Vec<PublicKey>,
     /// Ids of revoked keys.
     pub(crate) revoked: Vec<KeyId>,
 }
@@ -74,8 +77,9 @@ pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> 
     let git = Git::find(programs).map_err(host)?;
     let repository = Repository::open(&git, &ask.repository, &cancel).map_err(host)?;
     let commit = repository.parse_id(&ask.commit).map_err(host)?;
-    let candidate = candidate(&repository, commit)?;
-    let policy = policy(&repository, &ask.policy, base, &candidate)?;
+    let objects = repository.gather(&likely(commit, base, &ask.policy)?);
+    let candidate = candidate(&objects, commit)?;
+    let policy = policy(&repository, &objects, &ask.policy, base, &candidate, &ask.trusted)?;
     let envelope = plain::read_file(&ask.certificate, LARGEST_CERTIFICATE).map_err(host)?;
     let record = match &ask.record {
         Some(place) => Some(Sha256::of(
@@ -95,19 +99,21 @@ pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> 
 
 fn policy(
     repository: &Repository,
+    objects: &Gathered<'_>,
     source: &PolicySource,
     base: Option<ObjectId>,
     candidate: &Candidate,
+    trusted: &[PublicKey],
 ) -> Result<Policy, Refusal> {
     let bytes = match (source, base) {
         (PolicySource::Base { path, .. }, Some(base)) => {
             // Another commit with the same tree, such as a squash, is the tree under test all the same.
-            let tree = repository.read_commit(&base).map_err(host)?.tree;
+            let tree = objects.commit(&base).map_err(host)?.tree;
             if base == candidate.commit || tree == candidate.tree {
                 let why = "the policy would come from the very tree under test";
                 return Err(Refusal::new(Code::BadInput, why).reason("policy_base_is_candidate"));
             }
-            repository.read_blob(&tree, path).map_err(host)?.1
+            objects.blob_at(&tree, path).map_err(host)?.1
         }
         (PolicySource::File(place), _) => {
             if repository.checks_out(place) {
@@ -124,19 +130,65 @@ fn policy(
     };
     let text =
         String::from_utf8(bytes).map_err(|_| Refusal::new(Code::BadConfig, "the policy is not UTF-8"))?;
-    Policy::parse(&text)
+    Policy::parse_trusting(&text, trusted)
 }
 
-fn candidate(repository: &Repository, commit: ObjectId) -> Result<Candidate, Refusal> {
-    let tree = repository.read_commit(&commit).map_err(host)?.tree;
+/// Says what is likely to be read, so that git is asked once.
+fn likely(
+    commit: ObjectId,
+    base: Option<ObjectId>,
+    source: &PolicySource,
+) -> Result<Vec<(ObjectId, Vec<RelPath>)>, Refusal> {
+    let locks = lockset::binding_names();
+    let locks = locks.into_iter().map(|name| RelPath::parse(name.as_bytes()));
+    let mut wanted = vec![(commit, locks.collect::<Result<Vec<RelPath>, Refusal>>()?)];
+    if let (Some(base), PolicySource::Base { path, .. }) = (base, source) {
+        wanted.push((base, vec![path.clone()]));
+    }
+    Ok(wanted)
+}
+
+/// Reads the candidate: its tree, and every lockfile at the root of it.
+fn candidate(objects: &Gathered<'_>, commit: ObjectId) -> Result<Candidate, Refusal> {
+    let tree = objects.commit(&commit).map_err(host)?.tree;
     let mut locks = BTreeMap::new();
-    for leaf in repository.list_tree(&tree).map_err(host)? {
-        if binding::binds(&leaf.path).is_some() && matches!(leaf.mode, Mode::File | Mode::Executable) {
-            let (_, bytes) = repository.read_blob(&tree, &leaf.path).map_err(host)?;
-            locks.insert(leaf.path, Sha256::of(&bytes));
+    for entry in objects.tree(&tree).map_err(host)? {
+        // A name that no path can have is no lockfile's.
+        let Ok(path) = RelPath::parse(&entry.name) else {
+            continue;
+        };
+        let file = matches!(entry.mode, TreeMode::Leaf(Mode::File | Mode::Executable));
+        if file && binding::binds(&path).is_some() {
+            let bytes = objects.blob(&entry.id).map_err(host)?;
+            locks.insert(path, Sha256::of(&bytes));
         }
     }
     Ok(Candidate { commit, tree, locks })
+}
+
+/// Is where GitHub Actions wants to hear of a step.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GithubFiles {
+    /// The file of the step's summary.
+    pub(crate) summary: Option<PathBuf>,
+    /// The file of the step's outputs.
+    pub(crate) outputs: Option<PathBuf>,
+}
+
+/// Tells GitHub Actions of a verdict; outside of it there is nobody to tell.
+///
+/// # Errors
+/// `io_failed`: a verdict that could not be told is none.
+pub(crate) fn tell_github(verdict: &Verdict, files: &GithubFiles) -> Result<(), Refusal> {
+    for (place, text) in [
+        (&files.summary, verdict.to_markdown()),
+        (&files.outputs, verdict.to_outputs()),
+    ] {
+        if let Some(place) = place {
+            plain::append_file(place, text.as_bytes()).map_err(host)?;
+        }
+    }
+    Ok(())
 }
 
 impl Judged {

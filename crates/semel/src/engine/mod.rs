@@ -24,6 +24,7 @@ pub(crate) mod look;
 mod opening;
 pub(crate) mod prepared;
 pub(crate) mod proposal;
+pub(crate) mod record;
 pub(crate) mod restore;
 pub(crate) mod retry;
 pub(crate) mod signing;

@@ -58,9 +58,15 @@ pub(crate) fn place(config: &Config) -> PathBuf {
 /// # Errors
 /// `precondition_failed` where there is one: a key is never overwritten; `io_failed`.
 pub(crate) fn new(config: &Config) -> Result<PublicKey, Refusal> {
+    keep(
+        config,
+        &SigningKey::from_seed(&clock::random::<32>().map_err(host)?),
+    )
+}
+
+fn keep(config: &Config, signing: &SigningKey) -> Result<PublicKey, Refusal> {
     let place = place(config);
     plain::private_directory(place.parent().unwrap_or(&config.state)).map_err(host)?;
-    let signing = SigningKey::from_seed(&clock::random::<32>().map_err(host)?);
     key::create_secret(&place, signing.to_pem().as_bytes()).map_err(|error| match error.code() {
         Code::PreconditionFailed => {
             let why = "there is a signing key already, and it is never overwritten; semel key show prints it";
@@ -69,6 +75,19 @@ pub(crate) fn new(config: &Config) -> Result<PublicKey, Refusal> {
         _ => error.into_refusal(),
     })?;
     Ok(signing.public())
+}
+
+/// Takes a private key that a person has already, such as an SSH key, as the signing key.
+///
+/// # Errors
+/// As [`new`]; `bad_config` where others than its owner could read it; `bad_input` for another kind of key, with reason
+/// `key_encrypted` for one with a passphrase.
+pub(crate) fn import(config: &Config, from: &Path) -> Result<PublicKey, Refusal> {
+    let bytes = key::read_secret(from).map_err(host)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| {
+        Refusal::new(Code::BadInput, "a signing key is text").name(from.display().to_string())
+    })?;
+    keep(config, &SigningKey::from_pem(text)?)
 }
 
 /// Loads the signing key.
@@ -112,4 +131,73 @@ pub(crate) fn load_or_new(config: &Config) -> Result<SigningKey, Refusal> {
         }
     }
     load(config)
+}
+
+/// Gives the directory of the keys that this host trusts, one file each.
+fn trusted_place(config: &Config) -> PathBuf {
+    config.state.join("keys").join("trusted")
+}
+
+/// Takes a public key as text, or the file that holds it.
+///
+/// # Errors
+/// `bad_input` for neither; `not_found`.
+pub(crate) fn public_key(given: &str) -> Result<PublicKey, Refusal> {
+    const LARGEST: u64 = 64 << 10;
+    if let Ok(key) = PublicKey::parse(given) {
+        return Ok(key);
+    }
+    let bytes = plain::read_file(Path::new(given), LARGEST).map_err(host)?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Refusal::new(Code::BadInput, "a public key is text").name(given))?;
+    PublicKey::parse(&text)
+}
+
+/// Trusts a key on this host, for gate policies that name none.
+///
+/// # Durability
+/// Atomic, and on the disk when this returns.
+///
+/// # Errors
+/// `io_failed`.
+pub(crate) fn trust(config: &Config, key: &PublicKey) -> Result<(), Refusal> {
+    let place = trusted_place(config);
+    plain::private_directory(&place).map_err(host)?;
+    let line = format!("{}\n", key.to_ssh());
+    plain::write_file(&place.join(format!("{}.pub", key.id())), line.as_bytes()).map_err(host)
+}
+
+/// Trusts a key on this host no longer; one that was not trusted is as good.
+///
+/// # Errors
+/// `io_failed`.
+pub(crate) fn distrust(config: &Config, key: &PublicKey) -> Result<(), Refusal> {
+    plain::remove_file(&trusted_place(config).join(format!("{}.pub", key.id()))).map_err(host)
+}
+
+/// Lists the keys that this host trusts.
+///
+/// # Errors
+/// `bad_config` for a file that holds another key than its name says, or none; `io_failed`.
+pub(crate) fn trusted(config: &Config) -> Result<Vec<PublicKey>, Refusal> {
+    const LARGEST: u64 = 4096;
+    let directory = trusted_place(config);
+    let mut keys = Vec::new();
+    for file in plain::list_files(&directory).map_err(host)? {
+        let Some(id) = file.name.strip_suffix(".pub") else {
+            continue;
+        };
+        let wrong = || {
+            let why = "a file of a trusted key does not hold that key";
+            Refusal::new(Code::BadConfig, why).name(directory.join(&file.name).display().to_string())
+        };
+        let bytes = plain::read_trusted(&directory.join(&file.name), LARGEST).map_err(host)?;
+        let text = String::from_utf8(bytes).map_err(|_| wrong())?;
+        let key = PublicKey::parse(&text).map_err(|_| wrong())?;
+        if key.id().as_str() != id {
+            return Err(wrong());
+        }
+        keys.push(key);
+    }
+    Ok(keys)
 }

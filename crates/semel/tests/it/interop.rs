@@ -141,6 +141,148 @@ fn openssl_verifies_the_envelope() {
 }
 
 #[test]
+fn sigstore_verifies_the_bundle() {
+    let modules = root().join(".tools/node/node_modules");
+    if !modules.join("@sigstore/verify").is_dir() {
+        return skipped("@sigstore/verify is not in .tools; scripts/setup.sh makes it");
+    }
+    let it = signed();
+    let verify = |bundle: &Path, key: &Path| {
+        Command::new("node")
+            .arg(root().join("examples/verify/verify_sigstore.cjs"))
+            .arg(bundle)
+            .arg(key)
+            .env("NODE_PATH", &modules)
+            .output()
+            .unwrap()
+    };
+    let place = PathBuf::from(it.done["sigstore_bundle"].as_str().unwrap());
+    let key = it.site.at("key.pem");
+    let out = verify(&place, &key);
+    assert!(out.status.success(), "{}", said(&out));
+    assert_eq!(out.stdout.trim_ascii(), it.payload());
+    let whole: Value = serde_json::from_slice(&std::fs::read(&place).unwrap()).unwrap();
+    // One flipped bit of the payload, of the signature, and of the type.
+    for at in ["payload", "sig", "type"] {
+        let mut bent = whole.clone();
+        let envelope = &mut bent["dsseEnvelope"];
+        let field = match at {
+            "payload" => &mut envelope["payload"],
+            "sig" => &mut envelope["signatures"][0]["sig"],
+            _ => &mut envelope["payloadType"],
+        };
+        let mut bytes = match at {
+            "type" => field.as_str().unwrap().as_bytes().to_vec(),
+            _ => BASE64_STANDARD.decode(field.as_str().unwrap()).unwrap(),
+        };
+        bytes[10] ^= 1;
+        *field = match at {
+            "type" => String::from_utf8(bytes).unwrap().into(),
+            _ => BASE64_STANDARD.encode(bytes).into(),
+        };
+        let other = it.site.at("bent.sigstore.json");
+        std::fs::write(&other, bent.to_string()).unwrap();
+        let out = verify(&other, &key);
+        assert_eq!(out.status.code(), Some(1), "{at}: {}", said(&out));
+        assert!(out.stdout.is_empty(), "{at}");
+    }
+    let stranger = Site::new();
+    assert!(stranger.run(&["key", "new"]).status.success());
+    let other = stranger.json(&["key", "show"]);
+    std::fs::write(stranger.at("key.pem"), other["pem"].as_str().unwrap()).unwrap();
+    assert_eq!(verify(&place, &stranger.at("key.pem")).status.code(), Some(1));
+}
+
+/// Makes an SSH key pair; gives the place of its private half.
+fn keygen(site: &Site, name: &str, args: &[&str]) -> String {
+    let out = Command::new("ssh-keygen")
+        .args(["-q", "-C", "someone", "-f"])
+        .arg(site.at(name))
+        .args(args)
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    site.at(name).to_str().unwrap().to_owned()
+}
+
+/// A person's own SSH key signs, and what it signs is verified with the public half of it.
+#[test]
+fn an_ssh_key_signs_certificates_and_is_trusted_by_its_public_line() {
+    if Command::new("ssh-keygen").arg("-?").output().is_err() {
+        return skipped("there is no ssh-keygen here");
+    }
+    let site = Site::new();
+    let locked = keygen(&site, "locked", &["-t", "ed25519", "-N", "secret"]);
+    assert_eq!(
+        site.refused(&["key", "new", "--from", &locked], 65)["reason"],
+        "key_encrypted"
+    );
+    let other = keygen(&site, "ecdsa", &["-t", "ecdsa", "-N", ""]);
+    assert_eq!(
+        site.refused(&["key", "new", "--from", &other], 65)["code"],
+        "bad_input"
+    );
+    let own = keygen(&site, "own", &["-t", "ed25519", "-N", ""]);
+    let made = site.json(&["key", "new", "--from", &own]);
+    let public = std::fs::read_to_string(site.at("own.pub")).unwrap();
+    assert!(public.starts_with(made["ssh"].as_str().unwrap()), "{public}");
+    // Never over one that is there.
+    assert_eq!(
+        site.refused(&["key", "new", "--from", &own], 15)["code"],
+        "precondition_failed"
+    );
+
+    let done = site.json(&["run", "job.toml"]);
+    std::fs::write(site.at("policy.toml"), "[gate]\nrecipe = \"any\"\n").unwrap();
+    let commit = site.git(&["rev-parse", "semel/small"]);
+    let envelope = done["envelope"].as_str().unwrap();
+    let args = [
+        "gate",
+        "--certificate",
+        envelope,
+        "--repository",
+        "repo",
+        "--commit",
+        &commit,
+    ];
+    let args = [&args[..], &["--policy", "policy.toml"]].concat();
+    assert_eq!(site.refused(&args, 78)["reason"], "no_trusted_keys");
+    let line = format!("{}.pub", own);
+    for _ in 0..2 {
+        let trusted = site.json(&["key", "trust", &line]);
+        assert_eq!(trusted["keys"].as_array().unwrap().len(), 1);
+        assert_eq!(trusted["keys"][0]["key_id"], made["key_id"]);
+    }
+    assert!(site.run(&args).status.success());
+    let text = site.run(&["key", "trust"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.starts_with(made["ssh_fingerprint"].as_str().unwrap()),
+        "{text}"
+    );
+    // What was put in place of a trusted key is not taken for it.
+    let id = made["key_id"].as_str().unwrap();
+    let file = site.home.state().join(format!("keys/trusted/{id}.pub"));
+    let stranger = keygen(&site, "stranger", &["-t", "ed25519", "-N", ""]);
+    std::fs::copy(format!("{stranger}.pub"), &file).unwrap();
+    assert_eq!(site.refused(&args, 78)["code"], "bad_config");
+    assert_eq!(
+        site.json(&["key", "trust", &line])["keys"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    let none = site.json(&["key", "trust", "--remove", made["ssh"].as_str().unwrap()]);
+    assert_eq!(none["keys"], serde_json::json!([]));
+    assert_eq!(site.refused(&args, 78)["reason"], "no_trusted_keys");
+    assert_eq!(
+        site.refused(&["key", "trust", "nowhere.pub"], 17)["code"],
+        "not_found"
+    );
+}
+
+#[test]
 fn ssh_keygen_verifies_the_signature() {
     if Command::new("ssh-keygen").arg("-?").output().is_err() {
         return skipped("there is no ssh-keygen here");

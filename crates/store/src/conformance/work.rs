@@ -34,7 +34,14 @@ pub(super) fn a_generation_has_one_verdict(journal: &dyn Journal) -> Kept {
     let second = sample::judgement(&sample::draft(journal, "job-b")?);
     done("judge", journal.judge(second.clone()))?;
     let of = done("judgements", journal.judgements(pass.proposal))?;
-    same("by proposal", &of, &vec![pass])?;
+    same("by proposal", &of, &vec![pass.clone()])?;
+    let of = done("tree_judgements", journal.tree_judgements(pass.tree.clone()))?;
+    let on_tree = [pass, second.clone()]
+        .into_iter()
+        .filter(|j| j.tree == second.tree);
+    same("by tree", &of, &on_tree.collect::<Vec<_>>())?;
+    let none = done("tree_judgements", journal.tree_judgements("00".repeat(20)))?;
+    same("by another tree", &none, &Vec::new())?;
     let of = done("job_judgements", journal.job_judgements(second.job.clone()))?;
     same("by job", &of, &vec![second])
 }

@@ -494,6 +494,10 @@ impl Journal for SqliteJournal {
         self.read(|conn| read::job_judgements(conn, &job))
     }
 
+    fn tree_judgements(&self, tree: String) -> Result<Vec<Judgement>> {
+        self.read(|conn| read::tree_judgements(conn, &tree))
+    }
+
     fn consume(&self, consumption: Consumption) -> Result<Consumed> {
         self.settle(move |desk| desk.consume(&consumption))
     }

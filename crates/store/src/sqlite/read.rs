@@ -262,6 +262,13 @@ pub(super) fn job_judgements(conn: &Connection, job: &JobId) -> Result<Vec<Judge
     )
 }
 
+/// Goes through all of them: a certification asks once, and they are few.
+pub(super) fn tree_judgements(conn: &Connection, tree: &str) -> Result<Vec<Judgement>> {
+    let mut all: Vec<Judgement> = row::jsons(conn, "SELECT json FROM judgements ORDER BY seq", [])?;
+    all.retain(|judgement| judgement.tree == tree);
+    Ok(all)
+}
+
 /// Reads the newest entries that pass the filter, and gives them in the order of the journal.
 pub(super) fn log(conn: &Connection, filter: &LogFilter) -> Result<Vec<LogLine>> {
     let mut sql = match filter.view {

@@ -7,6 +7,7 @@ use super::TestPlan;
 use crate::error::{Error, Result};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use semel_core::ids::UnixMs;
 use semel_core::{Code, Refusal, RelPath, report};
 use std::ffi::OsStr;
 use std::io::Read;
@@ -56,8 +57,11 @@ fn open_beneath(root: &Path, path: &RelPath) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Reads the report that a run left; it must be a plain file with one name.
-pub(super) fn read_report(root: &Path, path: &RelPath) -> Result<Option<Vec<u8>>> {
+/// How far the times that a filesystem gives may lie behind the clock.
+const COARSE_MS: u64 = 2000;
+
+/// Reads the report that a run left; it must be a plain file with one name, written since the run began.
+pub(super) fn read_report(root: &Path, path: &RelPath, began: UnixMs) -> Result<Option<Vec<u8>>> {
     let Some(fd) = open_beneath(root, path)? else {
         return Ok(None);
     };
@@ -67,6 +71,18 @@ pub(super) fn read_report(root: &Path, path: &RelPath) -> Result<Option<Vec<u8>>
     if !facts.is_file() || facts.nlink() != 1 {
         let why = "the report is not a plain file with one name";
         return Err(Refusal::new(Code::EvidenceForeign, why)
+            .name(path.to_string())
+            .into());
+    }
+    let written = facts
+        .modified()
+        .ok()
+        .and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    let written = written.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+    if written.saturating_add(COARSE_MS) < began.0 {
+        let why = "the report was written before the tests began";
+        return Err(Refusal::new(Code::EvidenceForeign, why)
+            .reason("not_fresh")
             .name(path.to_string())
             .into());
     }

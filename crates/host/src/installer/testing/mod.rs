@@ -17,7 +17,7 @@ use evidence::{read_report, refuse_present, too_long};
 use runner::{Runner, Source, search};
 use semel_core::confinement::Level;
 use semel_core::path::shown;
-use semel_core::report::{self, Counts, Ending};
+use semel_core::report::{self, Counts, Ending, Format};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -30,10 +30,10 @@ const CAPTURED: u64 = report::LONGEST_REPORT;
 /// Says where the report of a test command comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportFrom {
-    /// From the command itself: pytest is told to write one, `cargo test` prints one, and any other command has
-    /// an argument with `{report}` in it.
+    /// From the command itself: pytest and others are told to write one, `cargo test` prints one, and any other command
+    /// has an argument with `{report}` in it.
     Command,
-    /// From a JUnit file beneath the tree, inside a declared writable directory.
+    /// From a file of JUnit or TAP beneath the tree, inside a declared writable directory.
     File(RelPath),
 }
 
@@ -71,6 +71,8 @@ pub struct TestRun {
     pub report: Option<Vec<u8>>,
     /// Its digest.
     pub report_sha256: Option<Sha256>,
+    /// Its format.
+    pub format: Option<Format>,
     /// The end of what the command wrote to standard output.
     pub stdout: Vec<u8>,
     /// The end of what the command wrote to standard error.
@@ -99,6 +101,7 @@ pub fn run_tests(plan: &TestPlan<'_>, cancel: &Cancel) -> Result<TestRun> {
         refuse_present(plan, path)?;
     }
     let command = build(plan, &places, &runner)?;
+    let began = crate::clock::now();
     let mut ended = run(&command, cancel)?;
     let ending = match ended.end {
         End::Exited(status) => Ending::Exit(status),
@@ -125,9 +128,9 @@ pub fn run_tests(plan: &TestPlan<'_>, cancel: &Cancel) -> Result<TestRun> {
             ended.stdout = tail(&bytes);
             (Some(bytes), parsed)
         }
-        Source::File { root, path } => match read_report(root, path) {
+        Source::File { root, path } => match read_report(root, path, began) {
             Ok(Some(bytes)) => {
-                let parsed = report::junit(&bytes);
+                let parsed = report::file(&bytes);
                 (Some(bytes), parsed)
             }
             Ok(None) => (None, Err(report::without_report(ending))),
@@ -135,8 +138,18 @@ pub fn run_tests(plan: &TestPlan<'_>, cancel: &Cancel) -> Result<TestRun> {
             Err(error) => return Err(error),
         },
     };
-    let verdict = parsed.and_then(|report| report::verdict(&report, ending));
-    Ok(outcome(ended, verdict, bytes))
+    let format = bytes.as_deref().map(|bytes| match &runner.source {
+        Source::Stdout => Format::CargoTest,
+        Source::File { .. } => Format::of_file(bytes),
+    });
+    let verdict = parsed.and_then(|report| {
+        report::of_this_run(&report, began)?;
+        report::verdict(&report, ending)
+    });
+    Ok(TestRun {
+        format,
+        ..outcome(ended, verdict, bytes)
+    })
 }
 
 fn outcome(ended: Ended, verdict: std::result::Result<Counts, Refusal>, bytes: Option<Vec<u8>>) -> TestRun {
@@ -144,6 +157,7 @@ fn outcome(ended: Ended, verdict: std::result::Result<Counts, Refusal>, bytes: O
         verdict,
         report_sha256: bytes.as_deref().map(Sha256::of),
         report: bytes,
+        format: None,
         stdout: tail(&ended.stdout),
         stderr: tail(&ended.stderr),
         level: ended.level,

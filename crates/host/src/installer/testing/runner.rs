@@ -1,6 +1,6 @@
 //! Recognises a test command, and arranges for the report that it leaves.
 //!
-//! It knows pytest and `cargo test`; every other command names the place of its report itself.
+//! It knows pytest, `cargo test`, `cargo nextest run`, `node --test`, mocha and vitest; every other command names the place of its report itself.
 
 use super::super::{environment, plan::SYSTEM_PATH};
 use super::{Places, ReportFrom, TestPlan};
@@ -72,6 +72,25 @@ impl Runner {
                 }
             }
             Source::Stdout
+        } else if let Some((at, flags)) = node_runner(name, &args) {
+            let ours = ours.as_os_str();
+            args.splice(
+                at..at,
+                flags
+                    .iter()
+                    .map(|flag| replaced(flag.as_ref(), PLACEHOLDER, ours)),
+            );
+            beneath_home()?
+        } else if let Some(at) = nextest_run_at(name, &args) {
+            let mut given = OsString::from("semel:");
+            given.push(nextest_config(places, &ours)?);
+            args.splice(at + 1..at + 1, ["--tool-config-file".into(), given]);
+            for flag in ["--offline", "--locked"] {
+                if !args.iter().any(|arg| arg == flag) {
+                    args.insert(at + 1, flag.into());
+                }
+            }
+            beneath_home()?
         } else {
             return Err(no_report(name).into());
         };
@@ -94,7 +113,9 @@ pub fn check_report(command: &[OsString], report: &ReportFrom) -> Result<()> {
     let known = matches!(report, ReportFrom::File(_))
         || args.iter().any(|arg| contains(arg, PLACEHOLDER))
         || is_pytest(name, args)
-        || cargo_test_at(name, args).is_some();
+        || node_runner(name, args).is_some()
+        || cargo_test_at(name, args).is_some()
+        || nextest_run_at(name, args).is_some();
     if known {
         Ok(())
     } else {
@@ -132,6 +153,68 @@ fn cargo_test_at(name: &OsStr, args: &[OsString]) -> Option<usize> {
     known.then_some(command)
 }
 
+/// Says where a runner of JavaScript is told to write JUnit, and how; one that is told of a reporter already is the
+/// job's own business.
+fn node_runner(name: &OsStr, args: &[OsString]) -> Option<(usize, &'static [&'static str])> {
+    let told = |arg: &OsString| {
+        let marks: [&[u8]; 3] = [b"--reporter", b"--test-reporter", b"-R"];
+        marks.iter().any(|mark| arg.as_bytes().starts_with(mark))
+    };
+    if args.iter().any(told) {
+        return None;
+    }
+    match base_name(name) {
+        b"node" => {
+            let at = args.iter().position(|arg| !arg.as_bytes().starts_with(b"-"));
+            let flags = &args[..at.unwrap_or(args.len())];
+            let at = flags.iter().position(|arg| arg == "--test")?;
+            Some((
+                at + 1,
+                &["--test-reporter=junit", "--test-reporter-destination={report}"],
+            ))
+        }
+        b"mocha" => Some((
+            0,
+            &["--reporter", "xunit", "--reporter-option", "output={report}"],
+        )),
+        b"vitest" => {
+            let run = args.first().is_some_and(|arg| arg == "run");
+            run.then_some((1, &["--reporter=junit", "--outputFile={report}"]))
+        }
+        _ => None,
+    }
+}
+
+/// Finds `run` in `cargo [flags] nextest run …`.
+fn nextest_run_at(name: &OsStr, args: &[OsString]) -> Option<usize> {
+    let mut words = (0..args.len()).filter(|at| !args[*at].as_bytes().starts_with(b"-"));
+    let (first, second) = (words.next()?, words.next()?);
+    let known = base_name(name) == b"cargo"
+        && args[first] == "nextest"
+        && matches!(args[second].as_bytes(), b"run" | b"r");
+    known.then_some(second)
+}
+
+/// Tells nextest where its report goes, and its own notes, since it keeps them in the tree otherwise.
+fn nextest_config(places: &Places, report: &Path) -> Result<PathBuf> {
+    let text = |path: &Path| {
+        let path = path.to_str().ok_or_else(|| {
+            let why = "nextest takes no path that is not UTF-8";
+            Refusal::new(Code::BadConfig, why).name(shown(path.as_os_str().as_bytes()))
+        })?;
+        // As TOML writes a text, a JSON text is one.
+        Ok::<_, Refusal>(serde_json::Value::from(path).to_string())
+    };
+    let config = format!(
+        "[store]\ndir = {}\n[profile.default.junit]\npath = {}\n",
+        text(&places.home.join("nextest"))?,
+        text(report)?
+    );
+    let place = places.home.join("nextest.toml");
+    crate::plain::write_file(&place, config.as_bytes())?;
+    Ok(place)
+}
+
 /// Puts options before the `--` of a command, or at its end.
 fn insert(args: &mut Vec<OsString>, options: [OsString; 3]) {
     let at = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
@@ -146,15 +229,16 @@ fn contains(arg: &OsStr, part: &str) -> bool {
 
 fn replaced(arg: &OsStr, part: &str, with: &OsStr) -> OsString {
     let bytes = arg.as_bytes();
-    let at = bytes
+    let (mut whole, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
+    while let Some(at) = rest
         .windows(part.len())
-        .position(|window| window == part.as_bytes());
-    let Some(at) = at else {
-        return arg.to_owned();
-    };
-    let mut whole = bytes[..at].to_vec();
-    whole.extend_from_slice(with.as_bytes());
-    whole.extend_from_slice(&bytes[at + part.len()..]);
+        .position(|window| window == part.as_bytes())
+    {
+        whole.extend_from_slice(&rest[..at]);
+        whole.extend_from_slice(with.as_bytes());
+        rest = &rest[at + part.len()..];
+    }
+    whole.extend_from_slice(rest);
     OsString::from_vec(whole)
 }
 

@@ -80,6 +80,129 @@ fn a_report_must_be_fresh_and_of_this_run() {
     assert_eq!(refused(file("fresh", "true")).code, Code::EvidenceForeign);
 }
 
+/// What a runner takes from a cache, or copies from the tree, is of another run, whatever it says.
+#[test]
+fn a_result_from_a_cache_is_no_evidence() {
+    let site = site();
+    let stamped = |at: &str| format!("<testsuite timestamp=\"{at}\"><testcase name=\"a\"/></testsuite>");
+    site.write("old.xml", stamped("2020-01-01T00:00:00+00:00"));
+    site.write("plain.xml", GREEN);
+    let run = |name: &str, line: &str| {
+        let plan = site.tests(name, &[], &["sh", "-c", line]);
+        run_tests(&plan, &never()).unwrap()
+    };
+    for (name, line, reason) in [
+        ("copied", "cat old.xml > {report}", "cached_result"),
+        (
+            "kept",
+            "cp plain.xml {report} && touch -d 2020-01-01 {report}",
+            "not_fresh",
+        ),
+    ] {
+        let refusal = run(name, line).verdict.unwrap_err();
+        assert_eq!(refusal.code, Code::EvidenceForeign, "{refusal}");
+        assert_eq!(refusal.reason.as_deref(), Some(reason), "{refusal}");
+    }
+    let tap = run(
+        "tap",
+        "printf 'TAP version 14\\n1..2\\nok 1\\nok 2 # SKIP\\n' > {report}",
+    );
+    assert_eq!(tap.format, Some(semel_core::report::Format::Tap));
+    let counts = tap.verdict.unwrap();
+    assert_eq!((counts.passed, counts.skipped), (1, 1));
+    let none = run("none", "printf '1..0 # SKIP all\\n' > {report}")
+        .verdict
+        .unwrap_err();
+    assert_eq!(none.reason.as_deref(), Some("no_test_ran"));
+}
+
+#[test]
+fn runners_of_javascript_are_told_where_their_report_goes() {
+    use std::ffi::OsString;
+    let known = |command: &[&str]| {
+        let command: Vec<OsString> = command.iter().map(Into::into).collect();
+        check_report(&command, &ReportFrom::Command).is_ok()
+    };
+    for command in [
+        &["node", "--test"][..],
+        &["node", "--no-warnings", "--test", "test/"],
+        &["mocha", "test"],
+        &["vitest", "run", "--dir", "test"],
+        &["cargo", "nextest", "run"],
+    ] {
+        assert!(known(command), "{command:?}");
+    }
+    for command in [
+        &["node", "test.js", "--test"][..],
+        &["node", "--test", "--test-reporter=spec"],
+        &["mocha", "--reporter", "dot"],
+        &["vitest"],
+        &["npm", "test"],
+        &["cargo", "nextest", "list"],
+    ] {
+        assert!(!known(command), "{command:?}");
+    }
+    // Stands for mocha, and shows what it was told.
+    let site = site();
+    let mocha = site.tree.join("mocha");
+    std::fs::write(
+        &mocha,
+        "#!/bin/sh\nset -e\n[ \"$1 $2 $3 $5\" = \"--reporter xunit --reporter-option spec\" ]\n\
+         printf '<testsuite><testcase name=\"a\"/></testsuite>' > \"${4#output=}\"\n",
+    )
+    .unwrap();
+    std::fs::set_permissions(&mocha, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let run = run_tests(&site.tests("mocha", &[], &["./mocha", "spec"]), &never()).unwrap();
+    assert_eq!(run.verdict.unwrap().passed, 1);
+}
+
+/// The real runner, where it is one of the system: a file without a test is none.
+#[test]
+fn node_counts_its_tests() {
+    if !Path::new("/usr/bin/node").is_file() {
+        return skipped("node is not one of the system");
+    }
+    let site = site();
+    site.write("empty.test.js", "");
+    let run = |name: &str| run_tests(&site.tests(name, &[], &["node", "--test"]), &never()).unwrap();
+    let refusal = run("empty").verdict.unwrap_err();
+    assert_eq!(refusal.reason.as_deref(), Some("no_test_ran"), "{refusal}");
+    site.write(
+        "a.test.js",
+        "const test = require('node:test'); test('a', () => {}); test('b', { skip: true }, () => {});\n",
+    );
+    let counts = run("tests").verdict.unwrap();
+    assert_eq!((counts.passed, counts.skipped), (1, 1));
+    site.write(
+        "b.test.js",
+        "require('node:test')('c', () => { throw new Error('x'); });\n",
+    );
+    let refusal = run("failing").verdict.unwrap_err();
+    assert_eq!(
+        (refusal.code, refusal.names),
+        (Code::TestsFailed, vec!["test::c".to_owned()])
+    );
+}
+
+#[test]
+fn nextest_is_told_where_its_report_goes() {
+    let site = site();
+    // Stands for cargo: what nextest is told is what is proved here.
+    let cargo = site.tree.join("cargo");
+    std::fs::write(
+        &cargo,
+        "#!/bin/sh\nset -e\n[ \"$1 $2\" = \"nextest run\" ]\n\
+         while [ \"$1\" != --tool-config-file ]; do shift; done\nconfig=${2#semel:}\n\
+         path=$(sed -n 's/^path = \"\\(.*\\)\"/\\1/p' \"$config\")\n\
+         printf '<testsuites><testsuite><testcase name=\"a\"/></testsuite></testsuites>' > \"$path\"\n",
+    )
+    .unwrap();
+    std::fs::set_permissions(&cargo, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let plan = site.tests("nextest", &[], &["./cargo", "nextest", "run", "--workspace"]);
+    let run = run_tests(&plan, &never()).unwrap();
+    assert_eq!(run.verdict.unwrap().passed, 1);
+}
+
 #[test]
 fn the_environment_is_a_list() {
     let site = site();

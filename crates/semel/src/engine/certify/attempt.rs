@@ -11,7 +11,7 @@ use super::{Ask, surface};
 use crate::config;
 use crate::engine::job::say::{Point, Say};
 use crate::limits;
-use semel_core::certificate::{Report, Weak};
+use semel_core::certificate::{BaseTests, Report, Weak};
 use semel_core::confinement::Level;
 use semel_core::install::InstallRecord;
 use semel_core::installer::{Installer, ProjectInstall, Toolchain};
@@ -51,6 +51,8 @@ pub(super) struct Evidence {
     pub(super) weak: BTreeSet<(String, String)>,
     /// What changed against the base that can change what the tests say.
     pub(super) surface: Vec<RelPath>,
+    /// What the last certificate of the base's tree counted.
+    pub(super) base_tests: Option<BaseTests>,
 }
 
 impl Evidence {
@@ -64,6 +66,7 @@ impl Evidence {
             report: None,
             weak: BTreeSet::new(),
             surface: Vec::new(),
+            base_tests: None,
         }
     }
 
@@ -148,6 +151,7 @@ pub(super) fn run(
     ));
     say.reached(Point::Taken);
     evidence.surface = surface::changed(&git, ask.base.as_ref(), &manifest, disk.tree(), cancel)?;
+    evidence.base_tests = surface::base_tests(engine, &git, ask.base.as_ref(), cancel)?;
     let locks = input::bind(&manifest, &ask.certify.install, disk.tree());
     if let Ok(locks) = &locks {
         evidence.locks.clone_from(&locks.digests);
@@ -390,18 +394,9 @@ impl Attempt<'_> {
         let run = run_tests(&plan, self.cancel).map_err(host)?;
         self.keep(&run)?;
         evidence.confined(Some(run.level.clone()));
-        let format = if run
-            .report
-            .as_deref()
-            .is_some_and(|bytes| bytes.trim_ascii_start().starts_with(b"<"))
-        {
-            "junit"
-        } else {
-            "cargo-test"
-        };
-        if let (Some(sha256), Ok(counts)) = (run.report_sha256, &run.verdict) {
+        if let (Some(sha256), Some(format), Ok(counts)) = (run.report_sha256, run.format, &run.verdict) {
             evidence.report = Some(Report {
-                format: format.to_owned(),
+                format: format.name().to_owned(),
                 sha256,
                 counts: *counts,
             });
@@ -414,6 +409,14 @@ impl Attempt<'_> {
             counts.skipped,
             run.took.as_secs_f64()
         ));
+        if let Some(base) = &evidence.base_tests
+            && base.counts.passed > counts.passed
+        {
+            self.say.line(&format!(
+                "surface  {} fewer tests passed than for the base",
+                base.counts.passed - counts.passed
+            ));
+        }
         let least = certify.min_tests.unwrap_or(1);
         if counts.passed < least {
             let why = format!("{} tests passed, the job expects at least {least}", counts.passed);

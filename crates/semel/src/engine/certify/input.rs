@@ -281,6 +281,7 @@ pub(super) fn bind(manifest: &Manifest, installers: &[Installer], root: &Root) -
     for installer in installers {
         let lock = lock_of(*installer, &formats)?;
         let parsed = lockset::parse(lock, &text(root, lock, LARGEST_TEXT)?)?;
+        lockset::require_hashes(&parsed)?;
         locks.weak.extend(lockset::close_over(&parsed, &declared)?);
         let included = lockset::included(&parsed, &declared)?;
         let all: Vec<Lockfile> = std::iter::once(parsed).chain(included).collect();
@@ -297,6 +298,8 @@ fn lock_of(installer: Installer, formats: &BTreeMap<RelPath, Format>) -> Result<
     let mut own: Vec<&RelPath> = formats
         .iter()
         .filter(|(_, format)| format.installer() == installer.name())
+        // The step that installs with pip reads requirements files alone.
+        .filter(|(_, format)| **format != Format::Pylock)
         .map(|(path, _)| path)
         .collect();
     // npm prefers a shrinkwrap; pip reads `requirements.txt` unless it is told otherwise.

@@ -198,6 +198,7 @@ fn statement(
                 .unwrap_or_else(|| Level::none("the attempt ended before any command ran")),
             report: evidence.report.clone(),
             test_surface: evidence.surface.clone(),
+            base_tests: evidence.base_tests.clone(),
             weak: evidence.weak(),
             versions: [("semel".to_owned(), env!("CARGO_PKG_VERSION").to_owned())].into(),
             verdict: refusal.map_or(Outcome::Pass, |refusal| Outcome::Refused(refusal.clone())),

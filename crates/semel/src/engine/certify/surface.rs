@@ -2,13 +2,16 @@
 //!
 //! A tree can lie about its own tests; this list shows a reviewer where to look. It judges nothing.
 
-use super::super::host;
 use super::super::proposal::Base;
+use super::super::{Engine, host, store};
+use super::sign;
+use semel_core::certificate::{self, BaseTests};
 use semel_core::git_tree::{BlobHasher, Mode, ObjectId};
 use semel_core::manifest::{Entry, FileMode, Manifest};
-use semel_core::{Refusal, RelPath};
+use semel_core::{Refusal, RelPath, Sha256};
 use semel_host::files::read_file;
 use semel_host::git::{Git, Repository};
+use semel_host::plain;
 use semel_host::process::Cancel;
 use semel_host::root::Root;
 use std::collections::BTreeMap;
@@ -56,6 +59,37 @@ pub(super) fn changed(
     Ok(changed)
 }
 
+/// Finds what the last certificate of the base's tree counted; `None` where there is none, or it is gone.
+pub(super) fn base_tests(
+    engine: &Engine,
+    git: &Git,
+    base: Option<&Base>,
+    cancel: &Cancel,
+) -> Result<Option<BaseTests>, Refusal> {
+    let Some(base) = base else { return Ok(None) };
+    let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
+    let commit = repository.parse_id(&base.commit).map_err(host)?;
+    let tree = repository.read_commit(&commit).map_err(host)?.tree;
+    let judged = engine.journal.tree_judgements(tree.to_string()).map_err(store)?;
+    let Some(last) = judged.into_iter().rfind(|judgement| judgement.refusal.is_none()) else {
+        return Ok(None);
+    };
+    let place = sign::paths(&engine.config.state, &last.generation).envelope;
+    // The journal says which bytes these are; other ones, or none, count nothing.
+    let Ok(envelope) = plain::read_file(&place, LARGEST) else {
+        return Ok(None);
+    };
+    if Sha256::of(&envelope) != last.certificate {
+        return Ok(None);
+    }
+    let statement = certificate::open(&envelope, &[])?.statement?;
+    Ok(statement.predicate.report.map(|report| BaseTests {
+        certificate: last.certificate,
+        counts: report.counts,
+        generation: last.generation,
+    }))
+}
+
 fn identity(entry: &Entry, root: &Root, repository: &Repository) -> Result<(Mode, ObjectId), Refusal> {
     let (mode, bytes) = match entry {
         Entry::Symlink { target, .. } => (Mode::Symlink, target.clone().into_bytes()),
@@ -87,6 +121,8 @@ pub(super) fn concerns_tests(path: &RelPath) -> bool {
         b"test.py",
         b"uv.toml",
         b".python-version",
+        b"nextest.toml",
+        b".taprc",
         b"rust-toolchain",
         b"rust-toolchain.toml",
         b"GNUmakefile",
@@ -117,6 +153,7 @@ pub(super) fn concerns_tests(path: &RelPath) -> bool {
             b".spec.",
             b"jest.config.",
             b"vitest.config.",
+            b"vitest.workspace.",
             b"mocharc",
             b"babel.config.",
             b"ava.config.",
@@ -143,6 +180,7 @@ mod tests {
             "pytest.toml",
             "app/tests.py",
             "rust-toolchain.toml",
+            ".config/nextest.toml",
             "babel.config.js",
             "src/x_test.go",
             "a.test.ts",

@@ -1,7 +1,7 @@
 //! The cases of what an earlier attempt left, by `semel certify`, `semel contract` and `semel seal`.
 
 use super::lab::{Lab, answer, on_path};
-use crate::harness::{Site, processes_with, said, skipped, statement, text, wait_until};
+use crate::harness::{Site, bare, processes_with, said, skipped, statement, text, wait_until};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -62,6 +62,49 @@ fn a02_the_record_holds_every_file_and_not_only_names() {
     ] {
         let (_, entry) = entries.iter().find(|(path, _)| path.ends_with(end)).expect(end);
         assert_eq!(text(&entry["file"]["sha256"]).len(), 64, "{end}");
+    }
+}
+
+#[test]
+fn a02_a_ghost_distribution_is_never_recorded() {
+    let Some(lab) = Lab::with_uv(&leaf()) else { return };
+    let repository = lab.site.repository();
+    lab.write("requirements.txt", "leaf==1.0\n");
+    lab.uv(&["venv", ".venv"]);
+    let stock = lab.site.at("stock");
+    let install = [
+        "pip",
+        "install",
+        "--no-index",
+        "--find-links",
+        stock.to_str().unwrap(),
+    ];
+    let install = [&install[..], &["--python", ".venv/bin/python", "leaf==1.0"]].concat();
+    lab.uv(&install);
+    let record = |verb: &str| {
+        let mut command = bare(&["record", verb]);
+        command
+            .env("WORKSPACE", &repository)
+            .env("VOLUME_GENERATION", "g1");
+        let out = command.output().unwrap();
+        (out.status.code(), said(&out))
+    };
+    assert_eq!(record("write").0, Some(0), "{}", record("write").1);
+    assert_eq!(record("check").0, Some(0), "{}", record("check").1);
+    // What a stopped extraction leaves out: the metadata stays whole.
+    let site = std::fs::read_dir(repository.join(".venv/lib"))
+        .unwrap()
+        .next()
+        .unwrap();
+    let site = site.unwrap().path().join("site-packages");
+    std::fs::remove_dir_all(site.join("leaf")).unwrap();
+    // The installer calls it satisfied.
+    lab.uv(&install);
+    assert!(site.join("leaf-1.0.dist-info/RECORD").is_file() && !site.join("leaf").exists());
+    for verb in ["check", "write"] {
+        let (code, said) = record(verb);
+        assert_eq!(code, Some(25), "{verb}: {said}");
+        assert!(said.contains("leaf/__init__.py"), "{verb}: {said}");
     }
 }
 

@@ -1,0 +1,171 @@
+//! Objects that are asked for all at once, by what they are expected to be needed for.
+//!
+//! A gate decides in milliseconds only if it starts git a few times, and not once an object. What git answers to a
+//! revision, such as `ID:uv.lock`, is a hint: each object is kept under the id that its bytes hash to, and found by ids
+//! that were read from verified objects. What was not gathered is read singly.
+
+use super::repository::Repository;
+use crate::error::Result;
+use semel_core::git_tree::{
+    Commit, Kind, Mode, ObjectFormat, ObjectId, TreeEntry, TreeMode, object_id, parse_commit, parse_tree,
+};
+use semel_core::{Code, Refusal, RelPath};
+use std::collections::BTreeMap;
+
+/// Holds the objects that were gathered from a repository.
+#[derive(Debug)]
+pub struct Gathered<'a> {
+    repository: &'a Repository,
+    objects: BTreeMap<ObjectId, (Kind, Vec<u8>)>,
+}
+
+impl Repository {
+    /// Gathers what some commits are likely to be read for: each commit, its root tree, and what lies at these paths of it.
+    ///
+    /// Nothing that is missing or broken is an error yet.
+    #[must_use]
+    pub fn gather(&self, wanted: &[(ObjectId, Vec<RelPath>)]) -> Gathered<'_> {
+        let mut text = Vec::new();
+        for (commit, paths) in wanted {
+            text.extend_from_slice(format!("{commit}\n{commit}^{{tree}}\n").as_bytes());
+            for path in paths {
+                // Each directory on the way, then the file.
+                let parts: Vec<&[u8]> = path.components().collect();
+                for end in 1..=parts.len() {
+                    let at = parts[..end].join(&b'/');
+                    if !at.contains(&b'\n') {
+                        text.extend_from_slice(format!("{commit}:").as_bytes());
+                        text.extend_from_slice(&at);
+                        text.push(b'\n');
+                    }
+                }
+            }
+        }
+        let call = self.call(["cat-file", "--batch"]).stdin(text);
+        let said = self.run(call).unwrap_or_default();
+        Gathered {
+            repository: self,
+            objects: objects(self.format(), &said),
+        }
+    }
+}
+
+/// Takes every whole answer of `cat-file --batch` whose bytes hash to what it says.
+fn objects(format: ObjectFormat, mut said: &[u8]) -> BTreeMap<ObjectId, (Kind, Vec<u8>)> {
+    let mut objects = BTreeMap::new();
+    while let Some(end) = said.iter().position(|b| *b == b'\n') {
+        let head = core::str::from_utf8(&said[..end]).unwrap_or_default();
+        said = &said[end + 1..];
+        let words: Vec<&str> = head.split(' ').collect();
+        let [id, word, size] = words.as_slice() else {
+            continue;
+        };
+        // `NAME missing` has two words, and more where the name has blanks.
+        let (Ok(id), Ok(size)) = (ObjectId::parse(id), size.parse::<usize>()) else {
+            continue;
+        };
+        let (Some(body), Some(rest)) = (said.get(..size), said.get(size + 1..)) else {
+            break;
+        };
+        said = rest;
+        let kind = match *word {
+            "blob" => Kind::Blob,
+            "tree" => Kind::Tree,
+            "commit" => Kind::Commit,
+            _ => continue,
+        };
+        if object_id(format, kind, body).is_ok_and(|hashed| hashed == id) {
+            objects.insert(id, (kind, body.to_vec()));
+        }
+    }
+    objects
+}
+
+impl Gathered<'_> {
+    fn body(&self, id: &ObjectId, kind: Kind) -> Option<&[u8]> {
+        let (found, body) = self.objects.get(id)?;
+        (*found == kind).then_some(body)
+    }
+
+    /// Reads a commit.
+    ///
+    /// # Errors
+    /// As [`Repository::read_commit`].
+    pub fn commit(&self, id: &ObjectId) -> Result<Commit> {
+        match self.body(id, Kind::Commit) {
+            Some(body) => Ok(parse_commit(body)?),
+            None => self.repository.read_commit(id),
+        }
+    }
+
+    /// Reads the entries of one tree object.
+    ///
+    /// # Errors
+    /// As [`Repository::read_tree`].
+    pub fn tree(&self, id: &ObjectId) -> Result<Vec<TreeEntry>> {
+        match self.body(id, Kind::Tree) {
+            Some(body) => Ok(parse_tree(self.repository.format(), body)?),
+            None => self.repository.read_tree(id),
+        }
+    }
+
+    /// Reads a blob.
+    ///
+    /// # Errors
+    /// As [`Repository::read_blobs`].
+    pub fn blob(&self, id: &ObjectId) -> Result<Vec<u8>> {
+        if let Some(body) = self.body(id, Kind::Blob) {
+            return Ok(body.to_vec());
+        }
+        let read = self.repository.read_blobs(std::slice::from_ref(id))?;
+        let body = read.into_iter().next();
+        Ok(body.ok_or_else(|| Refusal::new(Code::Internal, "git answered nothing"))?)
+    }
+
+    /// Reads the blob that lies at a path of a tree.
+    ///
+    /// # Errors
+    /// `not_found` where the tree has no file or link there; else as [`Repository::read_blob`].
+    pub fn blob_at(&self, tree: &ObjectId, path: &RelPath) -> Result<(Mode, Vec<u8>)> {
+        let absent = || Refusal::new(Code::NotFound, "the tree has no file there").name(path.to_string());
+        let mut tree = *tree;
+        let mut parts = path.components().peekable();
+        while let Some(part) = parts.next() {
+            let entries = self.tree(&tree)?;
+            let entry = entries.into_iter().find(|e| e.name == part).ok_or_else(absent)?;
+            match (entry.mode, parts.peek()) {
+                (TreeMode::Directory, Some(_)) => tree = entry.id,
+                (TreeMode::Leaf(Mode::Gitlink), _) | (_, Some(_)) | (TreeMode::Directory, None) => break,
+                (TreeMode::Leaf(mode), None) => return Ok((mode, self.blob(&entry.id)?)),
+            }
+        }
+        Err(absent().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_hashes_to_its_id_is_taken() {
+        let format = ObjectFormat::Sha1;
+        let id = object_id(format, Kind::Blob, b"one\n").unwrap();
+        let whole = format!("{id} blob 4\none\n\n");
+        assert_eq!(objects(format, whole.as_bytes()).len(), 1);
+        let many = format!("x:a b missing\nx missing\n{whole}{id} tree 4\none\n\n{id} tag 0\n\n{whole}");
+        assert_eq!(
+            objects(format, many.as_bytes())[&id],
+            (Kind::Blob, b"one\n".to_vec())
+        );
+        for other in [
+            format!("{id} blob 4\nOne\n\n"),
+            format!("{id} blob 4\non"),
+            format!("{id} blob 400\none\n\n"),
+            format!("{id} tree 4\none\n\n"),
+            String::new(),
+        ] {
+            assert!(objects(format, other.as_bytes()).is_empty(), "{other}");
+        }
+    }
+}
