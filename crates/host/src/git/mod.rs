@@ -22,6 +22,7 @@ mod memo;
 mod objects;
 mod obstacles;
 mod overlays;
+mod own;
 mod pin;
 mod place;
 mod presence;

@@ -4,10 +4,11 @@
 use super::memo::Look;
 use super::objects::Leaf;
 use super::obstacles::{self, DIRECTORY, Residue};
-use super::place::inode_of;
+use super::own::{self, Own, Whose};
+use super::pin::Pins;
 use super::repository::Repository;
 use super::verify::Cursor;
-use super::worktree::{self, Checked};
+use super::worktree::Checked;
 use crate::error::{Error, Result};
 use crate::root::mount_id;
 use crate::volume::reaper;
@@ -16,18 +17,17 @@ use rustix::io::Errno;
 use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
 
 /// How many entries that cannot be removed are named.
 const NAMED: usize = 100;
 
-/// Knows what may not be removed: whatever is mounted, and the directories of the repository.
+/// Knows what may not be removed: whatever is mounted, the repository in all its parts, and the state root.
 pub(super) struct Ground<'a> {
     pub(super) at: &'a Checked,
     /// The mount of the worktree.
     mount: u64,
-    /// Git directory, common directory, and every directory of objects.
-    pub(super) own: Vec<((u64, u64), PathBuf)>,
+    /// What is ours or the repository's, wherever it lies.
+    pub(super) own: Vec<Own>,
 }
 
 /// Looks at what is at a name, and at the mount that it is on.
@@ -52,28 +52,38 @@ pub(super) fn refused(reason: &str, why: &str, path: &RelPath) -> Error {
 }
 
 impl<'a> Ground<'a> {
-    pub(super) fn of(at: &'a Checked, repo: &Repository) -> Result<Self> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |e: Errno| Error::io("look at", path, e)
-        };
-        let mut own = vec![(inode_of(&at.dir).map_err(failed(&at.gitdir))?, at.gitdir.clone())];
-        for path in [repo.common_dir().to_owned()]
-            .into_iter()
-            .chain(repo.object_dirs()?)
-        {
-            let dir = worktree::open_dir(&path)?;
-            own.push((inode_of(&dir).map_err(failed(&path))?, path));
-        }
-        Ok(Self {
-            at,
-            mount: mount_id(at.root.as_fd()).map_err(failed(&at.worktree))?,
-            own,
-        })
+    /// Knows it of a worktree, and of the state root that keeps these pins.
+    ///
+    /// # Errors
+    /// `io_failed` where a directory of the repository cannot be looked at.
+    pub(super) fn of(at: &'a Checked, repo: &Repository, pins: Option<&Pins>) -> Result<Self> {
+        let mount = mount_id(at.root.as_fd()).map_err(|e| Error::io("look at", &at.worktree, e))?;
+        let own = own::own(at, repo, pins)?;
+        Ok(Self { at, mount, own })
+    }
+
+    /// Looks at a directory of the tree, in which what is of the tree may be written.
+    pub(super) fn look_through(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        path: &RelPath,
+    ) -> Result<Option<Look>> {
+        self.look_except(dir, name, path, |own| own.whose == Whose::Settings)
     }
 
     /// Looks at an entry, and refuses what may not be removed; `None` where nothing is there.
     pub(super) fn look(&self, dir: BorrowedFd<'_>, name: &[u8], path: &RelPath) -> Result<Option<Look>> {
+        self.look_except(dir, name, path, |_| false)
+    }
+
+    fn look_except(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        path: &RelPath,
+        passed: impl Fn(&Own) -> bool,
+    ) -> Result<Option<Look>> {
         let (look, mount) = match met(dir, name) {
             Ok(met) => met,
             Err(Errno::NOENT) => return Ok(None),
@@ -83,9 +93,9 @@ impl<'a> Ground<'a> {
             let why = "something is mounted where files would be written or removed";
             return Err(refused("mount", why, path));
         }
-        if look.is_dir() && self.own.iter().any(|(inode, _)| *inode == look.inode()) {
-            let why = "the worktree's own repository lies in what would be written or removed";
-            return Err(refused("gitdir_inside", why, path));
+        let own = self.own.iter().find(|own| own.inode == look.inode());
+        if let Some(own) = own.filter(|own| !passed(own)) {
+            return Err(own.refusal(path));
         }
         Ok(Some(look))
     }
@@ -204,7 +214,7 @@ fn begin(
     let look = match ground.look(dir, name, &path) {
         Ok(None) => return Ok(Begun::Gone),
         Ok(Some(look)) => look,
-        Err(error) if error.code() == Code::PreconditionFailed => {
+        Err(error) if matches!(error.code(), Code::PreconditionFailed | Code::BadConfig) => {
             note(kept, &path);
             return Ok(Begun::Kept);
         }

@@ -315,7 +315,7 @@ impl Job {
         if let (Some(_), Some(view)) = (&before, &self.repo.place.view) {
             view.show_shared(&at.dir, &at.gitdir)?;
         }
-        let ground = Ground::of(at, &self.repo)?;
+        let ground = Ground::of(at, &self.repo, self.target.pins())?;
         let survey = Survey {
             ground: &ground,
             repo: &self.repo,

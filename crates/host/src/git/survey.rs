@@ -8,6 +8,7 @@ use super::clear::Clear;
 use super::listing::Listing;
 use super::memo::Look;
 use super::obstacles::{self, DIRECTORY};
+use super::own::Whose;
 use super::place;
 use super::removal::{Ground, names, refused};
 use super::repository::Repository;
@@ -78,7 +79,7 @@ impl Survey<'_> {
             };
             for path in below.iter() {
                 let name = path.split_last().map(|(_, name)| name).unwrap_or_default();
-                let Some(look) = self.ground.look(dir.as_fd(), name, path)? else {
+                let Some(look) = self.ground.look_through(dir.as_fd(), name, path)? else {
                     continue;
                 };
                 // The most are known and hold no directory of the tree: these are not even opened.
@@ -199,7 +200,9 @@ impl Survey<'_> {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(Error::io("read", "/proc/self/mountinfo", e)),
         };
-        let own = self.ground.own.iter().map(|(_, path)| path.clone());
+        // A hook that is a link to a file of the tree is written like any other file.
+        let own = self.ground.own.iter().filter(|own| own.whose != Whose::Settings);
+        let own = own.map(|own| own.path.clone());
         for place in mounts.into_iter().chain(own) {
             let Some(path) = below(&at.worktree, &place)? else {
                 continue;
@@ -242,7 +245,7 @@ impl Survey<'_> {
             let above = at;
             at = above.observed(name)?;
             if let Some(parent) = cursor.parent(&at)? {
-                self.ground.look(parent, name, &at)?;
+                self.ground.look_through(parent, name, &at)?;
             }
         }
         Ok(())

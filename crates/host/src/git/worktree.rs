@@ -57,6 +57,13 @@ pub enum Target {
     },
     /// By its pin.
     Pinned(Box<Pin>),
+    /// By its pin, which is kept.
+    Kept {
+        /// The pin.
+        pin: Box<Pin>,
+        /// Where it is kept.
+        pins: Pins,
+    },
 }
 
 impl From<&Path> for Target {
@@ -86,6 +93,15 @@ impl Target {
         Ok(Self::from(worktree))
     }
 
+    /// Gives where pins are kept.
+    pub(super) fn pins(&self) -> Option<&Pins> {
+        match self {
+            Self::Unpinned { pins, .. } => pins.as_ref(),
+            Self::Pinned(_) => None,
+            Self::Kept { pins, .. } => Some(pins),
+        }
+    }
+
     /// Finds the parts of the repository; for a pinned worktree nothing is read from its `.git` but to compare it.
     pub(super) fn find(&self) -> Result<Found> {
         match self {
@@ -96,7 +112,7 @@ impl Target {
                 }
                 Ok(found)
             }
-            Self::Pinned(pin) => {
+            Self::Pinned(pin) | Self::Kept { pin, .. } => {
                 pin.hold_against(&pin::observe(pin)?)?;
                 let path = |spot: &semel_core::pin::Spot| path_of(spot.path.as_bytes());
                 Ok(Found {
@@ -111,7 +127,7 @@ impl Target {
     /// Checks that nothing redirects, and opens what the lock goes through.
     pub(super) fn check(&self, found: &Found, repo: &Repository) -> Result<Checked> {
         let mut checked = check(found, repo)?;
-        if let Self::Pinned(pin) = self {
+        if let Self::Pinned(pin) | Self::Kept { pin, .. } = self {
             // Once more, now that the directories are open: what was exchanged in between is not the pinned one.
             pin.hold_against(&pin::observe(pin)?)?;
             checked.still_there()?;

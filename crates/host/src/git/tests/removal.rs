@@ -370,3 +370,115 @@ fn what_cannot_be_removed_is_named_by_its_whole_path() {
     assert_eq!(run(&lab, "r", &newer, CLEAN).unwrap().removed_count, 1);
     assert_eq!(code(run(&lab, "r", "x", options(1))).1, Touched::Nothing);
 }
+
+/// Parts of the repository that are links lead into the worktree: they are the repository all the same.
+#[test]
+fn parts_of_the_repository_that_links_lead_to_are_never_removed() {
+    use std::os::unix::fs::symlink;
+    for git in gits() {
+        for (part, at, file) in [
+            ("objects/pack", "packs", false),
+            ("objects/info", "u/v/info", false),
+            ("refs", "myrefs", false),
+            ("refs/heads", "u/heads", false),
+            ("logs", "u/logs", false),
+            ("hooks", "u/hooks", false),
+            ("packed-refs", "u/refs", true),
+            ("hooks/pre-commit", "u/hook", true),
+        ] {
+            let lab = Lab::new(&git);
+            let (older, newer) = two(&lab);
+            lab.sh("r", &["gc", "-q"]);
+            let real = lab.path(&format!("r/.git/{part}"));
+            if file {
+                lab.write(
+                    &format!("r/.git/{part}"),
+                    std::fs::read(&real).unwrap_or_default(),
+                );
+            } else {
+                std::fs::create_dir_all(&real).unwrap();
+            }
+            let there = lab.path(&format!("r/{at}"));
+            std::fs::create_dir_all(there.parent().unwrap()).unwrap();
+            std::fs::rename(&real, &there).unwrap();
+            symlink(&there, &real).unwrap();
+            // What is learnt of a directory is of no use to who comes next, where it led elsewhere meanwhile.
+            for nested in [Nested::Refused, Nested::Removed] {
+                let options = RestoreOptions { nested, ..CLEAN };
+                assert_eq!(
+                    refused(run(&lab, "r", &newer, options)),
+                    of("gitdir_inside", at),
+                    "{part}"
+                );
+            }
+            assert!(there.exists());
+            lab.sh("r", &["rev-parse", "HEAD"]);
+            run(&lab, "r", &older, KEPT).unwrap();
+        }
+    }
+}
+
+/// A hook is often a link to a file of the tree, which is written like any other.
+#[test]
+fn a_hook_that_is_a_file_of_the_tree_is_restored() {
+    use std::os::unix::fs::symlink;
+    for git in gits() {
+        let lab = Lab::new(&git);
+        let (older, _) = two(&lab);
+        std::fs::create_dir_all(lab.path("r/.git/hooks")).unwrap();
+        symlink("../../d/b", lab.path("r/.git/hooks/pre-commit")).unwrap();
+        run(&lab, "r", &older, CLEAN).unwrap();
+        assert_eq!(lab.read("r/d/b"), "two\n");
+        remove_all(&lab.path("r/.git/hooks"));
+        symlink("../d", lab.path("r/.git/hooks")).unwrap();
+        lab.write("r/d/b", "changed\n");
+        run(&lab, "r", &older, CLEAN).unwrap();
+        assert_eq!(lab.read("r/d/b"), "two\n");
+        // Data is another matter, of the tree or not.
+        lab.write("r/d/e/c", lab.sh("r", &["show-ref"]) + "\n");
+        lab.sh("r", &["pack-refs", "--all"]);
+        std::fs::rename(lab.path("r/.git/packed-refs"), lab.path("r/d/e/c")).unwrap();
+        symlink("../d/e/c", lab.path("r/.git/packed-refs")).unwrap();
+        assert_eq!(
+            refused(run(&lab, "r", &older, CLEAN)),
+            of("gitdir_inside", "d/e/c")
+        );
+    }
+}
+
+/// The state root is mounted elsewhere: its path tells nothing, and it is emptied by no other name.
+#[test]
+fn a_state_root_is_not_removed_by_another_name() {
+    let git = &gits()[0];
+    let lab = Lab::new(git);
+    let (_, newer) = two(&lab);
+    lab.write("r/u/state/worktrees/kept", "x\n");
+    std::fs::create_dir(lab.path("state")).unwrap();
+    let Some(_mounted) = Mounted::bind(&lab.path("r/u/state"), &lab.path("state")) else {
+        return;
+    };
+    let pins = Pins::of(&lab.path("state"));
+    for pinned in [false, true] {
+        if pinned {
+            pins.pin(
+                git,
+                &lab.path("r"),
+                Repin::Refuse,
+                Duration::from_secs(9),
+                &cancel(),
+            )
+            .unwrap();
+        }
+        let target = pins.target(&lab.path("r"), Require::Nothing).unwrap();
+        assert_eq!(matches!(target, Target::Kept { .. }), pinned);
+        let failed = restore(git, target, &newer, CLEAN, &cancel()).unwrap_err();
+        assert_eq!(failed.touched, Touched::Nothing, "{failed}");
+        let refusal = failed.error.into_refusal();
+        assert_eq!(
+            (refusal.code, refusal.reason.as_deref()),
+            (Code::BadConfig, Some("state_in_worktree"))
+        );
+        assert_eq!(refusal.names, ["u/state"]);
+        assert_eq!(lab.read("r/u/state/worktrees/kept"), "x\n");
+    }
+}
