@@ -19,6 +19,7 @@ mod linked;
 mod listing;
 mod lock;
 mod memo;
+mod nested;
 mod objects;
 mod obstacles;
 mod overlays;

@@ -331,7 +331,10 @@ impl Checked {
         for (path, fd) in [(&self.gitdir, &self.dir), (&self.worktree, &self.root)] {
             let now = lstat(path)?;
             let open = stat(fd, path)?;
-            if now.is_none_or(|now| (now.st_dev, now.st_ino) != (open.st_dev, open.st_ino)) {
+            let Some(now) = now else {
+                return Err(redirected("the directory was removed meanwhile", path));
+            };
+            if (now.st_dev, now.st_ino) != (open.st_dev, open.st_ino) {
                 return Err(redirected("the directory was exchanged meanwhile", path));
             }
         }

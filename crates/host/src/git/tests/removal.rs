@@ -343,27 +343,55 @@ fn names_on_the_disk_are_not_judged_as_those_of_callers() {
     }
 }
 
-/// What the system keeps is named by its whole path, and stands where it stood.
+/// Makes a file immutable as soon as a point is reached; the machine may not allow it.
+struct Sets<'a>(&'a Path, Point);
+
+impl Witness for Sets<'_> {
+    fn reached(&self, point: Point) {
+        if point == self.1 {
+            assert!(change("+i", self.0));
+        }
+    }
+}
+
+fn change(flag: &str, place: &Path) -> bool {
+    let ran = std::process::Command::new("chattr").arg(flag).arg(place).output();
+    ran.is_ok_and(|ran| ran.status.success())
+}
+
+/// What the system keeps is named by its whole path, and stands where it stood: before the first write, if it can be seen then.
 #[test]
 fn what_cannot_be_removed_is_named_by_its_whole_path() {
     let git = &gits()[0];
     let lab = Lab::new(git);
-    let (_, newer) = two(&lab);
+    let (older, newer) = two(&lab);
     lab.write("r/u/v/w/stays", "x\n");
     lab.write("r/u/v/goes", "x\n");
-    let change = |flag: &str| {
-        let file = lab.path("r/u/v/w/stays");
-        let ran = std::process::Command::new("chattr").arg(flag).arg(file).output();
-        ran.is_ok_and(|ran| ran.status.success())
-    };
-    if !change("+i") {
+    let file = lab.path("r/u/v/w/stays");
+    if !change("+i", &file) {
         return skipped("no file can be made immutable here");
     }
-    let failed = run(&lab, "r", &newer, CLEAN).unwrap_err();
+    let before = run(&lab, "r", &older, CLEAN);
+    assert!(change("-i", &file));
+    assert_eq!(refused(before), of("residue_kept", "u/v/w/stays"));
+    assert_eq!(
+        (lab.read("r/d/b").as_str(), lab.read("r/u/v/goes").as_str()),
+        ("TWO\n", "x\n")
+    );
+    // The directory that holds it is one of the tree, from which nothing goes.
+    lab.write("r/d/left", "x\n");
+    assert!(change("+a", &lab.path("r/d")));
+    let before = run(&lab, "r", &older, CLEAN);
+    assert!(change("-a", &lab.path("r/d")));
+    assert_eq!(refused(before), of("residue_kept", "d/left"));
+    std::fs::remove_file(lab.path("r/d/left")).unwrap();
+
+    let sets = Sets(&file, Point::Restored);
+    let late = restore_watched(git, &lab.path("r"), &newer, CLEAN, &cancel(), &sets).unwrap_err();
     let there = lab.read("r/u/v/w/stays");
-    assert!(change("-i"));
-    assert_eq!((failed.touched, there.as_str()), (Touched::Perhaps, "x\n"));
-    let refusal = failed.error.into_refusal();
+    assert!(change("-i", &file));
+    assert_eq!((late.touched, there.as_str()), (Touched::Perhaps, "x\n"));
+    let refusal = late.error.into_refusal();
     assert_eq!(refusal.reason.as_deref(), Some("residue_kept"));
     assert_eq!(refusal.names, ["u/v/w/stays"]);
     assert!(!lab.path("r/u/v/goes").exists());
