@@ -314,25 +314,6 @@ fn refuses(error: &Error) -> bool {
         .is_some_and(|raw| refusals.contains(&Errno::from_raw_os_error(raw)))
 }
 
-/// Lets a test say where private directories are, for its own thread.
-#[cfg(test)]
-pub(super) mod elsewhere {
-    use std::cell::RefCell;
-    use std::path::PathBuf;
-
-    thread_local! {
-        static BASES: RefCell<Option<Vec<PathBuf>>> = const { RefCell::new(None) };
-    }
-
-    pub(super) fn bases() -> Option<Vec<PathBuf>> {
-        BASES.with_borrow(Clone::clone)
-    }
-
-    pub(in crate::git) fn set(bases: Option<Vec<PathBuf>>) {
-        BASES.set(bases);
-    }
-}
-
 /// Removes what killed processes left.
 #[cfg(test)]
 pub(super) fn sweep_all() {
@@ -373,5 +354,24 @@ fn sweep_one(parent: BorrowedFd<'_>, name: &[u8]) {
     };
     if flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok() {
         drop(reaper::remove_tree(parent, name));
+    }
+}
+
+/// Lets a test say where private directories are, for its own thread.
+#[cfg(test)]
+pub(super) mod elsewhere {
+    use std::cell::RefCell;
+    use std::path::PathBuf;
+
+    thread_local! {
+        static BASES: RefCell<Option<Vec<PathBuf>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn bases() -> Option<Vec<PathBuf>> {
+        BASES.with_borrow(Clone::clone)
+    }
+
+    pub(in crate::git) fn set(bases: Option<Vec<PathBuf>>) {
+        BASES.set(bases);
     }
 }
