@@ -8,6 +8,7 @@ mod index;
 mod line;
 mod linked;
 mod memo;
+mod others;
 mod pin;
 mod removal;
 mod removed;
