@@ -98,6 +98,11 @@ impl Pins {
         }
     }
 
+    /// Gives the state root.
+    pub(super) fn state(&self) -> Option<&Path> {
+        self.dir.parent()
+    }
+
     fn place(&self, worktree: &Path) -> PathBuf {
         let name = hex_of(worktree.as_os_str().as_bytes());
         self.dir.join(format!("w-{name}.json"))
@@ -145,7 +150,7 @@ impl Pins {
     /// # Errors
     /// `bad_config`, reason `state_in_worktree`.
     pub fn apart_from(&self, worktree: &Path) -> Result<()> {
-        let Some(state) = self.dir.parent() else {
+        let Some(state) = self.state() else {
             return Ok(());
         };
         let (state, worktree) = (real(state), real(worktree));
@@ -174,7 +179,10 @@ impl Pins {
             pin::require(pin.as_ref(), worktree.as_os_str().as_bytes())?;
         }
         Ok(match pin {
-            Some(pin) => Target::Pinned(Box::new(pin)),
+            Some(pin) => Target::Kept {
+                pin: Box::new(pin),
+                pins: self.clone(),
+            },
             None => Target::Unpinned {
                 path: worktree.to_owned(),
                 pins: Some(self.clone()),

@@ -160,7 +160,7 @@ fn refuse(git: &Git, pins: &Pins, asked: &Remove, pin: &Pin, cancel: &Cancel) ->
         common: path_of(pin.common.path.as_bytes()),
     };
     let repo = Repository::viewed(git, found.clone(), None, cancel)?;
-    refuse_others(&repo, &found, asked.nested, tree)?;
+    refuse_others(&repo, &found, pins, asked.nested, tree)?;
     match asked.discard {
         Discard::Work | Discard::PinOnly => Ok(None),
         Discard::Refuse => {
@@ -178,24 +178,31 @@ fn refuse(git: &Git, pins: &Pins, asked: &Remove, pin: &Pin, cancel: &Cancel) ->
 
 /// Refuses to remove what is not of this worktree, whatever is to be discarded: repositories of others, and what its own
 /// repository is made of.
-fn refuse_others(repo: &Repository, found: &Found, nested: Nested, tree: &ObjectId) -> Result<()> {
+fn refuse_others(
+    repo: &Repository,
+    found: &Found,
+    pins: &Pins,
+    nested: Nested,
+    tree: &ObjectId,
+) -> Result<()> {
     let worktree = found.worktree.clone().unwrap_or_default();
-    match refuse_others_but(repo, found, &worktree, ".git", nested, None) {
+    match refuse_others_but(repo, found, pins, &worktree, ".git", nested, None) {
         Err(error) if error.code() == Code::PreconditionFailed => {
             // What looks like a repository may be files of the tree.
             let hint = Objects::hint(repo.git(), &repo.place, tree, repo.cancel());
             let listing = repo.read_listing(tree, hint, Blobs::Unasked).map_err(|_| error)?;
-            refuse_others_but(repo, found, &worktree, ".git", nested, Some(&listing))?;
+            refuse_others_but(repo, found, pins, &worktree, ".git", nested, Some(&listing))?;
         }
         seen => seen?,
     }
-    refuse_others_but(repo, found, &found.gitdir, "modules", nested, None)
+    refuse_others_but(repo, found, pins, &found.gitdir, "modules", nested, None)
 }
 
 /// Refuses it below one directory, of which all goes.
 fn refuse_others_but(
     repo: &Repository,
     found: &Found,
+    pins: &Pins,
     top: &Path,
     own: &str,
     nested: Nested,
@@ -211,7 +218,7 @@ fn refuse_others_but(
         dir,
     };
     let whole = Whole {
-        ground: &Ground::of(&at, repo)?,
+        ground: &Ground::of(&at, repo, Some(pins))?,
         nested,
         modules: &found.gitdir.join("modules"),
         own: own.as_bytes(),
@@ -227,6 +234,9 @@ fn named_below(error: Error, top: &Path) -> Error {
     }
     let mut refusal = error.into_refusal();
     let top = shown(top.as_os_str().as_bytes());
+    if refusal.reason.as_deref() == Some("residue_kept") {
+        refusal.reason = Some("kept".into());
+    }
     for name in &mut refusal.names {
         *name = format!("{top}/{name}");
     }

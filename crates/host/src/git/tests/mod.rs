@@ -8,6 +8,7 @@ mod index;
 mod line;
 mod linked;
 mod memo;
+mod nested;
 mod others;
 mod pin;
 mod removal;
@@ -15,6 +16,7 @@ mod removed;
 mod restore;
 mod select;
 mod stale;
+mod tidied;
 mod view;
 
 use super::*;

@@ -65,11 +65,11 @@ fn programs_that_are_configured_meanwhile_do_not_run() {
                 wait: Duration::from_secs(60),
             };
             add(&spied, &pins(&lab), &asked, &quiet, &cancel()).unwrap();
-            // So that its index is read and its line ends are asked for, too.
-            lab.sh(
-                "wt",
-                &["-c", "core.fsmonitor=false", "update-index", "--split-index"],
-            );
+            // So that its index is read and its line ends are asked for, too; by a person's git that is to run nothing.
+            lab.write("r/.git/config", own);
+            std::fs::remove_file(lab.path("r/.git/info/attributes")).unwrap();
+            lab.sh("wt", &["update-index", "--split-index"]);
+            assert!(!lab.path("ran").exists(), "{storage} {}", git.version());
             let asked = to_remove(&lab, "wt", Discard::Refuse);
             remove(&spied, &pins(&lab), &asked, &quiet, &cancel()).unwrap();
             let name = format!("{storage} {}", git.version());
@@ -377,6 +377,28 @@ fn what_the_repository_is_made_of_is_not_removed() {
             remove_from(&lab, "wt", Discard::Refuse, &quiet).unwrap();
             nothing_left(&lab);
         }
+    }
+}
+
+/// Whatever part of it is reached by a link.
+#[test]
+fn parts_of_the_repository_behind_links_are_not_removed() {
+    let git = gits().remove(0);
+    for part in ["refs", "objects/pack", "logs", "packed-refs"] {
+        let (lab, commit) = repository(&git);
+        lab.write("r/.git/info/exclude", "ign\n");
+        lab.sh("r", &["gc", "-q"]);
+        add_to(&lab, "wt", &commit, None, &quiet).unwrap();
+        std::fs::create_dir(lab.path("wt/ign")).unwrap();
+        let (part, there) = (lab.path("r/.git").join(part), lab.path("wt/ign/part"));
+        std::fs::rename(&part, &there).unwrap();
+        std::os::unix::fs::symlink(&there, &part).unwrap();
+        let refusal = refused(remove_with(&lab, "wt", Discard::Work, Nested::Removed), "gitdir_inside");
+        assert_eq!(refusal.names, [there.display().to_string()]);
+        std::fs::remove_file(&part).unwrap();
+        std::fs::rename(&there, &part).unwrap();
+        remove_from(&lab, "wt", Discard::Refuse, &quiet).unwrap();
+        nothing_left(&lab);
     }
 }
 

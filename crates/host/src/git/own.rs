@@ -1,0 +1,213 @@
+//! What is never removed or written over, wherever it lies and by whatever name: the repository of a worktree, with all
+//! parts of it that are elsewhere by links, and the state root. It changes nothing.
+
+use super::memo::{Before, Look, Shelf, provable};
+use super::pin::Pins;
+use super::place::inode_of;
+use super::repository::Repository;
+use super::worktree::{Checked, path_of};
+use crate::error::{Error, Result};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode as FileMode, OFlags, openat, statat};
+use rustix::io::Errno;
+use semel_core::{Code, Refusal, RelPath};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Directories in a directory that may hold links to parts of it, as it may itself.
+struct Parts {
+    /// What holds data.
+    held: &'static [&'static str],
+    /// What is set for a repository, often by links to files that are checked out.
+    set: &'static [&'static str],
+}
+
+const OF_GITDIR: Parts = Parts {
+    held: &[
+        "refs",
+        "refs/heads",
+        "refs/remotes",
+        "refs/tags",
+        "reftable",
+        "logs",
+        "logs/refs",
+        "logs/refs/heads",
+        "modules",
+        "worktrees",
+    ],
+    set: &["info", "hooks"],
+};
+const OF_OBJECTS: Parts = Parts {
+    held: &["pack", "info"],
+    set: &[],
+};
+const OF_STATE: Parts = Parts { held: &[], set: &[] };
+
+/// Says whose something is that is never removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// The repository's.
+    Repository,
+    /// The repository's, and not its data: hooks and what is in `info`. The tree's own may be written there.
+    Settings,
+    /// Ours.
+    State,
+}
+
+/// Something that is never removed.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    /// What it is, by device and number.
+    pub(super) inode: (u64, u64),
+    /// Where it lies, links resolved.
+    pub(super) path: PathBuf,
+    /// Whose it is.
+    pub(super) whose: Whose,
+}
+
+impl Own {
+    /// Refuses what would remove it or write over it, at a path of the worktree.
+    pub(super) fn refusal(&self, path: &RelPath) -> Error {
+        let refusal = match self.whose {
+            Whose::Repository | Whose::Settings => {
+                let why = "the worktree's own repository lies in what would be written or removed";
+                Refusal::new(Code::PreconditionFailed, why).reason("gitdir_inside")
+            }
+            Whose::State => {
+                let why = "the state root lies in what would be written or removed";
+                Refusal::new(Code::BadConfig, why).reason("state_in_worktree")
+            }
+        };
+        refusal.name(path.to_string()).into()
+    }
+}
+
+/// Lists what is never removed: git directory, common directory and every directory of objects, what the links in them and in
+/// their parts lead to, and the state root that keeps the pins.
+///
+/// # Errors
+/// `io_failed` where a directory of the repository cannot be looked at.
+///
+/// # Limits
+/// Links deeper than the directories that git itself makes are not followed.
+pub(super) fn own(at: &Checked, repo: &Repository, pins: Option<&Pins>) -> Result<Vec<Own>> {
+    let mut found = Finding::default();
+    found.whole(&at.gitdir, inode_of(&at.dir), Whose::Repository)?;
+    found.parts(at.dir.as_fd(), &at.gitdir, &OF_GITDIR, Whose::Repository);
+    for (path, parts) in core::iter::once((repo.common_dir().to_owned(), &OF_GITDIR))
+        .chain(repo.object_dirs()?.into_iter().map(|path| (path, &OF_OBJECTS)))
+    {
+        let dir = super::worktree::open_dir(&path)?;
+        if found.whole(&path, inode_of(&dir), Whose::Repository)? == Known::New {
+            found.parts(dir.as_fd(), &path, parts, Whose::Repository);
+        }
+    }
+    // One that is not there holds nothing yet.
+    if let Some(state) = pins.and_then(Pins::state)
+        && let Some(dir) = opened(CWD, state)
+    {
+        let path = std::fs::canonicalize(state).unwrap_or_else(|_| state.to_owned());
+        found.whole(&path, inode_of(&dir), Whose::State)?;
+        found.parts(dir.as_fd(), &path, &OF_STATE, Whose::State);
+    }
+    Ok(found.own)
+}
+
+#[derive(Default)]
+struct Finding {
+    own: Vec<Own>,
+}
+
+/// Says whether something was found before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Before,
+    New,
+}
+
+impl Finding {
+    fn whole(&mut self, path: &Path, inode: rustix::io::Result<(u64, u64)>, whose: Whose) -> Result<Known> {
+        let inode = inode.map_err(|e| Error::io("look at", path, e))?;
+        Ok(self.add(inode, path.to_owned(), whose))
+    }
+
+    fn add(&mut self, inode: (u64, u64), path: PathBuf, whose: Whose) -> Known {
+        if self.own.iter().any(|own| own.inode == inode) {
+            return Known::Before;
+        }
+        self.own.push(Own { inode, path, whose });
+        Known::New
+    }
+
+    /// Adds what the links in a directory, and in some of those in it, lead to.
+    fn parts(&mut self, dir: impl AsFd, path: &Path, parts: &Parts, whose: Whose) {
+        self.links(dir.as_fd(), path, |name| {
+            let set = parts.set.iter().any(|part| part.as_bytes() == name);
+            if set { Whose::Settings } else { whose }
+        });
+        let held = parts.held.iter().map(|part| (part, whose));
+        let set = parts.set.iter().map(|part| (part, Whose::Settings));
+        for (part, whose) in held.chain(set) {
+            if let Some(inner) = opened(dir.as_fd(), Path::new(part)) {
+                self.links(inner, &path.join(part), |_| whose);
+            }
+        }
+    }
+
+    fn links(&mut self, dir: impl AsFd, path: &Path, whose: impl Fn(&[u8]) -> Whose) {
+        for name in links(dir.as_fd(), path).iter() {
+            // What it leads to may be gone, or closed to us: then we cannot remove it either.
+            let Ok(stat) = statat(dir.as_fd(), name.as_slice(), AtFlags::empty()) else {
+                continue;
+            };
+            let place = path.join(path_of(name));
+            let place = std::fs::canonicalize(&place).unwrap_or(place);
+            self.add((stat.st_dev, stat.st_ino), place, whose(name));
+        }
+    }
+}
+
+fn opened(dir: impl AsFd, name: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(dir, name, flags, FileMode::empty()).ok()
+}
+
+/// The names of the links in a directory, as long as it looks as it did (see [`super::memo`]).
+static LINKS: Shelf<(PathBuf, Look), Arc<[Vec<u8>]>> = Shelf::new(1 << 20);
+
+fn links(dir: impl AsFd, path: &Path) -> Arc<[Vec<u8>]> {
+    let before = Before::now();
+    let look = Look::at(dir.as_fd(), ".").ok().flatten();
+    let key = look.map(|look| (path.to_owned(), look));
+    if let Some(known) = key.as_ref().and_then(|key| LINKS.get(key)) {
+        return known;
+    }
+    let found: Arc<[Vec<u8>]> = list_links(dir).unwrap_or_default().into();
+    if let Some(key) = key.filter(|(path, look)| look.settled(before) && provable(path)) {
+        let names: usize = found.iter().map(|name| name.len() + 32).sum();
+        let weight = key.0.as_os_str().len() + names + 128;
+        LINKS.put(key, Arc::clone(&found), weight);
+    }
+    found
+}
+
+fn list_links(dir: impl AsFd) -> rustix::io::Result<Vec<Vec<u8>>> {
+    let mut all = Vec::new();
+    for entry in Dir::read_from(dir.as_fd())? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let link = match entry.file_type() {
+            FileType::Symlink => true,
+            FileType::Unknown => match statat(dir.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => FileType::from_raw_mode(stat.st_mode) == FileType::Symlink,
+                Err(Errno::NOENT) => false,
+                Err(e) => return Err(e),
+            },
+            _ => false,
+        };
+        if link {
+            all.push(name.to_bytes().to_vec());
+        }
+    }
+    Ok(all)
+}
