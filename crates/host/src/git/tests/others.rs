@@ -393,7 +393,10 @@ fn parts_of_the_repository_behind_links_are_not_removed() {
         let (part, there) = (lab.path("r/.git").join(part), lab.path("wt/ign/part"));
         std::fs::rename(&part, &there).unwrap();
         std::os::unix::fs::symlink(&there, &part).unwrap();
-        let refusal = refused(remove_with(&lab, "wt", Discard::Work, Nested::Removed), "gitdir_inside");
+        let refusal = refused(
+            remove_with(&lab, "wt", Discard::Work, Nested::Removed),
+            "gitdir_inside",
+        );
         assert_eq!(refusal.names, [there.display().to_string()]);
         std::fs::remove_file(&part).unwrap();
         std::fs::rename(&there, &part).unwrap();
