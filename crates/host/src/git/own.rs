@@ -5,11 +5,12 @@ use super::memo::{Before, Look, Shelf, provable};
 use super::pin::Pins;
 use super::place::inode_of;
 use super::repository::Repository;
-use super::worktree::{Checked, path_of};
+use super::worktree::{self, Checked, path_of};
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode as FileMode, OFlags, openat, statat};
 use rustix::io::Errno;
 use semel_core::{Code, Refusal, RelPath};
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -91,71 +92,87 @@ impl Own {
 /// # Limits
 /// Links deeper than the directories that git itself makes are not followed.
 pub(super) fn own(at: &Checked, repo: &Repository, pins: Option<&Pins>) -> Result<Vec<Own>> {
-    let mut found = Finding::default();
-    found.whole(&at.gitdir, inode_of(&at.dir), Whose::Repository)?;
-    found.parts(at.dir.as_fd(), &at.gitdir, &OF_GITDIR, Whose::Repository);
+    let inode = inode_of(&at.dir).map_err(|e| Error::io("look at", &at.gitdir, e))?;
+    let mut found = Finding {
+        own: Vec::new(),
+        device: inode.0,
+        gitdir: &at.gitdir,
+        provable: OnceCell::new(),
+    };
+    found.add(inode, at.gitdir.clone(), Whose::Repository);
+    found.parts(at.dir.as_fd(), &at.gitdir, &OF_GITDIR, Whose::Repository)?;
     for (path, parts) in core::iter::once((repo.common_dir().to_owned(), &OF_GITDIR))
         .chain(repo.object_dirs()?.into_iter().map(|path| (path, &OF_OBJECTS)))
     {
-        let dir = super::worktree::open_dir(&path)?;
-        if found.whole(&path, inode_of(&dir), Whose::Repository)? == Known::New {
-            found.parts(dir.as_fd(), &path, parts, Whose::Repository);
+        if path == at.gitdir {
+            continue;
         }
+        let dir = worktree::open_dir(&path)?;
+        found.whole(&path, &dir, Whose::Repository)?;
+        found.parts(dir.as_fd(), &path, parts, Whose::Repository)?;
     }
     // One that is not there holds nothing yet.
     if let Some(state) = pins.and_then(Pins::state)
-        && let Some(dir) = opened(CWD, state)
+        && let Some(dir) = opened(CWD, state).map_err(|e| Error::io("open", state, e))?
     {
         let path = std::fs::canonicalize(state).unwrap_or_else(|_| state.to_owned());
-        found.whole(&path, inode_of(&dir), Whose::State)?;
-        found.parts(dir.as_fd(), &path, &OF_STATE, Whose::State);
+        found.whole(&path, &dir, Whose::State)?;
+        found.parts(dir.as_fd(), &path, &OF_STATE, Whose::State)?;
     }
     Ok(found.own)
 }
 
-#[derive(Default)]
-struct Finding {
+struct Finding<'a> {
     own: Vec<Own>,
+    /// The filesystem of the git directory: what is elsewhere is listed every time.
+    device: u64,
+    gitdir: &'a Path,
+    /// Whether looks prove anything there.
+    provable: OnceCell<bool>,
 }
 
-/// Says whether something was found before.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    Before,
-    New,
-}
-
-impl Finding {
-    fn whole(&mut self, path: &Path, inode: rustix::io::Result<(u64, u64)>, whose: Whose) -> Result<Known> {
-        let inode = inode.map_err(|e| Error::io("look at", path, e))?;
-        Ok(self.add(inode, path.to_owned(), whose))
+impl Finding<'_> {
+    fn whole(&mut self, path: &Path, dir: &OwnedFd, whose: Whose) -> Result<()> {
+        let inode = inode_of(dir).map_err(|e| Error::io("look at", path, e))?;
+        self.add(inode, path.to_owned(), whose);
+        Ok(())
     }
 
-    fn add(&mut self, inode: (u64, u64), path: PathBuf, whose: Whose) -> Known {
-        if self.own.iter().any(|own| own.inode == inode) {
-            return Known::Before;
+    fn add(&mut self, inode: (u64, u64), path: PathBuf, whose: Whose) {
+        if !self
+            .own
+            .iter()
+            .any(|own| own.inode == inode && own.whose == whose)
+        {
+            self.own.push(Own { inode, path, whose });
         }
-        self.own.push(Own { inode, path, whose });
-        Known::New
     }
 
     /// Adds what the links in a directory, and in some of those in it, lead to.
-    fn parts(&mut self, dir: impl AsFd, path: &Path, parts: &Parts, whose: Whose) {
+    fn parts(&mut self, dir: impl AsFd, path: &Path, parts: &Parts, whose: Whose) -> Result<()> {
         self.links(dir.as_fd(), path, |name| {
             let set = parts.set.iter().any(|part| part.as_bytes() == name);
             if set { Whose::Settings } else { whose }
-        });
+        })?;
         let held = parts.held.iter().map(|part| (part, whose));
         let set = parts.set.iter().map(|part| (part, Whose::Settings));
         for (part, whose) in held.chain(set) {
-            if let Some(inner) = opened(dir.as_fd(), Path::new(part)) {
-                self.links(inner, &path.join(part), |_| whose);
+            let path = path.join(part);
+            let inner = match opened(dir.as_fd(), Path::new(part)) {
+                Ok(inner) => inner,
+                // Hooks that nobody may look at are of no use either.
+                Err(Errno::ACCESS) if whose == Whose::Settings => None,
+                Err(e) => return Err(Error::io("open", path, e)),
+            };
+            if let Some(inner) = inner {
+                self.links(inner, &path, |_| whose)?;
             }
         }
+        Ok(())
     }
 
-    fn links(&mut self, dir: impl AsFd, path: &Path, whose: impl Fn(&[u8]) -> Whose) {
-        for name in links(dir.as_fd(), path).iter() {
+    fn links(&mut self, dir: impl AsFd, path: &Path, whose: impl Fn(&[u8]) -> Whose) -> Result<()> {
+        for name in self.links_in(dir.as_fd(), path)?.iter() {
             // What it leads to may be gone, or closed to us: then we cannot remove it either.
             let Ok(stat) = statat(dir.as_fd(), name.as_slice(), AtFlags::empty()) else {
                 continue;
@@ -164,32 +181,44 @@ impl Finding {
             let place = std::fs::canonicalize(&place).unwrap_or(place);
             self.add((stat.st_dev, stat.st_ino), place, whose(name));
         }
+        Ok(())
+    }
+
+    /// Gives the names of the links in a directory.
+    fn links_in(&self, dir: impl AsFd, path: &Path) -> Result<Arc<[Vec<u8>]>> {
+        let before = Before::now();
+        let look = Look::at(dir.as_fd(), ".").ok().flatten();
+        let key = look.map(|look| (path.to_owned(), look));
+        if let Some(known) = key.as_ref().and_then(|key| LINKS.get(key)) {
+            return Ok(known);
+        }
+        let listed = list_links(dir).map_err(|e| Error::io("list", path, e))?;
+        let found: Arc<[Vec<u8>]> = listed.into();
+        let keeps = |look: &Look| {
+            look.settled(before)
+                && look.inode().0 == self.device
+                && *self.provable.get_or_init(|| provable(self.gitdir))
+        };
+        if let Some(key) = key.filter(|(_, look)| keeps(look)) {
+            let names: usize = found.iter().map(|name| name.len() + 32).sum();
+            let weight = key.0.as_os_str().len() + names + 128;
+            LINKS.put(key, Arc::clone(&found), weight);
+        }
+        Ok(found)
     }
 }
 
-fn opened(dir: impl AsFd, name: &Path) -> Option<OwnedFd> {
+fn opened(dir: impl AsFd, name: &Path) -> rustix::io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat(dir, name, flags, FileMode::empty()).ok()
+    match openat(dir, name, flags, FileMode::empty()) {
+        Ok(dir) => Ok(Some(dir)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// The names of the links in a directory, as long as it looks as it did (see [`super::memo`]).
 static LINKS: Shelf<(PathBuf, Look), Arc<[Vec<u8>]>> = Shelf::new(1 << 20);
-
-fn links(dir: impl AsFd, path: &Path) -> Arc<[Vec<u8>]> {
-    let before = Before::now();
-    let look = Look::at(dir.as_fd(), ".").ok().flatten();
-    let key = look.map(|look| (path.to_owned(), look));
-    if let Some(known) = key.as_ref().and_then(|key| LINKS.get(key)) {
-        return known;
-    }
-    let found: Arc<[Vec<u8>]> = list_links(dir).unwrap_or_default().into();
-    if let Some(key) = key.filter(|(path, look)| look.settled(before) && provable(path)) {
-        let names: usize = found.iter().map(|name| name.len() + 32).sum();
-        let weight = key.0.as_os_str().len() + names + 128;
-        LINKS.put(key, Arc::clone(&found), weight);
-    }
-    found
-}
 
 fn list_links(dir: impl AsFd) -> rustix::io::Result<Vec<Vec<u8>>> {
     let mut all = Vec::new();

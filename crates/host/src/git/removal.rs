@@ -126,8 +126,8 @@ impl<'a> Ground<'a> {
             let why = "something is mounted where files would be written or removed";
             return Err(refused("mount", why, path));
         }
-        let own = self.own.iter().find(|own| own.inode == look.inode());
-        if let Some(own) = own.filter(|own| !passed(own)) {
+        let mut own = self.own.iter().filter(|own| own.inode == look.inode());
+        if let Some(own) = own.find(|own| !passed(own)) {
             return Err(own.refusal(path));
         }
         Ok(Some((look, system)))

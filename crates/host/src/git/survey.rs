@@ -114,11 +114,15 @@ impl Survey<'_> {
             let of_the_tree = leaf.is_some() || self.listing.dirs.contains(path.as_bytes());
             if !at.is_root() {
                 signs.see(dir, &name, &path, of_the_tree)?;
+                if nested::is_dot_git(&name) {
+                    // What is put into it later changes nothing of the directory that holds it.
+                    in_the_way = InTheWay::Something;
+                }
             }
             if leaf.is_some_and(|mode| mode != Mode::Gitlink) {
                 let look = self.ground.look(dir.as_fd(), &name, &path)?;
                 if look.is_some_and(|look| look.is_dir()) {
-                    // What is put into it later changes nothing of the directory that holds it.
+                    // Likewise.
                     in_the_way = InTheWay::Something;
                     let why = "a repository lies where a file of the tree has to go";
                     self.ground.look_removed(dir.as_fd(), &name, &path)?;
@@ -131,7 +135,7 @@ impl Survey<'_> {
             }
         }
         if let Some(sign) = signs.repository(at)? {
-            // Whether it is in the way is a matter of the index, too.
+            // Whether it is in the way is a matter of the index, too, which the next time may be another one.
             in_the_way = InTheWay::Something;
             self.refuse_inhabited(dir, at, sign, beforehand)?;
         }

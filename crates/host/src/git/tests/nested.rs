@@ -160,6 +160,25 @@ fn a_directory_that_the_index_knows_is_of_this_worktree() {
     }
 }
 
+/// What fills an empty `.git` changes nothing of the directory that holds it, which is known by then.
+#[test]
+fn a_repository_that_comes_to_be_in_a_known_directory_is_seen() {
+    for git in gits() {
+        let lab = Lab::new(&git);
+        let (with, _) = with_lib(&lab);
+        std::fs::create_dir_all(lab.path("r/lib/.git")).unwrap();
+        for _ in 0..3 {
+            run(&lab, &with, options(0)).unwrap();
+            std::thread::sleep(Duration::from_millis(120));
+        }
+        lab.sh("r", &["rm", "-rq", "--cached", "lib"]);
+        lab.sh(".", &["init", "-q", "r/lib"]);
+        lab.write("r/lib/README", "uncommitted\n");
+        assert_eq!(refused(run(&lab, &with, options(0))), nested("lib/.git"));
+        assert_eq!(lab.read("r/lib/README"), "uncommitted\n");
+    }
+}
+
 /// A repository without a worktree is one by its `HEAD` and objects, unless it is of the tree itself.
 #[test]
 fn a_repository_without_a_worktree_is_not_written_into() {

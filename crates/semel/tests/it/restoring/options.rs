@@ -1,7 +1,7 @@
 //! The options of `semel restore`, what it says to people, machines and the daemon, and what it passes through.
 
 use super::{Lab, answer, gits};
-use crate::harness::{said, signal, wait_until};
+use crate::harness::{said, signal, skipped, wait_until};
 use serde_json::json;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -301,7 +301,7 @@ fn nohup_is_heard() {
     let lab = Lab::new(&gits()[0], 2);
     std::fs::write(&lab.lock, "").unwrap();
     let restore = lab.command(&["--stale", "never"]);
-    let mut command = std::process::Command::new("nohup");
+    let mut command = Command::new("nohup");
     command.arg(restore.get_program()).args(restore.get_args());
     for (name, value) in restore.get_envs() {
         match value {
