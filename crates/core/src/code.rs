@@ -273,7 +273,7 @@ const NEXT: &[(Code, &[&str], &str)] = &[
     (
         Code::PreconditionFailed,
         &["gitdir_inside"],
-        "move the repository out of the way, or leave --clean out",
+        "move the repository out of what would be removed or written over",
     ),
     (
         Code::PreconditionFailed,

@@ -6,8 +6,7 @@
 //! # Shape
 //! `<state>/worktrees/w-<sha256 of the worktree's path>.json` holds a pin, `g-<sha256 of the git directory's path>` the
 //! name of the pin that claims it, `c-<sha256 of the common directory's path>.lock` is the lock of a repository (beside it
-//! `.new` and `.index`, used under that lock), and
-//! `doing-<id>.json` says what was begun and is not ended.
+//! `.new`, used under that lock), and `doing-<id>.json` says what was begun and is not ended.
 
 use super::repository::Repository;
 use super::worktree::{self, Found as Places, Target, path_of, pointer_at};
@@ -347,10 +346,7 @@ impl Pins {
 
     /// Removes what a killed process left unused; to be called under the lock of the repository.
     pub(super) fn sweep(&self, common: &Path) -> Result<()> {
-        for suffix in ["new", "index", "index.lock"] {
-            plain::remove_file(&self.of_repository(common.as_os_str().as_bytes(), suffix))?;
-        }
-        Ok(())
+        plain::remove_file(&self.of_repository(common.as_os_str().as_bytes(), "new"))
     }
 
     /// Forgets a pin.

@@ -16,6 +16,7 @@ use super::removal::{Ground, KEPT, names, refused};
 use super::repository::Repository;
 use super::restore::{Leftovers, Nested};
 use super::verify::Cursor;
+use super::worktree::{path_of, pointer_at};
 use crate::error::{Error, Result};
 use crate::volume::reaper;
 use rustix::fs::{Access, AtFlags, FileType, Mode as FileMode, OFlags, accessat, fstat, openat};
@@ -125,7 +126,7 @@ impl Survey<'_> {
                     in_the_way = InTheWay::Something;
                     let why = "a repository lies where a file of the tree has to go";
                     self.ground.look_removed(dir.as_fd(), &name, &path)?;
-                    if self.go_through(dir.as_fd(), &name, path.clone(), why)? > DEEP {
+                    if self.walk().go_through(dir.as_fd(), &name, path.clone(), why)? > DEEP {
                         beforehand.deep.push(path);
                     }
                 }
@@ -165,10 +166,11 @@ impl Survey<'_> {
         }
         let why =
             "a repository lies where a directory of the tree has to go: its files would be written over";
-        self.refuse_nested(if nested::is_dot_git(name) { &sign } else { at }, why)?;
+        self.walk()
+            .refuse_nested(if nested::is_dot_git(name) { &sign } else { at }, why)?;
         self.ground.look_removed(dir.as_fd(), name, &sign)?;
         if look.is_dir() {
-            self.go_through(dir.as_fd(), name, sign.clone(), why)?;
+            self.walk().go_through(dir.as_fd(), name, sign.clone(), why)?;
         }
         beforehand.repositories.push(sign);
         Ok(())
@@ -183,13 +185,7 @@ impl Survey<'_> {
                 continue;
             };
             self.refuse_kept_in(parent, &path)?;
-            let look = self.ground.look_removed(parent, name, &path)?;
-            if nested::marks(parent, name, &path)? {
-                self.refuse_nested(&path, why)?;
-            }
-            if look.is_some_and(|look| look.is_dir()) {
-                self.go_through(parent, name, path.clone(), why)?;
-            }
+            self.walk().entry(parent, name, &path, why)?;
         }
         Ok(())
     }
@@ -197,6 +193,99 @@ impl Survey<'_> {
     /// Refuses what lies in a directory from which the system lets nothing go.
     fn refuse_kept_in(&self, parent: BorrowedFd<'_>, path: &RelPath) -> Result<()> {
         self.ground.look_removed(parent, b".", path).map(|_| ())
+    }
+
+    fn walk(&self) -> Walk<'_> {
+        Walk {
+            ground: self.ground,
+            nested: self.nested,
+            modules: None,
+            tree: None,
+        }
+    }
+}
+
+/// Looks at all that is removed with a whole worktree, or with its git directory.
+pub(super) struct Whole<'a> {
+    pub(super) ground: &'a Ground<'a>,
+    pub(super) nested: Nested,
+    /// Where the repositories of the worktree's own submodules lie: they are its work, not somebody else's.
+    pub(super) modules: &'a Path,
+    /// The entry that is the worktree's own: what points at its git directory, or the repositories of its submodules.
+    pub(super) own: &'a [u8],
+    /// A tree that some have repositories in, as files.
+    pub(super) tree: Option<&'a Listing>,
+}
+
+impl Whole<'_> {
+    /// Refuses what may not be removed.
+    ///
+    /// # Errors
+    /// As [`Survey::refuse`].
+    pub(super) fn refuse(&self) -> Result<()> {
+        let root = &self.ground.at.root;
+        let why = "a repository lies in what is to be removed";
+        for name in names(root, &RelPath::root(), |_, _| true)? {
+            let nested = if name == self.own {
+                Nested::Removed
+            } else {
+                self.nested
+            };
+            let walk = Walk {
+                ground: self.ground,
+                nested,
+                modules: Some(self.modules),
+                tree: self.tree,
+            };
+            walk.entry(root.as_fd(), &name, &RelPath::root().observed(&name)?, why)?;
+        }
+        Ok(())
+    }
+}
+
+/// Goes through what is to be removed.
+struct Walk<'a> {
+    ground: &'a Ground<'a>,
+    nested: Nested,
+    /// Where repositories lie that are nobody else's, if any.
+    modules: Option<&'a Path>,
+    /// A tree that some have repositories in, as files.
+    tree: Option<&'a Listing>,
+}
+
+impl Walk<'_> {
+    /// Looks at an entry, and at all that is below it.
+    fn entry(&self, parent: BorrowedFd<'_>, name: &[u8], path: &RelPath, why: &'static str) -> Result<()> {
+        let look = self.looked(parent, name, path, why)?;
+        if look.is_some_and(|look| look.is_dir()) {
+            self.go_through(parent, name, path.clone(), why)?;
+        }
+        Ok(())
+    }
+
+    fn looked(&self, dir: BorrowedFd<'_>, name: &[u8], path: &RelPath, why: &str) -> Result<Option<Look>> {
+        let look = self.ground.look_removed(dir, name, path)?;
+        if nested::marks(dir, name, path)? && !self.is_submodule(dir, name, path) {
+            self.refuse_nested(path, why)?;
+        }
+        Ok(look)
+    }
+
+    /// Says whether a `.git` is a file that names the repository of a submodule of the worktree's own.
+    fn is_submodule(&self, dir: BorrowedFd<'_>, name: &[u8], path: &RelPath) -> bool {
+        let place = self.ground.at.worktree.join(path_of(path.as_bytes()));
+        let text = pointer_at(dir, &path_of(name), &place).ok();
+        let target = text.as_deref().and_then(|text| text.strip_prefix(b"gitdir: "));
+        let real = place.parent().zip(target);
+        let real = real.and_then(|(base, target)| std::fs::canonicalize(base.join(path_of(target))).ok());
+        let modules = self.modules.zip(real);
+        modules.is_some_and(|(modules, real)| real != modules && real.starts_with(modules))
+    }
+
+    /// Says whether what looks like a repository without a worktree is files of a tree.
+    fn is_of_the_tree(&self, path: &RelPath) -> bool {
+        let head = path.observed(b"HEAD").ok().zip(self.tree);
+        head.is_some_and(|(head, tree)| tree.leaf(head.as_bytes()).is_some())
     }
 
     /// Goes through all that is below a directory; one handle a level. Gives the length of the longest path.
@@ -219,10 +308,7 @@ impl Survey<'_> {
             };
             let path = at.observed(&name)?;
             longest = longest.max(path.as_bytes().len());
-            let look = self.ground.look_removed(dir.as_fd(), &name, &path)?;
-            if nested::marks(dir.as_fd(), &name, &path)? {
-                self.refuse_nested(&path, why)?;
-            }
+            let look = self.looked(dir.as_fd(), &name, &path, why)?;
             if look.is_some_and(|look| look.is_dir()) {
                 let level = self.level(dir.as_fd(), &name, path, why)?;
                 levels.push(level);
@@ -242,6 +328,7 @@ impl Survey<'_> {
         if nested::BARE
             .iter()
             .all(|part| left.iter().any(|name| name == part))
+            && !self.is_of_the_tree(&path)
         {
             self.refuse_nested(&path, why)?;
         }
@@ -259,7 +346,9 @@ impl Survey<'_> {
             Nested::Removed => Ok(()),
         }
     }
+}
 
+impl Survey<'_> {
     /// Refuses mounts, and the repository itself, where files lie that the index knows: git would remove them there, be
     /// they of the tree or not.
     fn refuse_tracked(&self) -> Result<()> {

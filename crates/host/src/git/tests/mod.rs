@@ -9,6 +9,7 @@ mod line;
 mod linked;
 mod memo;
 mod nested;
+mod others;
 mod pin;
 mod removal;
 mod removed;
