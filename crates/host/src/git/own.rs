@@ -100,7 +100,19 @@ pub(super) fn own(at: &Checked, repo: &Repository, pins: Option<&Pins>) -> Resul
         provable: OnceCell::new(),
     };
     found.add(inode, at.gitdir.clone(), Whose::Repository);
-    found.parts(at.dir.as_fd(), &at.gitdir, &OF_GITDIR, Whose::Repository)?;
+    // Those of a linked worktree's git directory go with it.
+    let main = repo.common_dir() == at.gitdir;
+    let of_gitdir = if main {
+        Directories::Kept
+    } else {
+        Directories::Passed
+    };
+    found.parts(
+        at.dir.as_fd(),
+        &at.gitdir,
+        &OF_GITDIR,
+        (Whose::Repository, of_gitdir),
+    )?;
     for (path, parts) in core::iter::once((repo.common_dir().to_owned(), &OF_GITDIR))
         .chain(repo.object_dirs()?.into_iter().map(|path| (path, &OF_OBJECTS)))
     {
@@ -109,7 +121,7 @@ pub(super) fn own(at: &Checked, repo: &Repository, pins: Option<&Pins>) -> Resul
         }
         let dir = worktree::open_dir(&path)?;
         found.whole(&path, &dir, Whose::Repository)?;
-        found.parts(dir.as_fd(), &path, parts, Whose::Repository)?;
+        found.parts(dir.as_fd(), &path, parts, (Whose::Repository, Directories::Kept))?;
     }
     // One that is not there holds nothing yet.
     if let Some(state) = pins.and_then(Pins::state)
@@ -117,9 +129,16 @@ pub(super) fn own(at: &Checked, repo: &Repository, pins: Option<&Pins>) -> Resul
     {
         let path = std::fs::canonicalize(state).unwrap_or_else(|_| state.to_owned());
         found.whole(&path, &dir, Whose::State)?;
-        found.parts(dir.as_fd(), &path, &OF_STATE, Whose::State)?;
+        found.parts(dir.as_fd(), &path, &OF_STATE, (Whose::State, Directories::Kept))?;
     }
     Ok(found.own)
+}
+
+/// Says whether the directories that are looked at are kept themselves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Directories {
+    Kept,
+    Passed,
 }
 
 struct Finding<'a> {
@@ -148,8 +167,14 @@ impl Finding<'_> {
         }
     }
 
-    /// Adds what the links in a directory, and in some of those in it, lead to.
-    fn parts(&mut self, dir: impl AsFd, path: &Path, parts: &Parts, whose: Whose) -> Result<()> {
+    /// Adds what the links in a directory, and in some of those in it, lead to; and these.
+    fn parts(
+        &mut self,
+        dir: impl AsFd,
+        path: &Path,
+        parts: &Parts,
+        (whose, directories): (Whose, Directories),
+    ) -> Result<()> {
         self.links(dir.as_fd(), path, |name| {
             let set = parts.set.iter().any(|part| part.as_bytes() == name);
             if set { Whose::Settings } else { whose }
@@ -158,9 +183,26 @@ impl Finding<'_> {
         let set = parts.set.iter().map(|part| (part, Whose::Settings));
         for (part, whose) in held.chain(set) {
             let path = path.join(part);
+            // The part itself, too: what is mounted on it lies elsewhere, under the same number.
+            match Look::at(dir.as_fd(), *part) {
+                Ok(None) => continue,
+                Ok(Some(look)) => {
+                    if directories == Directories::Kept {
+                        self.add(look.inode(), path.clone(), whose);
+                    }
+                    if LINKS
+                        .get(&(path.clone(), look))
+                        .is_some_and(|names| names.is_empty())
+                    {
+                        continue;
+                    }
+                }
+                // Hooks that nobody may look at are of no use either.
+                Err(Errno::ACCESS) if whose == Whose::Settings => continue,
+                Err(e) => return Err(Error::io("look at", path, e)),
+            }
             let inner = match opened(dir.as_fd(), Path::new(part)) {
                 Ok(inner) => inner,
-                // Hooks that nobody may look at are of no use either.
                 Err(Errno::ACCESS) if whose == Whose::Settings => None,
                 Err(e) => return Err(Error::io("open", path, e)),
             };

@@ -153,9 +153,14 @@ impl Survey<'_> {
     ) -> Result<()> {
         let name = sign.split_last().map(|(_, name)| name).unwrap_or_default();
         let look = Look::at_itself(dir, name).map_err(|e| Error::io("look at", shown(sign.as_bytes()), e))?;
-        let Some(look) = look.filter(|look| !self.ground.is_own(look)) else {
+        let Some(look) = look else {
             return Ok(());
         };
+        if self.ground.is_own(&look) {
+            // The worktree's own is at its top, which is not looked at for this.
+            let why = "a worktree of the same repository lies where a directory of the tree has to go";
+            return Err(refused("gitdir_inside", why, &sign));
+        }
         let below = [at.as_bytes(), b"/"].concat();
         if self
             .indexed(at)?

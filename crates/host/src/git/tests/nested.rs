@@ -147,6 +147,29 @@ fn a_submodule_that_becomes_a_directory_is_not_written_over() {
 
 /// What the index knows in a directory is restored, whatever is beside it: that directory is of this worktree.
 #[test]
+fn the_main_worktree_of_the_same_repository_is_not_written_over() {
+    for git in gits() {
+        let lab = Lab::new(&git);
+        let (with, without) = with_lib(&lab);
+        lab.sh("r", &["worktree", "add", "-q", "--detach", "../wt", "HEAD"]);
+        std::fs::rename(lab.path("r"), lab.path("wt/lib")).unwrap();
+        let wt = lab.path("wt");
+        lab.sh("wt/lib", &["worktree", "repair", wt.to_str().unwrap()]);
+        lab.write("wt/lib/README", "uncommitted\n");
+        for _ in 0..2 {
+            let asked = restore(&lab.git, &wt, &with, options(0), &cancel());
+            assert_eq!(
+                refused(asked),
+                ("gitdir_inside".to_owned(), vec!["lib/.git".to_owned()])
+            );
+            assert_eq!(lab.read("wt/lib/README"), "uncommitted\n");
+            restore(&lab.git, &wt, &without, options(0), &cancel()).unwrap();
+            std::thread::sleep(Duration::from_millis(120));
+        }
+    }
+}
+
+#[test]
 fn a_directory_that_the_index_knows_is_of_this_worktree() {
     for git in gits() {
         let lab = Lab::new(&git);

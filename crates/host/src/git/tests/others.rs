@@ -96,11 +96,12 @@ fn repository_in(git: &Git, storage: &str) -> (Lab, String) {
 
 #[test]
 fn references_in_tables_are_as_good() {
-    for git in gits() {
-        if git.numbers < (2, 45) {
-            skipped("this git keeps no references in tables");
-            continue;
-        }
+    // Older ones keep no references in tables.
+    let able: Vec<Git> = gits().into_iter().filter(|git| git.numbers >= (2, 45)).collect();
+    if able.is_empty() {
+        skipped("no git here keeps references in tables");
+    }
+    for git in able {
         let (lab, commit) = repository_in(&git, "reftable");
         for n in 0..40 {
             lab.sh("r", &["branch", &format!("b{n}")]);

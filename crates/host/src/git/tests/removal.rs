@@ -446,6 +446,32 @@ fn parts_of_the_repository_that_links_lead_to_are_never_removed() {
     }
 }
 
+/// So do directories of it that are mounted where the repository looks for them.
+#[test]
+fn parts_of_the_repository_that_are_mounted_are_never_removed() {
+    for git in gits() {
+        for part in ["objects/pack", "refs/heads", "logs"] {
+            let lab = Lab::new(&git);
+            let (older, newer) = two(&lab);
+            lab.sh("r", &["gc", "-q"]);
+            let (real, there) = (lab.path(&format!("r/.git/{part}")), lab.path("r/kept"));
+            std::fs::rename(&real, &there).unwrap();
+            std::fs::create_dir(&real).unwrap();
+            let Some(mounted) = Mounted::bind(&there, &real) else {
+                return;
+            };
+            assert_eq!(
+                refused(run(&lab, "r", &newer, CLEAN)),
+                of("gitdir_inside", "kept"),
+                "{part}"
+            );
+            assert_eq!(lab.sh("r", &["rev-parse", "HEAD^{tree}"]), newer);
+            run(&lab, "r", &older, KEPT).unwrap();
+            drop(mounted);
+        }
+    }
+}
+
 /// A hook is often a link to a file of the tree, which is written like any other.
 #[test]
 fn a_hook_that_is_a_file_of_the_tree_is_restored() {
