@@ -256,6 +256,11 @@ const NEXT: &[(Code, &[&str], &str)] = &[
         "unlock it with git worktree unlock, or say --locked",
     ),
     (
+        Code::LockUnsafe,
+        &["denied"],
+        "see that the git directory can be written, then ask again",
+    ),
+    (
         Code::PreconditionFailed,
         &["nested_repository"],
         "move the named repository away, or say --remove-nested to remove it",
@@ -268,7 +273,7 @@ const NEXT: &[(Code, &[&str], &str)] = &[
     (
         Code::PreconditionFailed,
         &["gitdir_inside"],
-        "move the repository out of the way, or leave --clean out",
+        "move the repository out of what would be removed or written over",
     ),
     (
         Code::PreconditionFailed,

@@ -7,13 +7,13 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// Is a hold that is kept until it is dropped, or its process dies.
 #[derive(Debug)]
 pub struct Hold {
-    file: File,
+    /// What the kernel's lock is on, for as long as it is open.
+    _file: File,
 }
 
 /// Says whether a holder was told to end.
@@ -50,15 +50,7 @@ impl Hold {
         file.rewind().map_err(io)?;
         file.write_all(std::process::id().to_string().as_bytes())
             .map_err(io)?;
-        Ok(Some(Self { file }))
-    }
-
-    /// Gives the hold to a child, too: it is kept until all that have it have ended.
-    pub(crate) fn handle(&self) -> Result<OwnedFd> {
-        let shared = self.file.try_clone();
-        shared
-            .map(OwnedFd::from)
-            .map_err(|e| Error::io("share", "a lock", e))
+        Ok(Some(Self { _file: file }))
     }
 
     /// Says whether a process has the hold.

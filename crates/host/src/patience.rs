@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub enum Waited {
     /// The time is over.
     Over,
-    /// SIGINT or SIGTERM came.
+    /// SIGINT, SIGTERM or SIGHUP came.
     Interrupted,
     /// The other end of the output is closed.
     Closed,
@@ -25,7 +25,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Hears of SIGINT and SIGTERM from now on; call it before any other thread is made.
+    /// Hears of SIGINT, SIGTERM and SIGHUP from now on; call it before any other thread is made.
     ///
     /// # Errors
     /// `io_failed` where the system gives no signal descriptor.

@@ -1,7 +1,7 @@
-//! SIGINT and SIGTERM, turned into a cancellation.
+//! SIGINT, SIGTERM and SIGHUP, turned into a cancellation.
 //!
 //! The first one asks the process tree to end; a second one kills it at once. What an ended stage means is decided
-//! elsewhere.
+//! elsewhere. Who ignores SIGHUP (`nohup`) goes on when a terminal is closed.
 
 use crate::error::{Error, Result};
 use crate::process::Cancel;
@@ -23,7 +23,7 @@ impl Watch {
     }
 }
 
-/// Watches for SIGINT and SIGTERM from now on; call it before any other thread is made, since those inherit the
+/// Watches for these signals from now on; call it before any other thread is made, since those inherit the
 /// mask.
 ///
 /// # Errors
@@ -54,13 +54,17 @@ pub fn watch(cancel: Cancel) -> Result<Watch> {
 #[expect(unsafe_code, reason = "signal masks and signalfd have no safe wrapper here")]
 pub(crate) fn signal_descriptor() -> Result<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd;
-    let fail = |doing| Error::io(doing, "SIGINT, SIGTERM", std::io::Error::last_os_error());
+    let fail = |doing| Error::io(doing, "SIGINT, SIGTERM, SIGHUP", std::io::Error::last_os_error());
     // SAFETY: the set is initialised by sigemptyset before it is read, and lives to the end of the block.
     let fd = unsafe {
         let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
         libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+        // A signal that is blocked comes by the descriptor even where it is ignored.
+        if !is_ignored(libc::SIGHUP) {
+            libc::sigaddset(set.as_mut_ptr(), libc::SIGHUP);
+        }
         if libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) != 0 {
             return Err(fail("block"));
         }
@@ -71,6 +75,16 @@ pub(crate) fn signal_descriptor() -> Result<std::os::fd::OwnedFd> {
     }
     // SAFETY: signalfd just made this descriptor, and nobody else owns it.
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) })
+}
+
+#[expect(unsafe_code, reason = "how a signal is taken has no safe wrapper here")]
+fn is_ignored(signal: i32) -> bool {
+    let mut now = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: nothing is set; what is there is written to `now`, which is read only where the call succeeded.
+    unsafe {
+        libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr()) == 0
+            && now.assume_init().sa_sigaction == libc::SIG_IGN
+    }
 }
 
 /// Waits for the next signal; `None` where none can come any more.

@@ -171,6 +171,8 @@ fn plain(path: &Path, owner: u32) -> core::result::Result<Stat, StreamSeen> {
         _ => StreamSeen::Unsafe(Hazard::Unreadable),
     })?;
     let hazard = match FileType::from_raw_mode(stat.st_mode) {
+        // It says something else whenever it is read.
+        FileType::RegularFile if is_of_the_kernel(path) => Hazard::Special,
         FileType::RegularFile if stat.st_nlink != 1 => Hazard::HardLink,
         FileType::RegularFile => {
             let us = rustix::process::geteuid().as_raw();
@@ -184,6 +186,20 @@ fn plain(path: &Path, owner: u32) -> core::result::Result<Stat, StreamSeen> {
         _ => Hazard::Special,
     };
     Err(StreamSeen::Unsafe(hazard))
+}
+
+/// Says whether a file is one in which the kernel shows something of itself.
+fn is_of_the_kernel(path: &Path) -> bool {
+    const SHOWN: &[u32] = &[
+        0x0000_9fa0, // proc
+        0x6265_6572, // sysfs
+        0x6462_6720, // debugfs
+        0x7472_6163, // tracefs
+        0x6367_7270, // cgroup2
+        0x0027_e0eb, // cgroup
+        0x7363_6673, // securityfs
+    ];
+    rustix::fs::statfs(path).is_ok_and(|fs| u32::try_from(fs.f_type).is_ok_and(|kind| SHOWN.contains(&kind)))
 }
 
 fn refused(seen: &StreamSeen) -> Refusal {

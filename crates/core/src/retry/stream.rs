@@ -40,7 +40,7 @@ pub enum Hazard {
     Symlink,
     /// It is a directory.
     Directory,
-    /// It is a FIFO, socket or device.
+    /// It is a FIFO, socket or device, or what the kernel shows of itself as a file.
     Special,
     /// It has other names.
     HardLink,
@@ -71,7 +71,7 @@ impl Hazard {
         match self {
             Self::Symlink => "the event stream is a symbolic link, or its template leads over one",
             Self::Directory => "the event stream is a directory",
-            Self::Special => "the event stream is a FIFO, socket or device",
+            Self::Special => "the event stream is a FIFO, socket or device, or no file of a disk",
             Self::HardLink => "the event stream has other names",
             Self::Foreign => "the event stream is another user's file",
             Self::Replaced => "another file stands where the event stream was",

@@ -233,6 +233,47 @@ fn ends(text: &[u8], crlf: &[u8], eol: &[u8]) -> Option<Ends> {
     }
 }
 
+/// Says which of these files git would store with CR LF where they have it; their text is given without. It asks the
+/// attributes of the tree.
+pub(super) fn stored_with_lf(
+    repo: &Repository,
+    listing: &Listing,
+    files: Vec<(RelPath, Vec<u8>)>,
+) -> Result<Vec<RelPath>> {
+    let mut own = repo.clone();
+    own.place.attributes = knows_trees(repo.git()).then_some(listing.tree);
+    let asked = files
+        .iter()
+        .flat_map(|(path, _)| [path.as_bytes(), &[0]].concat());
+    let said = asked_of_the_tree(&own, listing, asked.collect())?;
+    let mut values = said.split(|b| *b == 0).skip(2).step_by(3);
+    let mut kept = Vec::new();
+    for (path, text) in files {
+        let (Some(as_text), Some(crlf), Some(eol)) = (values.next(), values.next(), values.next()) else {
+            return Err(Refusal::new(Code::GitFailed, "git check-attr answered in an unknown form").into());
+        };
+        if !is_stored_with_lf(as_text, crlf, eol, &text) {
+            kept.push(path);
+        }
+    }
+    Ok(kept)
+}
+
+/// Says whether git takes CR from CR LF when it stores this.
+///
+/// # Source
+/// Git, `convert.c`, `convert_attrs` and `crlf_to_git`.
+fn is_stored_with_lf(text: &[u8], crlf: &[u8], eol: &[u8], content: &[u8]) -> bool {
+    let known = |value: &[u8]| matches!(value, b"set" | b"unset" | b"input" | b"auto");
+    let text = if known(text) { text } else { crlf };
+    match (text, eol) {
+        (b"unset", _) => false,
+        (b"auto", _) => !content.contains(&b'\r') && !looks_binary(content),
+        (b"set" | b"input", _) | (_, b"lf" | b"crlf") => true,
+        _ => false,
+    }
+}
+
 /// Gives what git writes of a blob.
 ///
 /// # Source

@@ -7,10 +7,11 @@ use super::listing::Listing;
 use super::lock::Lock;
 use super::objects::Leaf;
 use super::obstacles::{self, Residue};
-use super::removal::{Ground, remove_residue};
+use super::removal::{Ground, remove_all, remove_residue};
 use super::repository::Repository;
 use super::restore::{Leftovers, Outcome, RestoreOptions, Touched, Verify};
 use super::settings::plain_bytes;
+use super::survey::Beforehand;
 use super::verify::{Cursor, Seen, seen};
 use super::witness::{Point, Witness};
 use super::worktree::{self, Checked};
@@ -21,7 +22,7 @@ use rustix::io::Errno;
 use semel_core::git_tree::{Mode, ObjectId};
 use semel_core::path::shown;
 use semel_core::restore::Counts;
-use semel_core::{Code, Refusal};
+use semel_core::{Code, Refusal, RelPath};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -38,6 +39,8 @@ pub(super) struct Held<'a> {
     pub(super) at: &'a Checked,
     /// What is never removed.
     pub(super) ground: &'a Ground<'a>,
+    /// What is removed before git runs.
+    pub(super) beforehand: Beforehand,
     pub(super) lock: &'a Lock<'a>,
     pub(super) witness: &'a dyn Witness,
     /// The name of the private index.
@@ -79,6 +82,8 @@ impl Held<'_> {
         let strange = self.strange_attributes()?;
         *touched = Touched::Perhaps;
         self.remove_attributes(&strange)?;
+        let Beforehand { repositories, deep } = &self.beforehand;
+        remove_all(self.ground, repositories.iter().chain(deep))?;
         let said = self.git(["read-tree", "--reset", "-u", &tree])?.stderr;
         self.witness.reached(Point::Restored);
         let flags = self.prove_tree(&tree)?;
@@ -95,12 +100,16 @@ impl Held<'_> {
             removed_count: 0,
             stderr: said,
         };
+        let mut gone: Vec<RelPath> = strange.into_iter().chain(repositories.clone()).collect();
+        outcome.removed_count = gone.len();
         if self.options.leftovers == Leftovers::Removed {
             let Residue { first, count } = remove_residue(self.ground, &self.listing.leaves, NAMED)?;
-            outcome.removed_count = count + strange.len();
-            outcome.removed = strange.into_iter().chain(first).take(NAMED).collect();
-            outcome.removed.sort();
+            outcome.removed_count += count;
+            gone.extend(first);
         }
+        gone.truncate(NAMED);
+        gone.sort();
+        outcome.removed = gone;
         // What an index hides from git, git has not restored. In a sparse worktree that is as it should be.
         let hidden = flags == Flags::Hidden && !self.repo.config().is_true("core.sparsecheckout");
         if self.options.verify != Verify::Tree || hidden {

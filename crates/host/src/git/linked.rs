@@ -6,7 +6,11 @@
 //! nothing else is ever touched.
 
 mod doing;
+mod files;
 mod look;
+mod reach;
+mod refs;
+mod reftable;
 mod remove;
 mod work;
 
@@ -14,11 +18,11 @@ pub use doing::{Begun, Unfinished};
 pub(super) use doing::{recover, unfinished};
 pub use remove::{Discard, Locked, Remove, Removed, remove};
 
+use super::Git;
 use super::pin::{self, Pins, spot_at};
 use super::repository::Repository;
 use super::restore::{RestoreOptions, restore};
 use super::worktree::{self, lstat};
-use super::{Call, Git};
 use crate::error::{Error, Result};
 use crate::plain;
 use crate::process::Cancel;
@@ -32,7 +36,6 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 const DIRECTORY: OFlags = OFlags::RDONLY
@@ -113,7 +116,7 @@ pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel)
         .map(|tree| repo.parse_id(tree))
         .transpose()?;
     let tree = tree.unwrap_or(own_tree);
-    let lock = pins.lock(&common, asked.wait, cancel)?;
+    let _lock = pins.lock(&common, asked.wait, cancel)?;
     recover(git, pins, &common, cancel)?;
     if lstat(&target)?.is_some() {
         return Err(occupied(&target));
@@ -140,7 +143,6 @@ pub fn add(git: &Git, pins: &Pins, asked: &Add, tell: Tell<'_>, cancel: &Cancel)
         building: &building,
         origin: Origin::Made { commit, tree },
         wait: asked.wait,
-        lock: Arc::new(lock.handle()?),
         tell,
         cancel,
     };
@@ -184,8 +186,6 @@ struct Making<'a> {
     building: &'a Path,
     origin: Origin,
     wait: Duration,
-    /// The lock of the repository: git has it, too, so that it stays taken while an orphan lives.
-    lock: Arc<OwnedFd>,
     tell: Tell<'a>,
     cancel: &'a Cancel,
 }
@@ -221,16 +221,20 @@ impl Making<'_> {
 
     /// Makes a worktree without files, under a name that nobody else uses.
     ///
-    /// Where refs are files, nothing but a few files of ours is needed, and no git runs in the repository, which would ask
-    /// its hooks. Elsewhere git makes it, with the hooks switched off that are configured by then.
+    /// Nothing but a few files of ours is needed, and no git runs in the repository, which would ask its hooks. Where refs
+    /// are kept in tables, a git in a directory of ours makes the one that HEAD takes.
     fn build(&self, commit: &ObjectId) -> Result<()> {
         match self.repo.config().get("extensions.refstorage") {
-            None | Some(b"files") => self.build_files(commit),
-            Some(_) => self.build_by_git(commit),
+            None | Some(b"files") => self.build_files(format!("{commit}\n").as_bytes(), &[]),
+            Some(b"reftable") => {
+                let tables = reftable::head_alone(self.repo, commit)?;
+                self.build_files(reftable::STUB, &tables)
+            }
+            Some(other) => Err(refs::unknown_storage(other)),
         }
     }
 
-    fn build_files(&self, commit: &ObjectId) -> Result<()> {
+    fn build_files(&self, head: &[u8], tables: &[(String, Vec<u8>)]) -> Result<()> {
         let worktrees = self.repo.common_dir().join("worktrees");
         let name = self.building.file_name().unwrap_or_default();
         let gitdir = worktrees.join(name);
@@ -246,7 +250,21 @@ impl Making<'_> {
         let dir = openat(&dir, name, DIRECTORY, Mode::empty()).map_err(|e| Error::io("open", &gitdir, e))?;
         // As long as it says so, no git takes it for one whose files are gone.
         write_new(&dir, "locked", &gitdir, b"initializing\n")?;
-        write_new(&dir, "HEAD", &gitdir, format!("{commit}\n").as_bytes())?;
+        write_new(&dir, "HEAD", &gitdir, head)?;
+        if !tables.is_empty() {
+            for name in ["refs", "reftable"] {
+                made(&gitdir, mkdirat(&dir, name, Mode::from_raw_mode(0o777)))?;
+            }
+            write_new(
+                &dir,
+                "refs/heads",
+                &gitdir,
+                b"this repository uses the reftable format\n",
+            )?;
+        }
+        for (name, text) in tables {
+            write_new(&dir, &format!("reftable/{name}"), &gitdir, text)?;
+        }
         write_new(&dir, "commondir", &gitdir, b"../..\n")?;
         let back = self.building.join(".git");
         write_new(
@@ -263,23 +281,6 @@ impl Making<'_> {
         let pointer = [b"gitdir: ", gitdir.as_os_str().as_bytes(), b"\n"].concat();
         write_new(&root, ".git", self.building, &pointer)?;
         unlinkat(&dir, "locked", AtFlags::empty()).map_err(|e| Error::io("remove", gitdir.join("locked"), e))
-    }
-
-    fn build_by_git(&self, commit: &ObjectId) -> Result<()> {
-        let found = worktree::find(self.repo.common_dir())?;
-        let mut place = Repository::at(self.git, found, self.cancel)?.place;
-        // Absolute pointers: every git can read them.
-        place
-            .config
-            .push(("worktree.useRelativePaths".into(), "false".into()));
-        let mut call = Call::new(
-            ["worktree", "add", "--quiet", "--detach", "--no-checkout"],
-            self.cancel,
-        );
-        call.args
-            .extend([self.building.as_os_str().to_owned(), commit.to_string().into()]);
-        call.keep = vec![Arc::clone(&self.lock)];
-        self.git.run(&place, call).map(drop)
     }
 
     /// Has the git directory point at the place where the worktree is going to be.

@@ -86,6 +86,11 @@ impl Look {
         Self::with(dir, name, AtFlags::empty())
     }
 
+    /// Looks at the entry itself, be it a link.
+    pub(super) fn at_itself(dir: impl AsFd, name: impl Arg) -> rustix::io::Result<Option<Self>> {
+        Self::with(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
     fn with(dir: impl AsFd, name: impl Arg, flags: AtFlags) -> rustix::io::Result<Option<Self>> {
         match statat(dir, name, flags) {
             Ok(stat) => Ok(Some(Self::of(&stat))),

@@ -1,10 +1,10 @@
 //! What a restoration leaves behind: entries that are not of the tree. It changes nothing; what would be removed is the
 //! matter of [`super::removal`].
 
+use super::nested;
 use super::objects::Leaf;
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, openat, statat};
-use rustix::io::Errno;
 use semel_core::RelPath;
 use semel_core::git_tree::Mode;
 use semel_core::path::shown;
@@ -57,13 +57,10 @@ pub(super) fn foreign(root: &OwnedFd, leaves: &[Leaf]) -> Result<Vec<RelPath>> {
             let name = path.split_last().map(|(_, name)| name).unwrap_or_default();
             let mode = known.get(path.as_bytes());
             if mode == Some(&Mode::Gitlink) && file_type == FileType::Directory {
-                // A repository there is the submodule's; anything else is of nobody.
+                // A repository there is the submodule's; anything else is of nobody, whatever name is in it.
                 let inner = openat(&dir, name, DIRECTORY, FileMode::empty())
                     .map_err(|e| Error::io("open", shown(path.as_bytes()), e))?;
-                if matches!(
-                    statat(&inner, ".git", AtFlags::SYMLINK_NOFOLLOW),
-                    Err(Errno::NOENT)
-                ) {
+                if !nested::is_worktree(&inner, &path)? {
                     todo.push((inner, path));
                 }
                 continue;

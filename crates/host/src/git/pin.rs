@@ -6,8 +6,7 @@
 //! # Shape
 //! `<state>/worktrees/w-<sha256 of the worktree's path>.json` holds a pin, `g-<sha256 of the git directory's path>` the
 //! name of the pin that claims it, `c-<sha256 of the common directory's path>.lock` is the lock of a repository (beside it
-//! `.new` and `.index`, used under that lock), and
-//! `doing-<id>.json` says what was begun and is not ended.
+//! `.new`, used under that lock), and `doing-<id>.json` says what was begun and is not ended.
 
 use super::repository::Repository;
 use super::worktree::{self, Found as Places, Target, path_of, pointer_at};
@@ -99,6 +98,11 @@ impl Pins {
         }
     }
 
+    /// Gives the state root.
+    pub(super) fn state(&self) -> Option<&Path> {
+        self.dir.parent()
+    }
+
     fn place(&self, worktree: &Path) -> PathBuf {
         let name = hex_of(worktree.as_os_str().as_bytes());
         self.dir.join(format!("w-{name}.json"))
@@ -146,7 +150,7 @@ impl Pins {
     /// # Errors
     /// `bad_config`, reason `state_in_worktree`.
     pub fn apart_from(&self, worktree: &Path) -> Result<()> {
-        let Some(state) = self.dir.parent() else {
+        let Some(state) = self.state() else {
             return Ok(());
         };
         let (state, worktree) = (real(state), real(worktree));
@@ -175,7 +179,10 @@ impl Pins {
             pin::require(pin.as_ref(), worktree.as_os_str().as_bytes())?;
         }
         Ok(match pin {
-            Some(pin) => Target::Pinned(Box::new(pin)),
+            Some(pin) => Target::Kept {
+                pin: Box::new(pin),
+                pins: self.clone(),
+            },
             None => Target::Unpinned {
                 path: worktree.to_owned(),
                 pins: Some(self.clone()),
@@ -339,10 +346,7 @@ impl Pins {
 
     /// Removes what a killed process left unused; to be called under the lock of the repository.
     pub(super) fn sweep(&self, common: &Path) -> Result<()> {
-        for suffix in ["new", "index", "index.lock"] {
-            plain::remove_file(&self.of_repository(common.as_os_str().as_bytes(), suffix))?;
-        }
-        Ok(())
+        plain::remove_file(&self.of_repository(common.as_os_str().as_bytes(), "new"))
     }
 
     /// Forgets a pin.

@@ -4,34 +4,45 @@
 use super::memo::Look;
 use super::objects::Leaf;
 use super::obstacles::{self, DIRECTORY, Residue};
-use super::place::inode_of;
+use super::own::{self, Own, Whose};
+use super::pin::Pins;
 use super::repository::Repository;
 use super::verify::Cursor;
-use super::worktree::{self, Checked};
+use super::worktree::Checked;
 use crate::error::{Error, Result};
 use crate::root::mount_id;
 use crate::volume::reaper;
-use rustix::fs::{AtFlags, Dir, FileType, Mode as FileMode, OFlags, StatxFlags, openat, statx, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode as FileMode, OFlags, StatxAttributes, StatxFlags, openat, statx, unlinkat,
+};
 use rustix::io::Errno;
 use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
 
+/// Why what is to be removed stays.
+pub(super) const KEPT: &str = "what is to be removed cannot be: the system keeps it, or it is another user's";
 /// How many entries that cannot be removed are named.
 const NAMED: usize = 100;
 
-/// Knows what may not be removed: whatever is mounted, and the directories of the repository.
+/// Knows what may not be removed: whatever is mounted, the repository in all its parts, and the state root.
 pub(super) struct Ground<'a> {
     pub(super) at: &'a Checked,
     /// The mount of the worktree.
     mount: u64,
-    /// Git directory, common directory, and every directory of objects.
-    pub(super) own: Vec<((u64, u64), PathBuf)>,
+    /// What is ours or the repository's, wherever it lies.
+    pub(super) own: Vec<Own>,
+}
+
+/// Says whether the system keeps an entry, or what is in it: it is immutable, or can only grow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum System {
+    Keeps,
+    LetsGo,
 }
 
 /// Looks at what is at a name, and at the mount that it is on.
-fn met(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<(Look, u64)> {
+fn met(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<(Look, u64, System)> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let seen = statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)?;
     let mount = if seen.stx_mask & StatxFlags::MNT_ID.bits() != 0 {
@@ -41,7 +52,13 @@ fn met(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<(Look, u64)> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         mount_id(openat(dir, name, flags, FileMode::empty())?.as_fd())?
     };
-    Ok((Look::of_statx(&seen), mount))
+    let kept = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+    let system = if seen.stx_attributes.intersects(kept) {
+        System::Keeps
+    } else {
+        System::LetsGo
+    };
+    Ok((Look::of_statx(&seen), mount, system))
 }
 
 pub(super) fn refused(reason: &str, why: &str, path: &RelPath) -> Error {
@@ -52,29 +69,55 @@ pub(super) fn refused(reason: &str, why: &str, path: &RelPath) -> Error {
 }
 
 impl<'a> Ground<'a> {
-    pub(super) fn of(at: &'a Checked, repo: &Repository) -> Result<Self> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |e: Errno| Error::io("look at", path, e)
-        };
-        let mut own = vec![(inode_of(&at.dir).map_err(failed(&at.gitdir))?, at.gitdir.clone())];
-        for path in [repo.common_dir().to_owned()]
-            .into_iter()
-            .chain(repo.object_dirs()?)
-        {
-            let dir = worktree::open_dir(&path)?;
-            own.push((inode_of(&dir).map_err(failed(&path))?, path));
-        }
-        Ok(Self {
-            at,
-            mount: mount_id(at.root.as_fd()).map_err(failed(&at.worktree))?,
-            own,
-        })
+    /// Knows it of a worktree, and of the state root that keeps these pins.
+    ///
+    /// # Errors
+    /// `io_failed` where a directory of the repository cannot be looked at.
+    pub(super) fn of(at: &'a Checked, repo: &Repository, pins: Option<&Pins>) -> Result<Self> {
+        let mount = mount_id(at.root.as_fd()).map_err(|e| Error::io("look at", &at.worktree, e))?;
+        let own = own::own(at, repo, pins)?;
+        Ok(Self { at, mount, own })
+    }
+
+    /// Looks at a directory of the tree, in which what is of the tree may be written.
+    pub(super) fn look_through(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        path: &RelPath,
+    ) -> Result<Option<Look>> {
+        let looked = self.look_except(dir, name, path, |own| own.whose == Whose::Settings)?;
+        Ok(looked.map(|(look, _)| look))
     }
 
     /// Looks at an entry, and refuses what may not be removed; `None` where nothing is there.
     pub(super) fn look(&self, dir: BorrowedFd<'_>, name: &[u8], path: &RelPath) -> Result<Option<Look>> {
-        let (look, mount) = match met(dir, name) {
+        let looked = self.look_except(dir, name, path, |_| false)?;
+        Ok(looked.map(|(look, _)| look))
+    }
+
+    /// Looks at an entry that is to be removed, and refuses it also where the system would keep it.
+    pub(super) fn look_removed(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        path: &RelPath,
+    ) -> Result<Option<Look>> {
+        match self.look_except(dir, name, path, |_| false)? {
+            Some((_, System::Keeps)) => Err(refused("residue_kept", KEPT, path)),
+            Some((look, System::LetsGo)) => Ok(Some(look)),
+            None => Ok(None),
+        }
+    }
+
+    fn look_except(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        path: &RelPath,
+        passed: impl Fn(&Own) -> bool,
+    ) -> Result<Option<(Look, System)>> {
+        let (look, mount, system) = match met(dir, name) {
             Ok(met) => met,
             Err(Errno::NOENT) => return Ok(None),
             Err(e) => return Err(Error::io("look at", shown(path.as_bytes()), e)),
@@ -83,23 +126,32 @@ impl<'a> Ground<'a> {
             let why = "something is mounted where files would be written or removed";
             return Err(refused("mount", why, path));
         }
-        if look.is_dir() && self.own.iter().any(|(inode, _)| *inode == look.inode()) {
-            let why = "the worktree's own repository lies in what would be written or removed";
-            return Err(refused("gitdir_inside", why, path));
+        let mut own = self.own.iter().filter(|own| own.inode == look.inode());
+        if let Some(own) = own.find(|own| !passed(own)) {
+            return Err(own.refusal(path));
         }
-        Ok(Some(look))
+        Ok(Some((look, system)))
+    }
+
+    /// Says whether an entry is the repository itself.
+    pub(super) fn is_own(&self, look: &Look) -> bool {
+        self.own.iter().any(|own| own.inode == look.inode())
     }
 }
 
-/// Lists the names in a directory whose type is asked for, or is not told.
-pub(super) fn names(dir: &OwnedFd, at: &RelPath, asked: impl Fn(FileType) -> bool) -> Result<Vec<Vec<u8>>> {
+/// Lists the names in a directory that are asked for by name and type, or whose type is not told.
+pub(super) fn names(
+    dir: &OwnedFd,
+    at: &RelPath,
+    asked: impl Fn(&[u8], FileType) -> bool,
+) -> Result<Vec<Vec<u8>>> {
     let failed = |e| Error::io("list", shown(at.as_bytes()), e);
     let mut all = Vec::new();
     for entry in Dir::read_from(dir).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name().to_bytes();
         let told = entry.file_type();
-        if name != b"." && name != b".." && (told == FileType::Unknown || asked(told)) {
+        if name != b"." && name != b".." && (told == FileType::Unknown || asked(name, told)) {
             all.push(name.to_vec());
         }
     }
@@ -117,18 +169,40 @@ pub(super) fn remove_residue(ground: &Ground<'_>, leaves: &[Leaf], most: usize) 
         let (Some(parent), Some((_, name))) = (cursor.parent(path)?, path.split_last()) else {
             continue;
         };
-        let kept = remove(ground, parent, name, path)?;
-        if !kept.is_empty() {
-            let why = "what is not of the tree cannot be removed: something is mounted there, or the system keeps it";
-            return Err(Refusal::new(Code::PreconditionFailed, why)
-                .reason("residue_kept")
-                .names(kept)
-                .into());
-        }
+        remove_whole(ground, parent, name, path)?;
     }
     let count = found.len();
     found.truncate(most);
     Ok(Residue { first: found, count })
+}
+
+/// Removes entries and all below them; one that is gone meanwhile is no matter.
+///
+/// # Errors
+/// As [`remove_residue`].
+pub(super) fn remove_all<'p>(
+    ground: &Ground<'_>,
+    paths: impl IntoIterator<Item = &'p RelPath>,
+) -> Result<()> {
+    let mut cursor = Cursor::new(ground.at.root.as_fd());
+    for path in paths {
+        if let (Some(parent), Some((_, name))) = (cursor.parent(path)?, path.split_last()) {
+            remove_whole(ground, parent, name, path)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_whole(ground: &Ground<'_>, parent: BorrowedFd<'_>, name: &[u8], path: &RelPath) -> Result<()> {
+    let kept = remove(ground, parent, name, path)?;
+    if kept.is_empty() {
+        return Ok(());
+    }
+    let why = "what is not of the tree cannot be removed: something is mounted there, or the system keeps it";
+    Err(Refusal::new(Code::PreconditionFailed, why)
+        .reason("residue_kept")
+        .names(kept)
+        .into())
 }
 
 /// A directory that is being emptied.
@@ -204,7 +278,7 @@ fn begin(
     let look = match ground.look(dir, name, &path) {
         Ok(None) => return Ok(Begun::Gone),
         Ok(Some(look)) => look,
-        Err(error) if error.code() == Code::PreconditionFailed => {
+        Err(error) if matches!(error.code(), Code::PreconditionFailed | Code::BadConfig) => {
             note(kept, &path);
             return Ok(Begun::Kept);
         }
@@ -227,7 +301,7 @@ fn begin(
         note(kept, &path);
         return Ok(Begun::Kept);
     }
-    let left = names(&opened, &path, |_| true)?;
+    let left = names(&opened, &path, |_, _| true)?;
     Ok(Begun::Directory(Emptied {
         dir: opened,
         path,

@@ -208,17 +208,71 @@ pub fn restore_watched(
             counts: Counts::default(),
         })
     };
-    let job = Job::prepare(git, target.into(), tree, options, cancel).map_err(before)?;
-    witness.reached(Point::Checked);
-    let mut counts = Counts::default();
-    let mut touched = Touched::Nothing;
-    job.run(witness, &mut counts, &mut touched).map_err(|error| {
-        Box::new(Failed {
-            error: broken_off(error, touched),
-            touched,
-            counts,
+    let id = ObjectId::parse(tree).map_err(|refusal| before(refusal.into()))?;
+    let asked = Asked {
+        git,
+        target: target.into(),
+        tree,
+        options,
+        cancel,
+    };
+    let view = Arc::new(View::new(id.format()).map_err(before)?);
+    match asked.attempt(&view, witness) {
+        Err(failed) if failed.touched == Touched::Nothing && asked.blames(&view, &failed) => {
+            let view = Arc::new(view.elsewhere().map_err(before)?);
+            let again = asked.attempt(&view, witness);
+            again.map_err(|failed| asked.told(&view, failed))
+        }
+        first => first.map_err(|failed| asked.told(&view, failed)),
+    }
+}
+
+/// What is asked for.
+struct Asked<'a> {
+    git: &'a Git,
+    target: Target,
+    tree: &'a str,
+    options: RestoreOptions,
+    cancel: &'a Cancel,
+}
+
+impl Asked<'_> {
+    fn attempt(&self, view: &Arc<View>, witness: &dyn Witness) -> core::result::Result<Outcome, Box<Failed>> {
+        let mut counts = Counts::default();
+        let mut touched = Touched::Nothing;
+        let job = Job::prepare(self, view);
+        let result = job.and_then(|job| {
+            witness.reached(Point::Checked);
+            job.run(witness, &mut counts, &mut touched)
+        });
+        result.map_err(|error| {
+            Box::new(Failed {
+                error: broken_off(error, touched),
+                touched,
+                counts,
+            })
         })
-    })
+    }
+
+    /// Says whether what failed is that git's private directory cannot be used.
+    fn blames(&self, view: &View, failed: &Failed) -> bool {
+        !self.cancel.is_cancelled() && view.failed(&failed.error)
+    }
+
+    /// Names what git, or whoever started it, could not know: nothing of the repository was missing.
+    fn told(&self, view: &View, failed: Box<Failed>) -> Box<Failed> {
+        let missed = matches!(
+            failed.error.code(),
+            Code::NotFound | Code::ObjectMissing | Code::GitFailed | Code::IoFailed | Code::RestoreIncomplete
+        );
+        if !missed || !self.blames(view, &failed) {
+            return failed;
+        }
+        Box::new(Failed {
+            error: broken_off(view.gone(), failed.touched),
+            ..*failed
+        })
+    }
 }
 
 /// Names an error of the system by what it means here: once git began, nobody may say that nothing did.
@@ -251,23 +305,18 @@ struct Job {
 }
 
 impl Job {
-    fn prepare(
-        git: &Git,
-        target: Target,
-        tree: &str,
-        options: RestoreOptions,
-        cancel: &Cancel,
-    ) -> Result<Self> {
+    fn prepare(asked: &Asked<'_>, view: &Arc<View>) -> Result<Self> {
+        let (git, target, tree, options) = (asked.git, asked.target.clone(), asked.tree, asked.options);
+        let cancel = asked.cancel;
         let id = ObjectId::parse(tree)?;
         let found = target.find()?;
-        let view = Arc::new(View::new(id.format())?);
-        let opened = || Repository::viewed(git, found.clone(), Some(Arc::clone(&view)), cancel);
+        let opened = || Repository::viewed(git, found.clone(), Some(Arc::clone(view)), cancel);
         // A process that does not know the tree yet asks for its parts while it reads the configuration.
         let (repo, hint) = if listing::known(&id).is_some() {
             (opened(), None)
         } else {
             let place = Place {
-                view: Some(Arc::clone(&view)),
+                view: Some(Arc::clone(view)),
                 ..found.place()
             };
             object_dirs(&found.common)?;
@@ -315,18 +364,19 @@ impl Job {
         if let (Some(_), Some(view)) = (&before, &self.repo.place.view) {
             view.show_shared(&at.dir, &at.gitdir)?;
         }
-        let ground = Ground::of(at, &self.repo)?;
+        let ground = Ground::of(at, &self.repo, self.target.pins())?;
         let survey = Survey {
             ground: &ground,
             repo: &self.repo,
             listing: &self.listing,
             nested: self.options.nested,
         };
-        survey.refuse(self.options.leftovers)?;
+        let beforehand = survey.refuse(self.options.leftovers)?;
         let mut held = Held {
             repo: self.repo,
             at,
             ground: &ground,
+            beforehand,
             lock: &lock,
             witness,
             private: private_index(&lock.nonce),

@@ -183,6 +183,10 @@ impl<'a> Seeker<'a> {
 
     /// Says that no lock can be made. A full disk is no matter of the lock: room can be made, and then it goes on.
     fn denied(&self, errno: Errno) -> Result<Observation> {
+        if errno == Errno::NOENT {
+            // The git directory has no name any more: it was removed, or other ones stand in its place.
+            self.at.still_there()?;
+        }
         if !matches!(errno, Errno::NOSPC | Errno::DQUOT) {
             return Ok(Observation::Denied(errno.to_string()));
         }

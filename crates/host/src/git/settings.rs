@@ -19,7 +19,7 @@ use semel_core::digest::Sha256;
 use semel_core::git_tree::ObjectFormat;
 use std::ffi::OsString;
 use std::io::Read as _;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 
@@ -45,16 +45,11 @@ const HANDED_OVER: &[&str] = &[
     "index.sparse",
 ];
 
-/// Reads a whole file that somebody else may have a hand in; `None` where nothing is there.
+/// Opens a file that somebody else may have a hand in, and waits for nobody; `None` where nothing is there.
 ///
 /// # Errors
-/// `worktree_redirected` where it is a link or no plain file, or larger than anybody needs; `io_failed`.
-pub(super) fn plain_bytes(
-    dir: impl AsFd,
-    name: &Path,
-    shown: &Path,
-    largest: u64,
-) -> Result<Option<Vec<u8>>> {
+/// `worktree_redirected` where it is a link or no plain file; `io_failed`.
+pub(super) fn plain_at(dir: impl AsFd, name: &Path, shown: &Path) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match openat(dir, name, flags, Mode::empty()) {
         Ok(file) => file,
@@ -66,6 +61,22 @@ pub(super) fn plain_bytes(
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(redirected("not a plain file", shown));
     }
+    Ok(Some(file))
+}
+
+/// Reads a whole file as [`plain_at`] opens it.
+///
+/// # Errors
+/// As [`plain_at`]; `worktree_redirected` where it is larger than anybody needs.
+pub(super) fn plain_bytes(
+    dir: impl AsFd,
+    name: &Path,
+    shown: &Path,
+    largest: u64,
+) -> Result<Option<Vec<u8>>> {
+    let Some(file) = plain_at(dir, name, shown)? else {
+        return Ok(None);
+    };
     let mut bytes = Vec::new();
     let read = std::fs::File::from(file)
         .take(largest + 1)

@@ -7,8 +7,9 @@
 //!
 //! # Shape
 //! `<base>/semel-<uid>/view-<nonce>/` with `HEAD`, `config`, `refs/`, `info/`; base is the first of `/run/user/<uid>`,
-//! `/dev/shm`, `/tmp`, `/var/tmp` in which such a private directory can be had. It is not in the repository, so that
-//! whoever can write that repository alone cannot reach it.
+//! `/dev/shm`, `/tmp`, `/var/tmp` in which such a private directory can be had and written: one that is full, or that only can
+//! be read, is passed over. Where another user took the name, it is `semel-<uid>-1` and so on. It is not in the repository, so
+//! that whoever can write that repository alone cannot reach it.
 //!
 //! # Durability
 //! None: it goes with the last one who uses it. Its owner and every git that uses it share a lock of the kernel on it; what a
@@ -19,8 +20,8 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::volume::reaper;
 use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat, symlinkat,
-    unlinkat,
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mkdirat, openat, statat,
+    symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use semel_core::digest::to_hex;
@@ -34,6 +35,8 @@ use std::sync::{Arc, OnceLock};
 const NAME: &str = "view-";
 /// How often another name is tried where a sweeper was quicker.
 const TRIES: usize = 8;
+/// How many names of the private directory are tried.
+const NAMES: usize = 8;
 /// The prefix of the files that a split index is based on.
 const SHARED: &[u8] = b"sharedindex.";
 
@@ -50,6 +53,8 @@ pub(crate) struct View {
     parent: Arc<OwnedFd>,
     dir: Arc<OwnedFd>,
     format: ObjectFormat,
+    /// The place of its base among all.
+    rank: usize,
 }
 
 impl View {
@@ -58,7 +63,33 @@ impl View {
     /// # Errors
     /// `io_failed` where no private directory can be had.
     pub(crate) fn new(format: ObjectFormat) -> Result<Self> {
-        let view = Self::empty(format)?;
+        Self::made(Base::known()?, format)
+    }
+
+    /// Makes another one, at a later place where there is one.
+    ///
+    /// # Errors
+    /// As [`View::new`].
+    pub(crate) fn elsewhere(&self) -> Result<Self> {
+        let base = Base::from(self.rank + 1).or_else(|_| Base::from(0))?;
+        Self::made(base, self.format)
+    }
+
+    fn made(mut base: Base, format: ObjectFormat) -> Result<Self> {
+        loop {
+            let (rank, made) = (base.rank, Self::within(base, format));
+            match made {
+                Err(error) if refuses(&error) => match Base::from(rank + 1) {
+                    Ok(next) => base = next,
+                    Err(_) => return Err(error),
+                },
+                made => return made,
+            }
+        }
+    }
+
+    fn within(base: Base, format: ObjectFormat) -> Result<Self> {
+        let view = Self::empty(base, format)?;
         let made =
             mkdirat(&view.dir, "refs", Mode::RWXU).and_then(|()| mkdirat(&view.dir, "info", Mode::RWXU));
         made.map_err(|e| Error::io("create", &view.path, e))?;
@@ -68,8 +99,7 @@ impl View {
     }
 
     /// Makes an empty one under a name of its own, and takes the lock that says that it is used.
-    fn empty(format: ObjectFormat) -> Result<Self> {
-        let mut base = Base::known()?;
+    fn empty(mut base: Base, format: ObjectFormat) -> Result<Self> {
         for _ in 0..TRIES {
             let name = format!("{NAME}{}", to_hex(&clock::random::<10>()?));
             let path = base.path.join(&name);
@@ -78,7 +108,7 @@ impl View {
                 Ok(()) => {}
                 // Somebody tidied up temporary files.
                 Err(Errno::NOENT) => {
-                    base = Base::find()?;
+                    base = Base::from(base.rank)?;
                     continue;
                 }
                 Err(e) => return Err(failed(e)),
@@ -98,10 +128,37 @@ impl View {
                     parent: base.dir,
                     dir: Arc::new(dir),
                     format,
+                    rank: base.rank,
                 });
             }
         }
         Err(Refusal::new(Code::Internal, "no private directory stays for git").into())
+    }
+
+    /// Says whether a failure is the view's: somebody tidied it away, or nothing can be written there.
+    pub(crate) fn failed(&self, error: &Error) -> bool {
+        let named = semel_core::path::shown(self.path.as_os_str().as_encoded_bytes());
+        !self.is_whole()
+            || (refuses(error) && matches!(error, Error::Io { path, .. } if path.starts_with(&named)))
+    }
+
+    fn is_whole(&self) -> bool {
+        let there = |name| statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        let (Ok(named), Ok(open)) = (rustix::fs::lstat(&self.path), fstat(&self.dir)) else {
+            return false;
+        };
+        (named.st_dev, named.st_ino) == (open.st_dev, open.st_ino)
+            && ["HEAD", "config", "refs", "info"].into_iter().all(there)
+    }
+
+    /// Tells that it is gone.
+    pub(crate) fn gone(&self) -> Error {
+        let why = "git's private directory was taken away while it was used; does something tidy up temporary files?";
+        Error::io(
+            "use",
+            &self.path,
+            std::io::Error::new(std::io::ErrorKind::NotFound, why),
+        )
     }
 
     /// Gives what is both `GIT_DIR` and `GIT_COMMON_DIR`.
@@ -188,34 +245,33 @@ fn shared(dir: &OwnedFd, named: &Path) -> Result<Vec<Vec<u8>>> {
 struct Base {
     path: PathBuf,
     dir: Arc<OwnedFd>,
+    rank: usize,
 }
 
 impl Base {
     /// Gives the one that this process uses.
     fn known() -> Result<Self> {
         static KNOWN: OnceLock<Base> = OnceLock::new();
+        #[cfg(test)]
+        if elsewhere::bases().is_some() {
+            return Self::from(0);
+        }
         match KNOWN.get() {
             Some(base) => Ok(base.clone()),
-            None => Self::find().map(|base| KNOWN.get_or_init(|| base).clone()),
+            None => Self::from(0).map(|base| KNOWN.get_or_init(|| base).clone()),
         }
     }
 
-    /// Finds or makes it, and removes in it what killed processes left.
-    fn find() -> Result<Self> {
+    /// Finds or makes the first one from a place on, and removes in it what killed processes left.
+    fn from(first: usize) -> Result<Self> {
         let us = rustix::process::geteuid().as_raw();
         let mut last = Errno::NOENT;
-        for base in [
-            format!("/run/user/{us}"),
-            "/dev/shm".to_owned(),
-            "/tmp".to_owned(),
-            "/var/tmp".to_owned(),
-        ] {
-            let path = Path::new(&base).join(format!("semel-{us}"));
+        for (rank, path) in candidates(us).into_iter().enumerate().skip(first) {
             match private(&path, us) {
                 Ok(dir) => {
                     sweep(&dir);
                     let dir = Arc::new(dir);
-                    return Ok(Self { path, dir });
+                    return Ok(Self { path, dir, rank });
                 }
                 Err(e) => last = e,
             }
@@ -224,10 +280,44 @@ impl Base {
     }
 }
 
+/// Lists where it may be, the best first: every place by its first name, before any by another.
+fn candidates(us: u32) -> Vec<PathBuf> {
+    let bases = [
+        format!("/run/user/{us}").into(),
+        "/dev/shm".into(),
+        "/tmp".into(),
+        "/var/tmp".into(),
+    ];
+    let bases: Vec<PathBuf> = bases.into();
+    #[cfg(test)]
+    let bases = elsewhere::bases().unwrap_or(bases);
+    let names = core::iter::once(format!("semel-{us}")).chain((1..NAMES).map(|n| format!("semel-{us}-{n}")));
+    names
+        .flat_map(|name| bases.iter().map(move |base| base.join(&name)))
+        .collect()
+}
+
+/// Says whether a place refuses to be written: it is full, can only be read, or is not ours.
+fn refuses(error: &Error) -> bool {
+    let Error::Io { source, .. } = error else {
+        return false;
+    };
+    let refusals = [
+        Errno::NOSPC,
+        Errno::DQUOT,
+        Errno::ROFS,
+        Errno::PERM,
+        Errno::ACCESS,
+    ];
+    source
+        .raw_os_error()
+        .is_some_and(|raw| refusals.contains(&Errno::from_raw_os_error(raw)))
+}
+
 /// Removes what killed processes left.
 #[cfg(test)]
 pub(super) fn sweep_all() {
-    Base::find().unwrap();
+    Base::from(0).unwrap();
 }
 
 fn private(path: &Path, us: u32) -> rustix::io::Result<OwnedFd> {
@@ -264,5 +354,24 @@ fn sweep_one(parent: BorrowedFd<'_>, name: &[u8]) {
     };
     if flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok() {
         drop(reaper::remove_tree(parent, name));
+    }
+}
+
+/// Lets a test say where private directories are, for its own thread.
+#[cfg(test)]
+pub(super) mod elsewhere {
+    use std::cell::RefCell;
+    use std::path::PathBuf;
+
+    thread_local! {
+        static BASES: RefCell<Option<Vec<PathBuf>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn bases() -> Option<Vec<PathBuf>> {
+        BASES.with_borrow(Clone::clone)
+    }
+
+    pub(in crate::git) fn set(bases: Option<Vec<PathBuf>>) {
+        BASES.set(bases);
     }
 }

@@ -48,6 +48,13 @@ pub enum Target {
     },
     /// By its pin.
     Pinned(Box<Pin>),
+    /// By its pin, which is kept.
+    Kept {
+        /// The pin.
+        pin: Box<Pin>,
+        /// Where it is kept.
+        pins: Pins,
+    },
 }
 
 impl From<&Path> for Target {
@@ -77,6 +84,15 @@ impl Target {
         Ok(Self::from(worktree))
     }
 
+    /// Gives where pins are kept.
+    pub(super) fn pins(&self) -> Option<&Pins> {
+        match self {
+            Self::Unpinned { pins, .. } => pins.as_ref(),
+            Self::Pinned(_) => None,
+            Self::Kept { pins, .. } => Some(pins),
+        }
+    }
+
     /// Finds the parts of the repository; for a pinned worktree nothing is read from its `.git` but to compare it.
     pub(super) fn find(&self) -> Result<Found> {
         match self {
@@ -87,7 +103,7 @@ impl Target {
                 }
                 Ok(found)
             }
-            Self::Pinned(pin) => {
+            Self::Pinned(pin) | Self::Kept { pin, .. } => {
                 pin.hold_against(&pin::observe(pin)?)?;
                 let path = |spot: &semel_core::pin::Spot| path_of(spot.path.as_bytes());
                 Ok(Found {
@@ -102,7 +118,7 @@ impl Target {
     /// Checks that nothing redirects, and opens what the lock goes through.
     pub(super) fn check(&self, found: &Found, repo: &Repository) -> Result<Checked> {
         let mut checked = check(found, repo)?;
-        if let Self::Pinned(pin) = self {
+        if let Self::Pinned(pin) | Self::Kept { pin, .. } = self {
             // Once more, now that the directories are open: what was exchanged in between is not the pinned one.
             pin.hold_against(&pin::observe(pin)?)?;
             checked.still_there()?;
@@ -306,7 +322,10 @@ impl Checked {
         for (path, fd) in [(&self.gitdir, &self.dir), (&self.worktree, &self.root)] {
             let now = lstat(path)?;
             let open = stat(fd, path)?;
-            if now.is_none_or(|now| (now.st_dev, now.st_ino) != (open.st_dev, open.st_ino)) {
+            let Some(now) = now else {
+                return Err(redirected("the directory was removed meanwhile", path));
+            };
+            if (now.st_dev, now.st_ino) != (open.st_dev, open.st_ino) {
                 return Err(redirected("the directory was exchanged meanwhile", path));
             }
         }

@@ -85,6 +85,8 @@ fn what_is_no_stream_is_refused_by_its_reason() {
         ("d", "directory"),
         ("l", "symlink"),
         ("f", "special"),
+        ("/proc/self/status", "special"),
+        ("/proc/uptime", "special"),
         ("x", "missing"),
         ("s/x", "missing"),
     ] {

@@ -60,7 +60,7 @@ pub(crate) struct Args {
     /// Remove what is not of the tree, untracked and ignored
     #[arg(long)]
     clean: bool,
-    /// Remove repositories that lie where a file of the tree has to go, or in what --clean removes
+    /// Remove repositories that lie where a file or directory of the tree has to go, or in what --clean removes
     #[arg(long)]
     remove_nested: bool,
     /// End as git itself did: its exit status and its stderr, and nothing else

@@ -3,7 +3,7 @@
 use super::Context;
 use super::answer::Answer;
 use crate::engine::job::interrupt;
-use crate::engine::worktree::{self, Add, Discard, Locked, Remove, Removed, Repin};
+use crate::engine::worktree::{self, Add, Discard, Locked, Nested, Remove, Removed, Repin};
 use crate::limits;
 use clap::{Args as ClapArgs, Subcommand};
 use semel_core::Refusal;
@@ -71,8 +71,11 @@ struct Free {
     /// Remove it though it is locked (git worktree lock)
     #[arg(long)]
     locked: bool,
+    /// Remove repositories of others, too, that lie in it
+    #[arg(long)]
+    remove_nested: bool,
     /// Forget the pin alone; the worktree stays as it is
-    #[arg(long, conflicts_with_all = ["discard", "locked"])]
+    #[arg(long, conflicts_with_all = ["discard", "locked", "remove_nested"])]
     pin_only: bool,
     #[command(flatten)]
     wait: Wait,
@@ -182,6 +185,11 @@ fn free(args: Free, context: &Context) -> Result<Answer, Refusal> {
             Locked::Remove
         } else {
             Locked::Refuse
+        },
+        nested: if args.remove_nested {
+            Nested::Removed
+        } else {
+            Nested::Refused
         },
         wait: args.wait.get(),
     };

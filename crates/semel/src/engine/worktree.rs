@@ -9,7 +9,7 @@ use semel_core::Refusal;
 use semel_core::pin::{Layout, Origin, Pin};
 use semel_host::daemon::StateRoot;
 use semel_host::git::{self, Begun, Git, KeptPin, PinState, Pins, Unfinished};
-pub(crate) use semel_host::git::{Add, Discard, Locked, Remove, Removed, Repin};
+pub(crate) use semel_host::git::{Add, Discard, Locked, Nested, Remove, Removed, Repin};
 use semel_host::process::Cancel;
 use serde_json::{Value, json};
 use std::path::Path;

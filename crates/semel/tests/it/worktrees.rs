@@ -201,6 +201,31 @@ fn a_locked_worktree_is_removed_by_its_own_word_and_ignored_files_are_counted() 
     assert_eq!(discarded["ignored"], Value::Null);
 }
 
+/// A repository of somebody else is removed by a word of its own.
+#[test]
+fn a_removal_takes_no_repository_of_others_with_it_unless_told() {
+    let scene = Scene::new();
+    scene.add("w");
+    let place = scene.place("w");
+    std::fs::write(scene.repository.join(".git/info/exclude"), "ign\n").unwrap();
+    std::fs::create_dir_all(place.join("ign/r")).unwrap();
+    git(&place.join("ign/r"), &["init", "-q"]);
+    for args in [&[][..], &["--discard"]] {
+        let refusal = refused(
+            &scene.worktree("remove", "w", args),
+            "precondition_failed",
+            "nested_repository",
+        );
+        let named = place.join("ign/r/.git").display().to_string();
+        assert_eq!(refusal["names"], json!([named]));
+    }
+    let usage = scene.worktree("remove", "w", &["--remove-nested", "--pin-only"]);
+    assert_eq!(usage.status.code(), Some(64), "{}", said(&usage));
+    let removed = answer(&scene.worktree("remove", "w", &["--remove-nested"]));
+    assert_eq!(removed["status"], "removed");
+    assert!(!place.exists());
+}
+
 /// What a killed removal left is shown, whoever asks, and is ended by the next command.
 #[test]
 fn what_is_not_ended_is_listed() {

@@ -5,12 +5,17 @@ use super::look::{Entries, Looked, look};
 use super::work::{Held, refuse_work};
 use super::{Milestone, Tell, own_name, real_target};
 use crate::error::{Error, Result};
-use crate::git::Git;
+use crate::git::listing::{Blobs, Listing, Objects};
 use crate::git::lock::LOCK;
 use crate::git::pin::{self, Pins, spot_at};
-use crate::git::worktree::{self, lstat, path_of};
+use crate::git::removal::Ground;
+use crate::git::repository::Repository;
+use crate::git::survey::Whole;
+use crate::git::worktree::{self, Checked, Found, lstat, path_of};
+use crate::git::{Git, Identity, Nested};
 use crate::plain;
 use crate::process::Cancel;
+use semel_core::git_tree::ObjectId;
 use semel_core::path::shown;
 use semel_core::pin::{Origin, Pin};
 use semel_core::{Code, Refusal};
@@ -49,6 +54,8 @@ pub struct Remove {
     pub discard: Discard,
     /// What is done where it is locked.
     pub locked: Locked,
+    /// What is done with repositories of others that lie in it.
+    pub nested: Nested,
     /// How long locks are waited for.
     pub wait: Duration,
 }
@@ -73,8 +80,10 @@ pub enum Removed {
 /// With nothing changed: `not_found` where it is not pinned; `worktree_redirected` where it is not what was pinned;
 /// `precondition_failed` where it was there before us (reason `not_ours`), where it is locked (`locked`), where something
 /// of it cannot be removed (`kept`), and where it holds work (`dirty_worktree`, `unreachable_commits`,
-/// `operation_in_progress`, `submodules`) that is not to be discarded; `other_lock` where a git works in it;
-/// `lock_timeout`, reason `worktrees_busy`; `git_failed`, `io_failed`. After it was begun: `kept` where something is in the
+/// `operation_in_progress`, `submodules`) that is not to be discarded; where a repository of somebody else lies in it
+/// (`nested_repository`) that is not to be removed, or a part of its own (`gitdir_inside`); `bad_config`, reason
+/// `state_in_worktree`; `other_lock` where a git works in it; `lock_timeout`, reason `worktrees_busy`; `git_failed`,
+/// `io_failed`. After it was begun: `kept` where something is in the
 /// way meanwhile; the next command on the repository goes on.
 pub fn remove(git: &Git, pins: &Pins, asked: &Remove, tell: Tell<'_>, cancel: &Cancel) -> Result<Removed> {
     let unknown = || {
@@ -143,7 +152,15 @@ fn refuse(git: &Git, pins: &Pins, asked: &Remove, pin: &Pin, cancel: &Cancel) ->
     if asked.locked == Locked::Refuse {
         refuse_locked(&gitdir)?;
     }
+    pins.apart_from(&worktree)?;
     let (files, state) = refuse_stuck(&worktree, &gitdir)?;
+    let found = Found {
+        worktree: Some(worktree),
+        gitdir,
+        common: path_of(pin.common.path.as_bytes()),
+    };
+    let repo = Repository::viewed(git, found.clone(), None, cancel)?;
+    refuse_others(&repo, &found, pins, asked.nested, tree)?;
     match asked.discard {
         Discard::Work | Discard::PinOnly => Ok(None),
         Discard::Refuse => {
@@ -154,9 +171,76 @@ fn refuse(git: &Git, pins: &Pins, asked: &Remove, pin: &Pin, cancel: &Cancel) ->
                 files,
                 state,
             };
-            refuse_work(git, pins, &held, cancel).map(Some)
+            refuse_work(repo, &held).map(Some)
         }
     }
+}
+
+/// Refuses to remove what is not of this worktree, whatever is to be discarded: repositories of others, and what its own
+/// repository is made of.
+fn refuse_others(
+    repo: &Repository,
+    found: &Found,
+    pins: &Pins,
+    nested: Nested,
+    tree: &ObjectId,
+) -> Result<()> {
+    let worktree = found.worktree.clone().unwrap_or_default();
+    match refuse_others_but(repo, found, pins, &worktree, ".git", nested, None) {
+        Err(error) if error.code() == Code::PreconditionFailed => {
+            // What looks like a repository may be files of the tree.
+            let hint = Objects::hint(repo.git(), &repo.place, tree, repo.cancel());
+            let listing = repo.read_listing(tree, hint, Blobs::Unasked).map_err(|_| error)?;
+            refuse_others_but(repo, found, pins, &worktree, ".git", nested, Some(&listing))?;
+        }
+        seen => seen?,
+    }
+    refuse_others_but(repo, found, pins, &found.gitdir, "modules", nested, None)
+}
+
+/// Refuses it below one directory, of which all goes.
+fn refuse_others_but(
+    repo: &Repository,
+    found: &Found,
+    pins: &Pins,
+    top: &Path,
+    own: &str,
+    nested: Nested,
+    tree: Option<&Listing>,
+) -> Result<()> {
+    let dir = worktree::open_dir(&found.gitdir)?;
+    let at = Checked {
+        identity: Identity::Pinned,
+        uid: worktree::stat(&dir, &found.gitdir)?.st_uid,
+        worktree: top.to_owned(),
+        gitdir: found.gitdir.clone(),
+        root: worktree::open_dir(top)?,
+        dir,
+    };
+    let whole = Whole {
+        ground: &Ground::of(&at, repo, Some(pins))?,
+        nested,
+        modules: &found.gitdir.join("modules"),
+        own: own.as_bytes(),
+        tree,
+    };
+    whole.refuse().map_err(|error| named_below(error, top))
+}
+
+/// Names whole paths in place of those below a directory.
+fn named_below(error: Error, top: &Path) -> Error {
+    if error.code() != Code::PreconditionFailed {
+        return error;
+    }
+    let mut refusal = error.into_refusal();
+    let top = shown(top.as_os_str().as_bytes());
+    if refusal.reason.as_deref() == Some("residue_kept") {
+        refusal.reason = Some("kept".into());
+    }
+    for name in &mut refusal.names {
+        *name = format!("{top}/{name}");
+    }
+    refusal.into()
 }
 
 /// Refuses a worktree that a git works in.

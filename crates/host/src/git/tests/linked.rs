@@ -26,13 +26,31 @@ pub(super) fn add_to(
 }
 
 pub(super) fn remove_from(lab: &Lab, name: &str, discard: Discard, tell: Tell<'_>) -> Result<Removed> {
-    let asked = Remove {
+    remove(
+        &lab.git,
+        &pins(lab),
+        &to_remove(lab, name, discard),
+        tell,
+        &cancel(),
+    )
+}
+
+pub(super) fn to_remove(lab: &Lab, name: &str, discard: Discard) -> Remove {
+    Remove {
         worktree: lab.path(name),
         discard,
         locked: Locked::Refuse,
+        nested: Nested::Refused,
         wait: Duration::from_secs(60),
+    }
+}
+
+pub(super) fn remove_with(lab: &Lab, name: &str, discard: Discard, nested: Nested) -> Result<Removed> {
+    let asked = Remove {
+        nested,
+        ..to_remove(lab, name, discard)
     };
-    remove(&lab.git, &pins(lab), &asked, tell, &cancel())
+    remove(&lab.git, &pins(lab), &asked, &quiet, &cancel())
 }
 
 pub(super) fn quiet(_: Milestone) {}
@@ -264,6 +282,7 @@ fn odd_repositories_and_odd_places_are_as_good() {
                 worktree: place.clone(),
                 discard: Discard::Refuse,
                 locked: Locked::Refuse,
+                nested: Nested::Refused,
                 wait: Duration::from_secs(60),
             };
             remove(&lab.git, &pins(&lab), &asked, &quiet, &cancel()).unwrap();
@@ -419,6 +438,7 @@ fn part() {
             worktree,
             discard: Discard::Refuse,
             locked: Locked::Refuse,
+            nested: Nested::Refused,
             wait,
         };
         remove(&git, &pins, &asked, &killed, &cancel()).unwrap();

@@ -8,12 +8,15 @@ mod index;
 mod line;
 mod linked;
 mod memo;
+mod nested;
+mod others;
 mod pin;
 mod removal;
 mod removed;
 mod restore;
 mod select;
 mod stale;
+mod tidied;
 mod view;
 
 use super::*;

@@ -343,30 +343,196 @@ fn names_on_the_disk_are_not_judged_as_those_of_callers() {
     }
 }
 
-/// What the system keeps is named by its whole path, and stands where it stood.
+/// Makes a file immutable as soon as a point is reached; the machine may not allow it.
+struct Sets<'a>(&'a Path, Point);
+
+impl Witness for Sets<'_> {
+    fn reached(&self, point: Point) {
+        if point == self.1 {
+            assert!(change("+i", self.0));
+        }
+    }
+}
+
+fn change(flag: &str, place: &Path) -> bool {
+    let ran = std::process::Command::new("chattr").arg(flag).arg(place).output();
+    ran.is_ok_and(|ran| ran.status.success())
+}
+
+/// What the system keeps is named by its whole path, and stands where it stood: before the first write, if it can be seen then.
 #[test]
 fn what_cannot_be_removed_is_named_by_its_whole_path() {
     let git = &gits()[0];
     let lab = Lab::new(git);
-    let (_, newer) = two(&lab);
+    let (older, newer) = two(&lab);
     lab.write("r/u/v/w/stays", "x\n");
     lab.write("r/u/v/goes", "x\n");
-    let change = |flag: &str| {
-        let file = lab.path("r/u/v/w/stays");
-        let ran = std::process::Command::new("chattr").arg(flag).arg(file).output();
-        ran.is_ok_and(|ran| ran.status.success())
-    };
-    if !change("+i") {
+    let file = lab.path("r/u/v/w/stays");
+    if !change("+i", &file) {
         return skipped("no file can be made immutable here");
     }
-    let failed = run(&lab, "r", &newer, CLEAN).unwrap_err();
+    let before = run(&lab, "r", &older, CLEAN);
+    assert!(change("-i", &file));
+    assert_eq!(refused(before), of("residue_kept", "u/v/w/stays"));
+    assert_eq!(
+        (lab.read("r/d/b").as_str(), lab.read("r/u/v/goes").as_str()),
+        ("TWO\n", "x\n")
+    );
+    // The directory that holds it is one of the tree, from which nothing goes.
+    lab.write("r/d/left", "x\n");
+    assert!(change("+a", &lab.path("r/d")));
+    let before = run(&lab, "r", &older, CLEAN);
+    assert!(change("-a", &lab.path("r/d")));
+    assert_eq!(refused(before), of("residue_kept", "d/left"));
+    std::fs::remove_file(lab.path("r/d/left")).unwrap();
+
+    let sets = Sets(&file, Point::Restored);
+    let late = restore_watched(git, &lab.path("r"), &newer, CLEAN, &cancel(), &sets).unwrap_err();
     let there = lab.read("r/u/v/w/stays");
-    assert!(change("-i"));
-    assert_eq!((failed.touched, there.as_str()), (Touched::Perhaps, "x\n"));
-    let refusal = failed.error.into_refusal();
+    assert!(change("-i", &file));
+    assert_eq!((late.touched, there.as_str()), (Touched::Perhaps, "x\n"));
+    let refusal = late.error.into_refusal();
     assert_eq!(refusal.reason.as_deref(), Some("residue_kept"));
     assert_eq!(refusal.names, ["u/v/w/stays"]);
     assert!(!lab.path("r/u/v/goes").exists());
     assert_eq!(run(&lab, "r", &newer, CLEAN).unwrap().removed_count, 1);
     assert_eq!(code(run(&lab, "r", "x", options(1))).1, Touched::Nothing);
+}
+
+/// Parts of the repository that are links lead into the worktree: they are the repository all the same.
+#[test]
+fn parts_of_the_repository_that_links_lead_to_are_never_removed() {
+    use std::os::unix::fs::symlink;
+    for git in gits() {
+        for (part, at, file) in [
+            ("objects/pack", "packs", false),
+            ("objects/info", "u/v/info", false),
+            ("refs", "myrefs", false),
+            ("refs/heads", "u/heads", false),
+            ("logs", "u/logs", false),
+            ("hooks", "u/hooks", false),
+            ("packed-refs", "u/refs", true),
+            ("hooks/pre-commit", "u/hook", true),
+        ] {
+            let lab = Lab::new(&git);
+            let (older, newer) = two(&lab);
+            lab.sh("r", &["gc", "-q"]);
+            let real = lab.path(&format!("r/.git/{part}"));
+            if file {
+                lab.write(
+                    &format!("r/.git/{part}"),
+                    std::fs::read(&real).unwrap_or_default(),
+                );
+            } else {
+                std::fs::create_dir_all(&real).unwrap();
+            }
+            let there = lab.path(&format!("r/{at}"));
+            std::fs::create_dir_all(there.parent().unwrap()).unwrap();
+            std::fs::rename(&real, &there).unwrap();
+            symlink(&there, &real).unwrap();
+            // What is learnt of a directory is of no use to who comes next, where it led elsewhere meanwhile.
+            for nested in [Nested::Refused, Nested::Removed] {
+                let options = RestoreOptions { nested, ..CLEAN };
+                assert_eq!(
+                    refused(run(&lab, "r", &newer, options)),
+                    of("gitdir_inside", at),
+                    "{part}"
+                );
+            }
+            assert!(there.exists());
+            lab.sh("r", &["rev-parse", "HEAD"]);
+            run(&lab, "r", &older, KEPT).unwrap();
+        }
+    }
+}
+
+/// So do directories of it that are mounted where the repository looks for them.
+#[test]
+fn parts_of_the_repository_that_are_mounted_are_never_removed() {
+    for git in gits() {
+        for part in ["objects/pack", "refs/heads", "logs"] {
+            let lab = Lab::new(&git);
+            let (older, newer) = two(&lab);
+            lab.sh("r", &["gc", "-q"]);
+            let (real, there) = (lab.path(&format!("r/.git/{part}")), lab.path("r/kept"));
+            std::fs::rename(&real, &there).unwrap();
+            std::fs::create_dir(&real).unwrap();
+            let Some(mounted) = Mounted::bind(&there, &real) else {
+                return;
+            };
+            assert_eq!(
+                refused(run(&lab, "r", &newer, CLEAN)),
+                of("gitdir_inside", "kept"),
+                "{part}"
+            );
+            assert_eq!(lab.sh("r", &["rev-parse", "HEAD^{tree}"]), newer);
+            run(&lab, "r", &older, KEPT).unwrap();
+            drop(mounted);
+        }
+    }
+}
+
+/// A hook is often a link to a file of the tree, which is written like any other.
+#[test]
+fn a_hook_that_is_a_file_of_the_tree_is_restored() {
+    use std::os::unix::fs::symlink;
+    for git in gits() {
+        let lab = Lab::new(&git);
+        let (older, _) = two(&lab);
+        std::fs::create_dir_all(lab.path("r/.git/hooks")).unwrap();
+        symlink("../../d/b", lab.path("r/.git/hooks/pre-commit")).unwrap();
+        run(&lab, "r", &older, CLEAN).unwrap();
+        assert_eq!(lab.read("r/d/b"), "two\n");
+        remove_all(&lab.path("r/.git/hooks"));
+        symlink("../d", lab.path("r/.git/hooks")).unwrap();
+        lab.write("r/d/b", "changed\n");
+        run(&lab, "r", &older, CLEAN).unwrap();
+        assert_eq!(lab.read("r/d/b"), "two\n");
+        // Data is another matter, of the tree or not.
+        lab.write("r/d/e/c", lab.sh("r", &["show-ref"]) + "\n");
+        lab.sh("r", &["pack-refs", "--all"]);
+        std::fs::rename(lab.path("r/.git/packed-refs"), lab.path("r/d/e/c")).unwrap();
+        symlink("../d/e/c", lab.path("r/.git/packed-refs")).unwrap();
+        assert_eq!(
+            refused(run(&lab, "r", &older, CLEAN)),
+            of("gitdir_inside", "d/e/c")
+        );
+    }
+}
+
+/// The state root is mounted elsewhere: its path tells nothing, and it is emptied by no other name.
+#[test]
+fn a_state_root_is_not_removed_by_another_name() {
+    let git = &gits()[0];
+    let lab = Lab::new(git);
+    let (_, newer) = two(&lab);
+    lab.write("r/u/state/worktrees/kept", "x\n");
+    std::fs::create_dir(lab.path("state")).unwrap();
+    let Some(_mounted) = Mounted::bind(&lab.path("r/u/state"), &lab.path("state")) else {
+        return;
+    };
+    let pins = Pins::of(&lab.path("state"));
+    for pinned in [false, true] {
+        if pinned {
+            pins.pin(
+                git,
+                &lab.path("r"),
+                Repin::Refuse,
+                Duration::from_secs(9),
+                &cancel(),
+            )
+            .unwrap();
+        }
+        let target = pins.target(&lab.path("r"), Require::Nothing).unwrap();
+        assert_eq!(matches!(target, Target::Kept { .. }), pinned);
+        let failed = restore(git, target, &newer, CLEAN, &cancel()).unwrap_err();
+        assert_eq!(failed.touched, Touched::Nothing, "{failed}");
+        let refusal = failed.error.into_refusal();
+        assert_eq!(
+            (refusal.code, refusal.reason.as_deref()),
+            (Code::BadConfig, Some("state_in_worktree"))
+        );
+        assert_eq!(refusal.names, ["u/state"]);
+        assert_eq!(lab.read("r/u/state/worktrees/kept"), "x\n");
+    }
 }

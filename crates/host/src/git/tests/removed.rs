@@ -1,6 +1,6 @@
 //! What a removal refuses to lose, held against git's own, and what stands in its way.
 
-use super::linked::{add_to, killed_at, nothing_left, quiet, refused, remove_from, repository};
+use super::linked::{add_to, killed_at, nothing_left, quiet, refused, remove_from, remove_with, repository};
 use super::pin::pins;
 use super::*;
 
@@ -35,6 +35,7 @@ const fn case(name: &'static str, reason: Option<&'static str>, git_refuses: boo
 const UNREACHABLE: Option<&str> = Some("unreachable_commits");
 const DIRTY: Option<&str> = Some("dirty_worktree");
 const OPERATION: Option<&str> = Some("operation_in_progress");
+const NESTED: Option<&str> = Some("nested_repository");
 const SUBMODULES: Option<&str> = Some("submodules");
 
 /// Makes two commits that clash, on branches, so that an operation that meets them stops.
@@ -81,12 +82,12 @@ const CASES: &[Case] = &[
     case("an untracked file in a directory", DIRTY, true, |lab, _| {
         lab.write("wt/a/b/c", "x");
     }),
-    case("an untracked repository", DIRTY, true, |lab, _| {
+    case("an untracked repository", NESTED, true, |lab, _| {
         lab.write("wt/inner/f", "x");
         lab.sh("wt/inner", &["init", "-q"]);
         lab.commit("wt/inner", "inner");
     }),
-    case("an untracked repository without files", DIRTY, true, |lab, _| {
+    case("an untracked repository without files", NESTED, true, |lab, _| {
         std::fs::create_dir(lab.path("wt/inner")).unwrap();
         lab.sh("wt/inner", &["init", "-q"]);
     }),
@@ -274,7 +275,7 @@ const CASES: &[Case] = &[
     ),
     case(
         "a submodule with a git directory of its own",
-        SUBMODULES,
+        NESTED,
         true,
         |lab, commit| {
             with_submodule(lab, commit);
@@ -336,7 +337,7 @@ fn what_git_refuses_to_remove_and_what_it_loses() {
             let theirs = lab.try_sh("r", &["worktree", "remove", "../wt"]);
             assert_eq!(!theirs.status.success(), case.git_refuses, "{name}: {theirs:?}");
             if case.git_refuses && reason != "locked" {
-                let told = remove_from(&lab, "wt", Discard::Work, &quiet);
+                let told = remove_with(&lab, "wt", Discard::Work, Nested::Removed);
                 assert!(
                     matches!(told, Ok(Removed::Worktree { ignored: None, .. })),
                     "{name}: {told:?}"
@@ -381,6 +382,7 @@ fn a_locked_worktree_is_removed_by_a_word_of_its_own() {
             worktree: lab.path("wt"),
             discard,
             locked,
+            nested: Nested::Refused,
             wait: Duration::from_secs(60),
         };
         remove(&lab.git, &pins(&lab), &asked, &quiet, &cancel())

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM during a command: the stage under way is ended, and the exit status says which it was.
+//! SIGINT, SIGTERM and SIGHUP during a command: the stage under way is ended, and the exit status says which it was.
 
 use crate::engine::host;
 use semel_core::Refusal;

@@ -1,7 +1,7 @@
 //! The options of `semel restore`, what it says to people, machines and the daemon, and what it passes through.
 
 use super::{Lab, answer, gits};
-use crate::harness::{said, signal, wait_until};
+use crate::harness::{said, signal, skipped, wait_until};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -301,6 +301,12 @@ fn a_signal_ends_the_wait_for_a_daemon_that_does_not_answer() {
 /// Told to end while it waits, it says so and leaves everything as it was.
 #[test]
 fn a_signal_ends_the_wait() {
+    for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        ends_the_wait(number);
+    }
+}
+
+fn ends_the_wait(number: i32) {
     let lab = Lab::new(&gits()[0], 2);
     std::fs::write(&lab.lock, "").unwrap();
     let mut child = lab
@@ -320,16 +326,52 @@ fn a_signal_ends_the_wait() {
         })
     };
     assert!(wait_until(LONG, waits));
-    signal(child.id(), libc::SIGTERM);
+    signal(child.id(), number);
     assert!(wait_until(LONG, || child.try_wait().unwrap().is_some()));
     let out = child.wait_with_output().unwrap();
-    assert_eq!(out.status.code(), Some(143), "{}", said(&out));
+    assert_eq!(out.status.code(), Some(128 + number), "{}", said(&out));
     let told = answer(&out);
     assert_eq!(
         (&told["status"], &told["touched"]),
         (&json!("cancelled"), &json!("nothing"))
     );
     assert!(lab.lock.exists() && !waits());
+}
+
+/// Who had it ignore that a terminal is closed does not end it by that.
+#[test]
+fn nohup_is_heard() {
+    let lab = Lab::new(&gits()[0], 2);
+    std::fs::write(&lab.lock, "").unwrap();
+    let restore = lab.command(&["--stale", "never"]);
+    let mut command = Command::new("nohup");
+    command.arg(restore.get_program()).args(restore.get_args());
+    for (name, value) in restore.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let spawned = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let Ok(mut child) = spawned else {
+        return skipped("no nohup here");
+    };
+    let gitdir = lab.lock.parent().unwrap();
+    let waits = || {
+        std::fs::read_dir(gitdir).unwrap().any(|e| {
+            e.unwrap()
+                .file_name()
+                .to_string_lossy()
+                .starts_with("index.lock.semel-")
+        })
+    };
+    assert!(wait_until(LONG, waits));
+    signal(child.id(), libc::SIGHUP);
+    std::fs::remove_file(&lab.lock).unwrap();
+    assert!(wait_until(LONG, || child.try_wait().unwrap().is_some()));
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    lab.is_restored();
 }
 
 /// What is given for a tree may be anything: it is journaled only where it is an id.
