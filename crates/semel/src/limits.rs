@@ -66,6 +66,7 @@ limits! {
     OPERATOR_CONNECTIONS: usize = 64, "64 connections", "connections at once on the operator's socket, beside those of the app listener: the next one waits to be accepted";
     HEADER_TIMEOUT: Duration = Duration::from_secs(10), "10 s", "a client that does not finish its request head is disconnected";
     BODY_TIMEOUT: Duration = Duration::from_secs(30), "30 s", "a client that does not finish its request body: `bad_input`, reason `body_timeout`";
+    HOLD_LEFT: Duration = Duration::from_secs(10), "10 s", "a job whose process was killed: a child that it was just starting is waited for so long, then `volume_busy`";
     DRAIN: Duration = Duration::from_secs(25), "25 s", "calls under way at shutdown get so long; then the process ends and recovery settles them";
     HEARTBEAT: Duration = Duration::from_secs(1), "1 s", "between two heartbeats of the daemon";
     HEARTBEAT_STALE: Duration = Duration::from_secs(5), "5 s", "a heartbeat older than that is no sign of life: `/livez` and `/readyz` answer 503";

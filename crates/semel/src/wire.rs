@@ -8,6 +8,7 @@ use crate::engine::gateway::Gateway;
 use crate::engine::gateway::crash::Hooks;
 use crate::engine::gateway::policy;
 use crate::engine::gateway::recover::{Recovery, recover};
+use crate::engine::gateway::standing::{self, Standing};
 use crate::engine::{Engine, checkpoint, host, signing, store};
 use crate::limits;
 use semel_core::digest::{Sha256, to_hex};
@@ -21,7 +22,7 @@ use semel_store::{Journal, OwnerLock, Remote, SqliteJournal, Transport, Verb};
 use serde_json::Value;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Where the operator reaches the daemon, below the state root.
@@ -33,6 +34,8 @@ const TOKEN_CAP: u64 = 4096;
 /// What a daemon that a command started says of its failure to start.
 const START_LOG: &str = "run/start.log";
 const LOG_CAP: u64 = 64 << 10;
+/// How long after one that ended since another had the journal, a daemon is started again.
+const START_AGAIN: Duration = Duration::from_millis(250);
 
 /// Becomes a sandbox's first process, or the shim of a command, where the arguments say so; gives its exit status.
 pub(crate) fn sandbox_entry() -> Option<u8> {
@@ -83,6 +86,7 @@ pub(crate) fn daemon(config: Config, hooks: Hooks, watchdog: Option<&Watchdog>) 
         journal,
         volumes: Arc::new(Volumes::open(&config.state).map_err(host)?),
         config: Arc::new(config),
+        standing: Arc::default(),
     };
     let age = mark::compare(&engine, &root)?;
     let recovery = recover(&engine, &hooks, age)?;
@@ -205,6 +209,8 @@ pub(crate) struct Link {
     absent: Absent,
     within: Option<Duration>,
     until: Option<Cancel>,
+    /// Once the command holds a job, by which hold it asks.
+    standing: Arc<OnceLock<Standing>>,
 }
 
 impl Link {
@@ -215,6 +221,7 @@ impl Link {
             absent,
             within: None,
             until: None,
+            standing: Arc::default(),
         }
     }
 
@@ -250,6 +257,11 @@ impl Link {
         body: Vec<u8>,
         within: Option<Duration>,
     ) -> Result<Value, Refusal> {
+        let standing = self.standing.get();
+        let by: Vec<_> = standing
+            .map(|by| (standing::HEADER, by.to_string()))
+            .into_iter()
+            .collect();
         self.reach(|root| {
             let token = read_token(root)
                 .ok()
@@ -261,7 +273,7 @@ impl Link {
                     method,
                     path: path.to_owned(),
                     token: &token,
-                    headers: Vec::new(),
+                    headers: by.clone(),
                     body: body.clone(),
                     within,
                     until: self.until.clone(),
@@ -315,15 +327,22 @@ impl Link {
         if self.absent == Absent::Refuse {
             return Err(first.into_refusal());
         }
-        let mut started = self.start()?;
         let since = Instant::now();
+        let (mut started, mut begun) = (self.start()?, since);
         loop {
             match try_once() {
                 Ok(answer) => return answer,
                 Err(Unanswered::NotConnected(_)) if since.elapsed() < limits::DAEMON_START => {
-                    // Another command may have started one at the same time: then ours ends, and that one answers.
-                    if started.ended().is_some() && !self.said().contains("owned_elsewhere") {
-                        return Err(self.start_failed());
+                    if started.ended().is_some() {
+                        // Another command may have started one at the same time: then ours ends, and that one answers.
+                        // Or it was the last of one that was killed, which a child of it has a copy of: then the next one
+                        // finds nobody.
+                        if !self.said().contains("owned_elsewhere") {
+                            return Err(self.start_failed());
+                        }
+                        if begun.elapsed() >= START_AGAIN {
+                            (started, begun) = (self.start()?, Instant::now());
+                        }
                     }
                     std::thread::sleep(Duration::from_millis(20));
                 }
@@ -409,6 +428,7 @@ pub(crate) fn connected(config: Config, absent: Absent) -> Result<Engine, Refusa
 fn by(link: Link, config: Arc<Config>) -> Result<Engine, Refusal> {
     Ok(Engine {
         volumes: Arc::new(Volumes::open(&config.state).map_err(host)?),
+        standing: link.standing.clone(),
         journal: Arc::new(Remote(link)),
         config,
     })
@@ -445,5 +465,6 @@ pub(crate) fn reader(config: Config) -> Result<Engine, Refusal> {
         journal: Arc::new(journal),
         volumes: Arc::new(Volumes::open(&config.state).map_err(host)?),
         config,
+        standing: Arc::default(),
     })
 }

@@ -1,57 +1,59 @@
 //! Objects that are asked for all at once, by what they are expected to be needed for.
 //!
-//! A gate decides in milliseconds only if it starts git a few times, and not once an object. What git answers to a
-//! revision, such as `ID:uv.lock`, is a hint: each object is kept under the id that its bytes hash to, and found by ids
-//! that were read from verified objects. What was not gathered is read singly.
+//! A gate decides in milliseconds only if it starts one git, and not one an object. What git answers to a revision, such
+//! as `ID:uv.lock`, is a hint: each object is kept under the id that its bytes hash to, and found by ids that were read
+//! from verified objects. So nothing depends on which git answers, nor on what the repository configures: that git sees
+//! the objects alone, by a view. What was not gathered is read singly, as anybody reads a repository.
 
-use super::repository::Repository;
+use super::repository::{Repository, object_dirs};
+use super::view::View;
+use super::worktree::{self, Found};
+use super::{Call, Git, Place, brief};
 use crate::error::Result;
+use crate::process::Cancel;
 use semel_core::git_tree::{
     Commit, Kind, Mode, ObjectFormat, ObjectId, TreeEntry, TreeMode, object_id, parse_commit, parse_tree,
 };
 use semel_core::{Code, Refusal, RelPath};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Holds the objects that were gathered from a repository.
 #[derive(Debug)]
 pub struct Gathered<'a> {
-    repository: &'a Repository,
+    programs: &'a [PathBuf],
+    path: &'a Path,
+    cancel: &'a Cancel,
+    found: Found,
     objects: BTreeMap<ObjectId, (Kind, Vec<u8>)>,
+    whole: OnceCell<Repository>,
 }
 
-impl Repository {
-    /// Gathers what some commits are likely to be read for: each commit, its root tree, and what lies at these paths of it.
-    ///
-    /// Nothing that is missing or broken is an error yet.
-    #[must_use]
-    pub fn gather(&self, wanted: &[(ObjectId, Vec<RelPath>)]) -> Gathered<'_> {
-        let mut text = Vec::new();
-        for (commit, paths) in wanted {
-            text.extend_from_slice(format!("{commit}\n{commit}^{{tree}}\n").as_bytes());
-            for path in paths {
-                // Each directory on the way, then the file.
-                let parts: Vec<&[u8]> = path.components().collect();
-                for end in 1..=parts.len() {
-                    let at = parts[..end].join(&b'/');
-                    if !at.contains(&b'\n') {
-                        text.extend_from_slice(format!("{commit}:").as_bytes());
-                        text.extend_from_slice(&at);
-                        text.push(b'\n');
-                    }
+/// Names what is to be gathered, one revision a line.
+fn revisions<'a>(wanted: impl Iterator<Item = &'a (ObjectId, Vec<RelPath>)>) -> Vec<u8> {
+    let mut text = Vec::new();
+    for (commit, paths) in wanted {
+        text.extend_from_slice(format!("{commit}\n{commit}^{{tree}}\n").as_bytes());
+        for path in paths {
+            // Each directory on the way, then the file.
+            let parts: Vec<&[u8]> = path.components().collect();
+            for end in 1..=parts.len() {
+                let at = parts[..end].join(&b'/');
+                if !at.contains(&b'\n') {
+                    text.extend_from_slice(format!("{commit}:").as_bytes());
+                    text.extend_from_slice(&at);
+                    text.push(b'\n');
                 }
             }
         }
-        let call = self.call(["cat-file", "--batch"]).stdin(text);
-        let said = self.run(call).unwrap_or_default();
-        Gathered {
-            repository: self,
-            objects: objects(self.format(), &said),
-        }
     }
+    text
 }
 
 /// Takes every whole answer of `cat-file --batch` whose bytes hash to what it says.
-fn objects(format: ObjectFormat, mut said: &[u8]) -> BTreeMap<ObjectId, (Kind, Vec<u8>)> {
+fn taken(format: ObjectFormat, mut said: &[u8]) -> BTreeMap<ObjectId, (Kind, Vec<u8>)> {
     let mut objects = BTreeMap::new();
     while let Some(end) = said.iter().position(|b| *b == b'\n') {
         let head = core::str::from_utf8(&said[..end]).unwrap_or_default();
@@ -81,7 +83,73 @@ fn objects(format: ObjectFormat, mut said: &[u8]) -> BTreeMap<ObjectId, (Kind, V
     objects
 }
 
-impl Gathered<'_> {
+impl<'a> Gathered<'a> {
+    /// Gathers what some commits of a path's repository are likely to be read for: each commit, its root tree, and what
+    /// lies at these paths of it. Git is the first of its name in these directories.
+    ///
+    /// Nothing that is missing or broken is an error yet.
+    ///
+    /// # Errors
+    /// `not_found` where there is no git, or no such path; `bad_input` where it is no repository, or borrows in a way that
+    /// is not followed; `worktree_redirected` where `.git` is a link; `io_failed`.
+    pub fn of(
+        programs: &'a [PathBuf],
+        path: &'a Path,
+        wanted: &[(ObjectId, Vec<RelPath>)],
+        cancel: &'a Cancel,
+    ) -> Result<Self> {
+        let git = Git::unasked(Git::locate(programs)?);
+        let found = worktree::find(path)?;
+        object_dirs(&found.common)?;
+        let mut objects = BTreeMap::new();
+        for format in [ObjectFormat::Sha1, ObjectFormat::Sha256] {
+            let text = revisions(wanted.iter().filter(|(commit, _)| commit.format() == format));
+            if text.is_empty() {
+                continue;
+            }
+            // Where no view can be had, nothing is gathered.
+            let Ok(view) = View::new(format) else { continue };
+            let place = Place {
+                view: Some(Arc::new(view)),
+                ..found.place()
+            };
+            let call = Call::new(["cat-file", "--batch"], cancel).stdin(text);
+            let said = git.run(&place, brief(call)).unwrap_or_default();
+            objects.append(&mut taken(format, &said));
+        }
+        Ok(Self {
+            programs,
+            path,
+            cancel,
+            found,
+            objects,
+            whole: OnceCell::new(),
+        })
+    }
+
+    /// Gives the repository itself, for what was not gathered.
+    fn whole(&self) -> Result<&Repository> {
+        if let Some(whole) = self.whole.get() {
+            return Ok(whole);
+        }
+        let git = Git::find(self.programs)?;
+        let opened = Repository::open(&git, self.path, self.cancel)?;
+        Ok(self.whole.get_or_init(|| opened))
+    }
+
+    /// Gives the directory that all worktrees of the repository share.
+    #[must_use]
+    pub fn common_dir(&self) -> &Path {
+        &self.found.common
+    }
+
+    /// Says whether a file, links resolved, lies in the worktree of the path. Its git directory is no part of what is
+    /// checked out.
+    #[must_use]
+    pub fn checks_out(&self, file: &Path) -> bool {
+        self.found.checks_out(file)
+    }
+
     fn body(&self, id: &ObjectId, kind: Kind) -> Option<&[u8]> {
         let (found, body) = self.objects.get(id)?;
         (*found == kind).then_some(body)
@@ -90,11 +158,16 @@ impl Gathered<'_> {
     /// Reads a commit.
     ///
     /// # Errors
-    /// As [`Repository::read_commit`].
+    /// As [`Repository::parse_id`] and [`Repository::read_commit`]; where it was not gathered, also those of [`Git::find`]
+    /// and [`Repository::open`], and so for all that follow.
     pub fn commit(&self, id: &ObjectId) -> Result<Commit> {
         match self.body(id, Kind::Commit) {
             Some(body) => Ok(parse_commit(body)?),
-            None => self.repository.read_commit(id),
+            None => {
+                let whole = self.whole()?;
+                // An id of another object format is said to be one, and not missing.
+                whole.read_commit(&whole.parse_id(&id.to_string())?)
+            }
         }
     }
 
@@ -104,8 +177,8 @@ impl Gathered<'_> {
     /// As [`Repository::read_tree`].
     pub fn tree(&self, id: &ObjectId) -> Result<Vec<TreeEntry>> {
         match self.body(id, Kind::Tree) {
-            Some(body) => Ok(parse_tree(self.repository.format(), body)?),
-            None => self.repository.read_tree(id),
+            Some(body) => Ok(parse_tree(id.format(), body)?),
+            None => self.whole()?.read_tree(id),
         }
     }
 
@@ -117,7 +190,7 @@ impl Gathered<'_> {
         if let Some(body) = self.body(id, Kind::Blob) {
             return Ok(body.to_vec());
         }
-        let read = self.repository.read_blobs(std::slice::from_ref(id))?;
+        let read = self.whole()?.read_blobs(std::slice::from_ref(id))?;
         let body = read.into_iter().next();
         Ok(body.ok_or_else(|| Refusal::new(Code::Internal, "git answered nothing"))?)
     }
@@ -152,10 +225,10 @@ mod tests {
         let format = ObjectFormat::Sha1;
         let id = object_id(format, Kind::Blob, b"one\n").unwrap();
         let whole = format!("{id} blob 4\none\n\n");
-        assert_eq!(objects(format, whole.as_bytes()).len(), 1);
+        assert_eq!(taken(format, whole.as_bytes()).len(), 1);
         let many = format!("x:a b missing\nx missing\n{whole}{id} tree 4\none\n\n{id} tag 0\n\n{whole}");
         assert_eq!(
-            objects(format, many.as_bytes())[&id],
+            taken(format, many.as_bytes())[&id],
             (Kind::Blob, b"one\n".to_vec())
         );
         for other in [
@@ -165,7 +238,7 @@ mod tests {
             format!("{id} tree 4\none\n\n"),
             String::new(),
         ] {
-            assert!(objects(format, other.as_bytes()).is_empty(), "{other}");
+            assert!(taken(format, other.as_bytes()).is_empty(), "{other}");
         }
     }
 }

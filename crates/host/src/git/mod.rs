@@ -247,15 +247,28 @@ impl Git {
     /// `not_found` where none has one, `bad_config` where it is older than 2.31 or does not say its version,
     /// `io_failed` where it cannot be read or started.
     pub fn find(dirs: &[PathBuf]) -> Result<Self> {
+        Self::at(&Self::locate(dirs)?)
+    }
+
+    /// Gives where the first of these directories that has an executable has it.
+    fn locate(dirs: &[PathBuf]) -> Result<PathBuf> {
         use std::os::unix::fs::PermissionsExt;
         let usable = |path: &PathBuf| {
             std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
         };
         let found = dirs.iter().map(|dir| dir.join("git")).find(usable);
-        let Some(found) = found else {
-            return Err(Refusal::new(Code::NotFound, "no git in the given directories").into());
-        };
-        Self::at(&found)
+        let none = || Refusal::new(Code::NotFound, "no git in the given directories");
+        Ok(found.ok_or_else(none)?)
+    }
+
+    /// Takes an executable of which nothing is known: for a use where nothing depends on which one it is.
+    fn unasked(program: PathBuf) -> Self {
+        Self {
+            program,
+            version: String::new(),
+            numbers: OLDEST,
+            sha256: Sha256::of(b""),
+        }
     }
 
     /// Takes an executable by its path.
@@ -300,12 +313,7 @@ impl Git {
 
     /// Asks an executable for its version, and digests it meanwhile.
     fn learn(program: PathBuf) -> Result<Self> {
-        let mut git = Self {
-            program,
-            version: String::new(),
-            numbers: OLDEST,
-            sha256: Sha256::of(b""),
-        };
+        let mut git = Self::unasked(program);
         let cancel = Cancel::new()?;
         let command = git.closed(Path::new("/"), &[], &[]).arg("version");
         let program = git.program.clone();

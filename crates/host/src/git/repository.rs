@@ -102,7 +102,6 @@ fn entry(entry: &[u8]) -> (Vec<u8>, Vec<u8>) {
 pub struct Repository {
     git: Git,
     pub(crate) place: Place,
-    worktree: Option<PathBuf>,
     format: ObjectFormat,
     config: Config,
     cancel: Cancel,
@@ -143,7 +142,6 @@ impl Repository {
         Ok(Self {
             git: git.clone(),
             place,
-            worktree: found.worktree,
             format,
             config,
             cancel: cancel.clone(),
@@ -179,7 +177,6 @@ impl Repository {
                 config: settings::handed_over(&config),
                 ..found.place()
             },
-            worktree: found.worktree,
             format,
             config,
             cancel: cancel.clone(),
@@ -208,17 +205,6 @@ impl Repository {
     #[must_use]
     pub fn common_dir(&self) -> &Path {
         &self.place.common
-    }
-
-    /// Says whether a file, links resolved, lies in the worktree through which the repository was opened. Its git
-    /// directory is no part of what is checked out.
-    #[must_use]
-    pub fn checks_out(&self, file: &Path) -> bool {
-        let real = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-        let inside = |dir: &Path| real.starts_with(dir);
-        self.worktree.as_deref().is_some_and(inside)
-            && !inside(&self.place.gitdir)
-            && !inside(&self.place.common)
     }
 
     pub(crate) fn cancel(&self) -> &Cancel {

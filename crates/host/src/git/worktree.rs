@@ -34,6 +34,13 @@ impl Found {
     pub(super) fn place(&self) -> Place {
         Place::of(self.gitdir.clone(), self.common.clone())
     }
+
+    /// Says whether a file, links resolved, lies in the worktree. Its git directory is no part of what is checked out.
+    pub(super) fn checks_out(&self, file: &Path) -> bool {
+        let real = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+        let inside = |dir: &Path| real.starts_with(dir);
+        self.worktree.as_deref().is_some_and(inside) && !inside(&self.gitdir) && !inside(&self.common)
+    }
 }
 
 /// Says which worktree is meant, and how it is known.

@@ -10,7 +10,7 @@ use semel_core::git_tree::{Mode, ObjectId, TreeMode};
 use semel_core::lockset;
 use semel_core::record::Consumption;
 use semel_core::{Code, Refusal, RelPath, Sha256};
-use semel_host::git::{Gathered, Git, Repository};
+use semel_host::git::Gathered;
 use semel_host::plain;
 use semel_host::process::Cancel;
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ const LARGEST_POLICY: u64 = 1 << 20;
 /// # Errors
 /// `bad_input` for an id that is no full object id, reason `policy_base_not_an_object_id` for that of the base; for
 /// a base that is the candidate itself; `not_found` for a missing file; `bad_config` for a bad policy; those of
-/// [`Repository`]. A certificate that does not hold is no error but a verdict.
+/// [`Gathered`]. A certificate that does not hold is no error but a verdict.
 pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> {
     // What the caller states is checked before anything is read.
     let base = match &ask.policy {
@@ -74,12 +74,11 @@ pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> 
         PolicySource::File(_) => None,
     };
     let cancel = Cancel::new().map_err(host)?;
-    let git = Git::find(programs).map_err(host)?;
-    let repository = Repository::open(&git, &ask.repository, &cancel).map_err(host)?;
-    let commit = repository.parse_id(&ask.commit).map_err(host)?;
-    let objects = repository.gather(&likely(commit, base, &ask.policy)?);
+    let commit = ObjectId::parse(&ask.commit)?;
+    let likely = likely(commit, base, &ask.policy)?;
+    let objects = Gathered::of(programs, &ask.repository, &likely, &cancel).map_err(host)?;
     let candidate = candidate(&objects, commit)?;
-    let policy = policy(&repository, &objects, &ask.policy, base, &candidate, &ask.trusted)?;
+    let policy = policy(&objects, &ask.policy, base, &candidate, &ask.trusted)?;
     let envelope = plain::read_file(&ask.certificate, LARGEST_CERTIFICATE).map_err(host)?;
     let record = match &ask.record {
         Some(place) => Some(Sha256::of(
@@ -89,7 +88,7 @@ pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> 
     };
     let now = semel_host::clock::now();
     let verdict = gate::verdict(&policy, &envelope, record, &candidate, now, &ask.revoked);
-    let repository = repository.common_dir().display().to_string();
+    let repository = objects.common_dir().display().to_string();
     Ok(Judged {
         verdict,
         policy,
@@ -98,7 +97,6 @@ pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> 
 }
 
 fn policy(
-    repository: &Repository,
     objects: &Gathered<'_>,
     source: &PolicySource,
     base: Option<ObjectId>,
@@ -116,7 +114,7 @@ fn policy(
             objects.blob_at(&tree, path).map_err(host)?.1
         }
         (PolicySource::File(place), _) => {
-            if repository.checks_out(place) {
+            if objects.checks_out(place) {
                 let why = "the policy lies in the candidate's own worktree, which is under test";
                 return Err(Refusal::new(Code::BadInput, why)
                     .reason("policy_in_worktree")

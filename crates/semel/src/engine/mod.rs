@@ -34,12 +34,13 @@ pub(crate) mod volume;
 pub(crate) mod waits;
 pub(crate) mod worktree;
 
+use self::gateway::standing::Standing;
 use crate::config::Config;
 use crate::wire::{Absent, Link, Reached};
 use semel_core::Refusal;
 use semel_host::volume::Volumes;
 use semel_store::Journal;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Is what every use case works with: in the daemon with its own journal, in a command with the daemon's.
 #[derive(Clone)]
@@ -50,6 +51,8 @@ pub(crate) struct Engine {
     pub(crate) volumes: Arc<Volumes>,
     /// The configuration of this process.
     pub(crate) config: Arc<Config>,
+    /// By which hold of a job a command asks the daemon; nothing in the daemon itself.
+    pub(crate) standing: Arc<OnceLock<Standing>>,
 }
 
 impl Engine {

@@ -5,6 +5,7 @@ use super::tools::{json, source, success};
 use super::{App, Named, Peer, bearer, operators_body};
 use crate::engine::daemon::admin::read;
 use crate::engine::daemon::health::outside_of_sandboxes;
+use crate::engine::gateway::standing::{self, Standing};
 use crate::telemetry::Phase;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -58,8 +59,12 @@ fn operator(app: &App, parts: &Parts) -> Result<(), &'static str> {
 
 /// Carries out a verb of the journal for a command.
 pub(super) async fn journal(State(app): State<App>, request: Request) -> Result<Response<Body>, Problem> {
+    let by = match request.headers().get(standing::HEADER) {
+        Some(said) => Some(Standing::parse(said.to_str().unwrap_or_default())?),
+        None => None,
+    };
     let body = operators_body(&app, request).await?;
-    Ok(json(app.gateway.verb(&body).await?))
+    Ok(json(app.gateway.verb(&body, by).await?))
 }
 
 /// Says how the daemon is.

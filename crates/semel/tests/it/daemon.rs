@@ -69,6 +69,37 @@ fn a_command_starts_a_transient_daemon_and_a_person_can_call_through_it() {
     assert_eq!(conflicts.len(), 2, "{conflicts:?}");
 }
 
+/// A child that a killed daemon was just starting has a copy of its lock for a moment: whoever then starts a daemon starts
+/// another when that one is gone.
+#[test]
+fn a_daemon_is_started_again_when_the_last_of_a_dead_one_is_gone() {
+    let home = Home::new();
+    home.serve(&[]).kill();
+    let left = std::fs::File::options()
+        .write(true)
+        .open(home.state().join("owner.lock"));
+    let left = left.unwrap();
+    left.lock().unwrap();
+    let mut opens = home.command(&["volume", "open", "job"]);
+    let opens = opens.stdout(std::process::Stdio::null()).spawn();
+    let mut opens = opens.unwrap();
+    let refused = || {
+        let said = std::fs::read_to_string(home.state().join("run/start.log")).unwrap_or_default();
+        said.contains("owned_elsewhere")
+    };
+    assert!(wait_until(LONG, refused));
+    assert!(opens.try_wait().unwrap().is_none(), "it does not give up");
+    left.unlock().unwrap();
+    assert!(opens.wait().unwrap().success());
+    assert_eq!(
+        home.json(&["volume", "list"])["volumes"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
 /// A peer in a PID namespace of its own, as a sandbox makes one, is not the operator, whatever token it found.
 #[test]
 fn a_peer_inside_of_a_sandbox_is_refused() {

@@ -134,6 +134,17 @@ impl Home {
 
     /// Asks the daemon as its operator; `None` where it is gone, or its state root.
     pub(crate) fn try_admin(&self, method: &str, path: &str, body: &Value) -> Option<Reply> {
+        self.try_admin_with(method, path, &[], body)
+    }
+
+    /// As [`Home::try_admin`], with further headers.
+    pub(crate) fn try_admin_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Option<Reply> {
         let token = std::fs::read_to_string(self.state().join("operator.token")).ok()?;
         let auth = format!("Bearer {}", token.trim());
         let stream = UnixStream::connect(self.state().join("semel.sock")).ok()?;
@@ -142,7 +153,8 @@ impl Home {
         } else {
             body.to_string()
         };
-        Conn::over(stream).try_send(method, path, &[("authorization", &auth)], body.as_bytes())
+        let headers = [&[("authorization", auth.as_str())], headers].concat();
+        Conn::over(stream).try_send(method, path, &headers, body.as_bytes())
     }
 
     pub(crate) fn open(&self, job: &str, durability: &str) -> Volume {

@@ -282,6 +282,90 @@ fn a_run_that_is_killed_at_any_moment_finishes_when_it_is_run_again() {
     site.at_rest();
 }
 
+/// What a run asked of the daemon just before it was killed may be carried out when the next run is there already.
+#[test]
+fn a_run_that_is_killed_while_its_daemon_stands_still_is_in_nobodys_way() {
+    const ROUNDS: u32 = 8;
+    let site = Site::new();
+    let began = Instant::now();
+    site.json(RUN);
+    let whole = began.elapsed();
+    for round in 0..ROUNDS {
+        let mut run = site.spawn(&["run", "job.toml", "--new-attempt"]);
+        run.ends(whole * (round + 1) / (2 * ROUNDS));
+        let daemon = daemon_of(&site);
+        signal(daemon, libc::SIGSTOP);
+        // It asks whatever comes next of a daemon that does not answer.
+        run.ends(Duration::from_millis(50));
+        run.signal(libc::SIGKILL);
+        run.ends(Duration::from_secs(10)).unwrap();
+        let mut next = site.spawn(RUN);
+        let taken = || {
+            let said = std::fs::read_to_string(site.home.state().join("run/small.lock")).unwrap();
+            said.split(' ').next() == Some(&next.child.id().to_string())
+        };
+        let has_the_job = wait_until(Duration::from_secs(60), taken);
+        signal(daemon, libc::SIGCONT);
+        assert!(has_the_job, "round {round}");
+        let status = next.ends(Duration::from_secs(120)).expect("it ends");
+        assert!(status.success(), "round {round}: {status:?}");
+        assert_eq!(site.json(RUN)["status"], "certified", "round {round}");
+    }
+    site.at_rest();
+}
+
+fn daemon_of(site: &Site) -> u32 {
+    let about = std::fs::read(site.home.state().join("daemon.json")).unwrap();
+    let about: Value = serde_json::from_slice(&about).unwrap();
+    u32::try_from(about["pid"].as_u64().unwrap()).unwrap()
+}
+
+/// Every request of a run says by which hold of the job it is made; those of an earlier hold come too late.
+#[test]
+fn what_was_sent_by_an_earlier_hold_is_refused() {
+    let site = Site::new();
+    site.json(RUN);
+    let ask = |hold: &str| {
+        let headers: &[(&str, &str)] = if hold.is_empty() {
+            &[]
+        } else {
+            &[("semel-hold", hold)]
+        };
+        let verb = json!({"verb": "last_run", "job": "small"});
+        site.home
+            .try_admin_with("POST", "/v1/admin/journal", headers, &verb)
+            .expect("an answer")
+    };
+    let stale = |hold: &str| {
+        let reply = ask(hold);
+        assert_eq!(
+            (reply.status, reply.code(), reply.reason()),
+            (409, "replay_conflict", "stale_generation"),
+            "{hold}"
+        );
+    };
+    let said = std::fs::read_to_string(site.home.state().join("run/small.lock")).unwrap();
+    let last: u64 = said.split(' ').nth(1).unwrap().parse().unwrap();
+    // The run told the daemon its number.
+    stale(&format!("small {}", last - 1));
+    assert_eq!(ask(&format!("small {last}")).status, 200);
+    assert_eq!(ask("").status, 200, "nothing else asks by a hold");
+    assert_eq!(ask("other 1").status, 200, "each job by itself");
+    assert_eq!(ask(&format!("small {}", last + 1)).status, 200);
+    stale(&format!("small {last}"));
+    assert_eq!(ask("small").code(), "bad_input");
+    // The next run has a later one.
+    std::fs::write(
+        site.home.state().join("run/small.lock"),
+        format!("1 {}", last + 1),
+    )
+    .unwrap();
+    assert_eq!(
+        site.json(&["run", "job.toml", "--new-attempt"])["status"],
+        "certified"
+    );
+}
+
 /// The daemon that a run started may die under it: it is started again at its place, and the agent's call, sent again
 /// with its key, has one effect.
 #[test]
@@ -300,12 +384,7 @@ fn a_daemon_that_is_killed_under_a_run_loses_nothing() {
         ));
         let mut run = site.spawn(RUN);
         assert!(run.hears(heard));
-        let about: Value =
-            serde_json::from_slice(&std::fs::read(site.home.state().join("daemon.json")).unwrap()).unwrap();
-        signal(
-            u32::try_from(about["pid"].as_u64().unwrap()).unwrap(),
-            libc::SIGKILL,
-        );
+        signal(daemon_of(&site), libc::SIGKILL);
         let status = run.ends(Duration::from_secs(60)).expect("it ends");
         assert!(
             status.success() || heard != "agent    python3",

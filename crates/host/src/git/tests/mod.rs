@@ -4,6 +4,7 @@ mod around;
 mod contended;
 mod deliver;
 mod draft;
+mod gather;
 mod index;
 mod line;
 mod linked;

@@ -4,6 +4,7 @@ use crate::engine::gateway::Gateway;
 use crate::engine::gateway::quota;
 use crate::engine::gateway::recover;
 use crate::engine::job::draft::{self, Keep};
+use crate::engine::gateway::standing::Standing;
 use crate::engine::proposal::Base;
 use crate::engine::volume::{self, Source, Wanted};
 use crate::engine::{host, store};
@@ -176,8 +177,9 @@ impl Gateway {
     /// The end of a volume waits until no call works in it.
     ///
     /// # Errors
-    /// `bad_input`; those of the verb.
-    pub(crate) async fn verb(self: &Arc<Self>, body: &[u8]) -> Result<Value, Refusal> {
+    /// `bad_input`; `replay_conflict`, reason `stale_generation`, where the job of that hold was taken over; those of the
+    /// verb.
+    pub(crate) async fn verb(self: &Arc<Self>, body: &[u8], by: Option<Standing>) -> Result<Value, Refusal> {
         let verb: Verb =
             serde_json::from_slice(body).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
         let closes = match &verb {
@@ -193,7 +195,13 @@ impl Gateway {
             }),
             _ => None,
         };
+        let stands = match &by {
+            Some(by) => Some(self.holds.begin(by).await?),
+            None => None,
+        };
         self.closing(closes, move |gateway| {
+            // It goes on where whoever asked went away.
+            let _stands = stands;
             verb.serve(&*gateway.engine.journal).map_err(store)
         })
         .await

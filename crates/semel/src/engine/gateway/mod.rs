@@ -27,6 +27,7 @@ mod room;
 mod running;
 mod share;
 mod shows;
+pub(crate) mod standing;
 pub(crate) mod token;
 pub(crate) mod tool;
 mod undo;
@@ -91,6 +92,8 @@ pub(crate) struct Gateway {
     pub(crate) hands: OnceLock<hands::ToHands>,
     /// Who waits for a lock, as restorations tell.
     pub(crate) lock_waits: LockWaits,
+    /// Who worked on each job last.
+    pub(crate) holds: standing::Holds,
     poisoned: OnceLock<String>,
     phase: watch::Sender<Phase>,
 }
@@ -149,6 +152,7 @@ impl Gateway {
             evicting: Mutex::default(),
             around: OnceLock::new(),
             lock_waits: LockWaits::default(),
+            holds: standing::Holds::default(),
             poisoned: OnceLock::new(),
             phase: watch::Sender::new(Phase::Starting),
         })

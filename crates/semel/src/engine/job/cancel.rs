@@ -1,6 +1,6 @@
 //! `semel cancel`: ends a running job; its process ends its tree, marks what it held dirty, and records it.
 
-use super::run::hold_place;
+use super::run::{self, hold_place};
 use crate::engine::{Engine, host, store, volume};
 use semel_core::ids::JobId;
 use semel_core::pipeline::RunEnd;
@@ -21,19 +21,21 @@ pub(crate) enum Cancelled {
 /// Ends a running job.
 ///
 /// # Errors
-/// `not_found` where the job has no unfinished run.
+/// `not_found` where the job has no unfinished run; `volume_busy` where another process took it up just now.
 pub(crate) fn cancel(engine: &Engine, job: &JobId) -> Result<Cancelled, Refusal> {
     let place = hold_place(&engine.config.state, job);
     if Hold::tell(&place).map_err(host)? == Told::Yes {
         return Ok(Cancelled::Told);
     }
-    let run = engine
+    // From here on nobody begins to work on it.
+    let _held = run::take(engine, job)?;
+    let last = engine
         .journal
         .last_run(job.clone())
         .map_err(store)?
         .filter(|run| run.end.is_none());
     let run =
-        run.ok_or_else(|| Refusal::new(Code::NotFound, "the job has no unfinished run").name(job.as_str()))?;
+        last.ok_or_else(|| Refusal::new(Code::NotFound, "the job has no unfinished run").name(job.as_str()))?;
     for left in engine.journal.volumes(Some(job.clone())).map_err(store)? {
         let open = matches!(left.state, VolumeState::Open | VolumeState::Opening);
         if open && left.owner == Owner::Process {

@@ -8,9 +8,11 @@ use super::draft::{self, Keep};
 use super::say::{Point, Say};
 use super::{agent, deliver};
 use crate::engine::certify::{self, Ask};
+use crate::engine::gateway::standing::Standing;
 use crate::engine::proposal::{self, Base};
 use crate::engine::{Engine, host, store, volume};
 use semel_core::backend;
+use crate::limits;
 use semel_core::confinement::Confinement;
 use semel_core::ids::{Generation, JobId, RunId};
 use semel_core::job::{Confine, Job};
@@ -114,15 +116,29 @@ pub(crate) fn hold_place(state: &Path, job: &JobId) -> PathBuf {
     state.join("run").join(format!("{job}.lock"))
 }
 
+/// Takes the right to work on a job.
+///
+/// # Errors
+/// `volume_busy` while another process works on the job.
+pub(super) fn take(engine: &Engine, job: &JobId) -> Result<Hold, Refusal> {
+    plain::private_directory(&engine.config.state.join("run")).map_err(host)?;
+    let held = Hold::take_over(&hold_place(&engine.config.state, job), limits::HOLD_LEFT)
+        .map_err(host)?
+        .ok_or_else(|| Refusal::new(Code::VolumeBusy, "another process runs this job").name(job.as_str()))?;
+    // What a dead holder sent, and nobody carried out yet, is refused from here on.
+    let standing = Standing::new(job.clone(), held.number());
+    if engine.standing.set(standing).is_err() {
+        return Err(Refusal::new(Code::Internal, "a command works on one job"));
+    }
+    Ok(held)
+}
+
 /// Takes the right to work on a job, and ends what dead holders of it left open.
 ///
 /// # Errors
 /// `volume_busy` while another process works on the job.
 pub(crate) fn hold(engine: &Engine, job: &JobId) -> Result<Hold, Refusal> {
-    plain::private_directory(&engine.config.state.join("run")).map_err(host)?;
-    let held = Hold::take(&hold_place(&engine.config.state, job))
-        .map_err(host)?
-        .ok_or_else(|| Refusal::new(Code::VolumeBusy, "another process runs this job").name(job.as_str()))?;
+    let held = take(engine, job)?;
     bury(engine, job)?;
     Ok(held)
 }
