@@ -3,6 +3,7 @@
 //! It knows no journal and decides nothing: it carries out what it is told, and says what it saw. The same
 //! volume, tarball and process pieces serve the gateway, the certification and the restoration.
 
+pub mod artifact;
 pub mod clock;
 pub mod contract;
 pub mod copy;

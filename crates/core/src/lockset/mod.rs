@@ -172,6 +172,17 @@ impl Algorithm {
         })
     }
 
+    /// Gives the lower-case name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Sha1 => "sha1",
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha384 => "sha384",
+            Algorithm::Sha512 => "sha512",
+        }
+    }
+
     /// Gives the number of bytes of a digest.
     #[must_use]
     pub const fn bytes(self) -> usize {

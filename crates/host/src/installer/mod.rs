@@ -145,4 +145,4 @@ fn not_empty(path: &Path) -> Error {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -134,6 +134,12 @@ pub(super) fn tools(installer: Installer, tree: &Path) -> Option<Tools> {
     }
 }
 
+/// The interpreter of this machine, or why there is none.
+pub(crate) fn python() -> Option<PathBuf> {
+    let tools = tools(Installer::Uv, Path::new("/nowhere"))?;
+    tools.python().map(|tool| tool.path.clone())
+}
+
 /// What the registries of this machine are reached with: the operator's part in production.
 pub(super) fn network() -> BTreeMap<OsString, OsString> {
     let prefixes = [
@@ -189,7 +195,7 @@ pub(super) fn unreachable(error: &Error) {
 }
 
 /// Runs a program of the test's own preparation, outside of any sandbox.
-pub(super) fn prepare(program: &Path, args: &[&str], cwd: &Path, env: &[(&str, &OsStr)]) -> Vec<u8> {
+pub(crate) fn prepare(program: &Path, args: &[&str], cwd: &Path, env: &[(&str, &OsStr)]) -> Vec<u8> {
     let mut command = crate::process::Command::new(program, cwd).args(args.iter().copied());
     command
         .env
