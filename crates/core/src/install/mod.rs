@@ -15,6 +15,7 @@ mod survey;
 #[cfg(test)]
 mod tests;
 mod venv;
+mod wheel;
 
 use crate::code::{Code, Refusal};
 use crate::digest::Sha256;

@@ -14,6 +14,7 @@ mod zip;
 
 pub use contents::Contents;
 pub(crate) use contents::in_parallel;
+pub(crate) use store::digest_as;
 pub use store::{Store, Wanted};
 
 use crate::error::{Error, Result};

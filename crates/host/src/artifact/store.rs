@@ -9,6 +9,7 @@ use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use semel_core::artifact::{Digester, Held, Locked, Packing};
 use semel_core::digest::{Hasher, to_hex};
+use semel_core::lockset::Algorithm;
 use semel_core::path::shown;
 use semel_core::{Code, Refusal, Sha256};
 use std::fs::File;
@@ -281,6 +282,22 @@ impl Copy {
             (None, None) => false,
         }
     }
+}
+
+/// Digests a file in the way of a lock; `None` for one that was made to collide.
+///
+/// # Errors
+/// `not_found`, `io_failed`.
+pub(crate) fn digest_as(path: &Path, algorithm: Algorithm) -> Result<Option<Vec<u8>>> {
+    let any = Locked {
+        algorithm,
+        digest: Vec::new(),
+    };
+    let (sha256, other) = digest(&open_plain(path)?, None, &any)?;
+    Ok(match algorithm {
+        Algorithm::Sha256 => Some(sha256.as_bytes().to_vec()),
+        Algorithm::Sha1 | Algorithm::Sha384 | Algorithm::Sha512 => other,
+    })
 }
 
 /// Reads a file once: digests it, and writes what it read where that is asked for.

@@ -3,6 +3,7 @@
 //! A step is one command in the sandbox. Which steps there are is the business of each installer's file.
 
 use super::toolchain::Tools;
+use crate::artifact::Store;
 use crate::error::Result;
 use crate::files::read_file;
 use crate::plain::private_directory;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Where programs of the system are found inside.
 pub(super) const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-const CAPTURED: u64 = 4 << 20;
+const CAPTURED: u64 = 16 << 20;
 /// The largest manifest, lock or local archive that is read.
 pub(super) const LARGEST_TEXT: u64 = 256 << 20;
 const LAST_LINES: usize = 40;
@@ -49,6 +50,8 @@ pub struct Plan {
     pub home: PathBuf,
     /// The resolved toolchain; it decides which installer runs.
     pub tools: Tools,
+    /// Where artifacts are kept beyond this generation.
+    pub artifacts: Store,
     /// What becomes of the project's own package.
     pub project: ProjectInstall,
     /// Selections such as `--all-groups`; everything else is refused.
@@ -69,6 +72,11 @@ impl Plan {
     /// Gives the directory of this installer beneath `home`.
     pub(super) fn place(&self) -> PathBuf {
         self.home.join(self.tools.installer().name())
+    }
+
+    /// Gives the directory of this generation's own copies of artifacts, which is read-only for every step.
+    pub(super) fn linked(&self) -> PathBuf {
+        self.home.join("linked").join(self.tools.installer().name())
     }
 
     /// Gives the directory of manifest and lock.
@@ -201,6 +209,26 @@ pub(super) fn run_steps(plan: &Plan, steps: Vec<Step>, cancel: &Cancel) -> Resul
     Ok(outcome)
 }
 
+/// Runs one step for what it prints.
+///
+/// # Errors
+/// As [`run_steps`]; `dirty_volume` where a process of it may still be there; `install_failed` where it printed more
+/// than is kept.
+pub(super) fn ask(plan: &Plan, step: Step, cancel: &Cancel) -> Result<Vec<u8>> {
+    let ended = run_step(plan, step, plan.deadline, cancel)?;
+    if ended.tree_ended == TreeEnded::Unproved {
+        let why = "it cannot be proved that every process of the installer has ended";
+        return Err(Refusal::new(Code::DirtyVolume, why)
+            .reason("process_tree_unproved")
+            .into());
+    }
+    if ended.truncated.stdout_bytes > 0 {
+        let why = "the installer printed more than is read";
+        return Err(Refusal::new(Code::InstallFailed, why).into());
+    }
+    Ok(ended.stdout)
+}
+
 /// Runs one step; gives what it said, where it succeeded.
 pub(super) fn run_step(plan: &Plan, step: Step, left: Duration, cancel: &Cancel) -> Result<Ended> {
     let installer = plan.tools.installer();
@@ -210,8 +238,15 @@ pub(super) fn run_step(plan: &Plan, step: Step, left: Duration, cancel: &Cancel)
     let tmp = plan.home.join("tmp");
     private_directory(&step.home)?;
     private_directory(&tmp)?;
+    private_directory(&plan.linked())?;
     let mut command = step.command;
     let network = step.network;
+    // What a step says of itself stands: no setting of the operator leads it to a cache that others write to.
+    if network == Network::Host {
+        for (name, value) in &plan.network_env {
+            command.env.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+    }
     for (name, value) in [
         ("HOME", step.home.as_os_str()),
         ("TMPDIR", tmp.as_os_str()),
@@ -220,14 +255,12 @@ pub(super) fn run_step(plan: &Plan, step: Step, left: Duration, cancel: &Cancel)
     ] {
         command.env.entry(name.into()).or_insert_with(|| value.to_owned());
     }
-    if network == Network::Host {
-        command.env.extend(plan.network_env.clone());
-    }
     command.deadline = Some(left);
     command.grace = plan.grace;
     command.output = Output::Capture { cap_bytes: CAPTURED };
     let mut read_only = plan.tools.roots();
     read_only.extend(plan.isolation.read_only.iter().cloned());
+    read_only.push(plan.linked());
     if network == Network::Host {
         read_only.extend(files_named(&plan.network_env));
     }

@@ -4,9 +4,9 @@
 
 use super::plan::Plan;
 use super::toolchain::Tools;
-use super::{environment, npm, observe, pip, uv};
+use super::{environment, npm, observe, uv};
 use crate::error::{Error, Result};
-use crate::process::Cancel;
+use semel_core::artifact::Supply;
 use semel_core::ids::Generation;
 use semel_core::install::{self, InstallRecord, Kind, Observed, Place, compare};
 use semel_core::installer::{Installer, ProjectInstall};
@@ -26,7 +26,7 @@ pub fn record(
     plan: &Plan,
     generation: &Generation,
     locks: &[&Lockfile],
-    cancel: &Cancel,
+    supply: &Supply,
 ) -> Result<InstallRecord> {
     let observed = observe_environment(plan)?;
     let place = place(plan)?;
@@ -38,12 +38,9 @@ pub fn record(
                 .map(|lock| as_installed(lock, plan.project))
                 .collect();
             let seen: Vec<&Lockfile> = seen.iter().collect();
-            install::python::bind(&observed, &seen, &selection, &place, &[])?
+            install::python::bind(&observed, &seen, &selection, &place, supply)?
         }
-        Installer::Pip => {
-            let wheels = pip::wheels_kept(plan, cancel)?;
-            install::python::bind(&observed, locks, &Default::default(), &place, &wheels)?
-        }
+        Installer::Pip => install::python::bind(&observed, locks, &Default::default(), &place, supply)?,
         Installer::Npm => {
             let selection = npm::selected(plan);
             install::node::bind(&observed, only(locks)?, &selection, &place)?

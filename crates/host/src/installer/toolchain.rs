@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::plain::digest_file;
 use crate::process::{Cancel, Command, End, Output, run};
 use crate::sandbox::is_executable;
+use semel_core::artifact::{Libc, Tags};
 use semel_core::installer::{Installer, Toolchain};
 use semel_core::{Code, Refusal};
 use std::collections::BTreeMap;
@@ -43,6 +44,8 @@ pub struct Tool {
     pub path: PathBuf,
     /// The directories beneath which it keeps what it needs; shown read-only inside.
     pub roots: Vec<PathBuf>,
+    /// What an interpreter of Python can run; `None` for anything else, and where it is not CPython on Linux.
+    pub tags: Option<Tags>,
 }
 
 /// Holds the resolved toolchain of one installer.
@@ -185,7 +188,16 @@ struct Finder<'a> {
 const ASK_PYTHON: &str = "import os, platform, sys
 print(os.path.realpath(getattr(sys, '_base_executable', None) or sys.executable))
 print(sys.base_prefix)
-print(platform.python_version())";
+print(platform.python_version())
+import sysconfig
+libc = (os.confstr('CS_GNU_LIBC_VERSION') or '') if 'CS_GNU_LIBC_VERSION' in os.confstr_names else ''
+musl = 'musl' in (sysconfig.get_config_var('HOST_GNU_TYPE') or '')
+wide = sys.maxsize > 2**32
+known = sys.implementation.name == 'cpython' and wide and (musl or libc.startswith('glibc '))
+v = sys.version_info
+print(f'cp{v.major}{v.minor}{sys.abiflags}' if known else '')
+print(platform.machine())
+print('musl 1.2' if musl else libc)";
 
 const ASK_PIP: &str = "import importlib.metadata as m, os, pip
 record = os.path.join(str(m.distribution('pip')._path), 'RECORD')
@@ -204,11 +216,13 @@ impl Finder<'_> {
         let given = self.find("python3", self.hints.python.as_deref())?;
         self.outside(&given)?;
         let lines = self.lines(&given, &["-I", "-c", ASK_PYTHON], Path::new("/"))?;
-        let [path, prefix, version] = three(&given, lines)?;
+        let [path, prefix, version] = three(&given, lines.clone())?;
         let path = self.real(Path::new(&path))?;
         let prefix = PathBuf::from(prefix);
         let version = text(version);
-        self.tool("python", version, path, vec![prefix])
+        let tags = tags(&version, lines.into_iter().skip(3).map(text));
+        let tool = self.tool("python", version, path, vec![prefix])?;
+        Ok(Tool { tags, ..tool })
     }
 
     fn pip(&self, python: &Tool) -> Result<Tool> {
@@ -279,6 +293,7 @@ impl Finder<'_> {
             identity,
             path,
             roots,
+            tags: None,
         })
     }
 
@@ -339,6 +354,30 @@ impl Finder<'_> {
         let lines = ended.stdout.split(|b| *b == b'\n');
         Ok(lines.map(|line| OsString::from_vec(line.to_vec())).collect())
     }
+}
+
+/// Reads what an interpreter says of its ABI, its machine and its C library.
+fn tags(version: &str, said: impl Iterator<Item = String>) -> Option<Tags> {
+    let numbers = |text: &str| -> Option<(u32, u32)> {
+        let mut parts = text.split('.').map(str::parse);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    };
+    let said: Vec<String> = said.collect();
+    let [abi, machine, libc, ..] = said.as_slice() else {
+        return None;
+    };
+    let (family, number) = libc.split_once(' ')?;
+    let (major, minor) = numbers(number)?;
+    (!abi.is_empty()).then_some(())?;
+    Some(Tags {
+        python: numbers(version)?,
+        abi: abi.clone(),
+        machine: machine.clone(),
+        libc: match family {
+            "glibc" => Libc::Glibc(major, minor),
+            _ => Libc::Musl(major, minor),
+        },
+    })
 }
 
 fn strange(path: &Path, why: &str) -> Error {

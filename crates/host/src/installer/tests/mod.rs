@@ -14,6 +14,7 @@ use semel_core::RelPath;
 use semel_core::ids::Generation;
 use semel_core::install::{Fact, InstallRecord};
 use semel_core::lockset::Lockfile;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
@@ -71,6 +72,7 @@ impl Site {
             directory: RelPath::root(),
             home: self.home.clone(),
             tools,
+            artifacts: crate::artifact::Store::open(&self.dir.path().join("artifacts")).unwrap(),
             project: ProjectInstall::Skip,
             args: Vec::new(),
             requirements: Vec::new(),
@@ -314,7 +316,43 @@ pub(super) fn lockfile(site: &Site, name: &str) -> Lockfile {
     semel_core::lockset::parse(&RelPath::parse(name.as_bytes()).unwrap(), &bytes).unwrap()
 }
 
+thread_local! {
+    /// What the installations of this test were given, by their tree.
+    static GIVEN: RefCell<BTreeMap<PathBuf, Supply>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Parses the locks that an installer reads, as a certification does before it fetches.
+fn locks_of(plan: &Plan) -> Vec<Lockfile> {
+    let names: Vec<String> = match plan.tools.installer() {
+        Installer::Uv => vec!["uv.lock".to_owned()],
+        Installer::Pip if plan.requirements.is_empty() => vec!["requirements.txt".to_owned()],
+        Installer::Pip => plan.requirements.iter().map(ToString::to_string).collect(),
+        Installer::Npm => vec!["npm-shrinkwrap.json".to_owned(), "package-lock.json".to_owned()],
+        Installer::Cargo => vec!["Cargo.lock".to_owned()],
+    };
+    let read = names.iter().filter_map(|name| {
+        let path = plan.directory.join(name.as_bytes()).ok()?;
+        let bytes = std::fs::read(plan.project_dir().join(name)).ok()?;
+        semel_core::lockset::parse(&path, &bytes).ok()
+    });
+    match plan.tools.installer() {
+        Installer::Npm => read.take(1).collect(),
+        Installer::Uv | Installer::Pip | Installer::Cargo => read.collect(),
+    }
+}
+
+fn fetch(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
+    super::fetch(plan, &locks_of(plan).iter().collect::<Vec<_>>(), cancel)
+}
+
+fn install(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
+    let (outcome, supply) = super::install(plan, &locks_of(plan).iter().collect::<Vec<_>>(), cancel)?;
+    GIVEN.with_borrow_mut(|given| given.insert(plan.tree.clone(), supply));
+    Ok(outcome)
+}
+
 pub(super) fn bind(plan: &Plan, generation: &Generation, locks: &[Lockfile]) -> Result<InstallRecord> {
     let locks: Vec<&Lockfile> = locks.iter().collect();
-    record(plan, generation, &locks, &never())
+    let supply = GIVEN.with_borrow(|given| given.get(&plan.tree).cloned().unwrap_or_default());
+    record(plan, generation, &locks, &supply)
 }
