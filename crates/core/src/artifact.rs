@@ -180,7 +180,7 @@ pub fn wants_member(packing: Packing, path: &RelPath, head: &[u8]) -> Option<u64
             (listed || script).then_some(LONGEST_TEXT)
         }
         Packing::Npm | Packing::YarnCache => {
-            let manifest = name == b"package.json";
+            let manifest = parent.is_root() && name == b"package.json";
             // Package managers take the carriage return out of the first line of a command.
             let line = head.split(|b| *b == b'\n').next().unwrap_or(head);
             let command = head.starts_with(b"#!") && line.ends_with(b"\r");

@@ -12,6 +12,7 @@ pub mod python;
 mod record_file;
 pub mod rust;
 mod survey;
+mod tarball;
 #[cfg(test)]
 mod tests;
 mod venv;

@@ -122,6 +122,10 @@ impl Contents {
 
     /// Takes a second name of an earlier member.
     pub(super) fn hard_link(&mut self, path: RelPath, of: &RelPath) -> std::result::Result<(), Fault> {
+        // Package managers of Node leave these out.
+        if self.packing == Packing::Npm {
+            return Ok(());
+        }
         let fact = self.members.get(of).cloned();
         match (fact, &self.unpack) {
             (Some(fact @ Fact::File { .. }), None) => {

@@ -125,12 +125,11 @@ impl Store {
     /// # Errors
     /// `record_mismatch`, reason `poisoned_artifact`, for an entry that is not what its name says, which is set aside so
     /// that another attempt fetches it anew; `not_found` where one is missing; as [`contents`].
-    pub fn link_all(&self, wanted: &[Wanted], to: &Path) -> Result<Vec<Held>> {
-        private_directory(to)?;
-        in_parallel(wanted, |wanted| {
-            let place = to.join(&wanted.file);
-            let sha256 = self.link(wanted, &place)?;
-            let Contents { members, texts, .. } = contents(&place, wanted.packing)?;
+    pub fn link_all(&self, wanted: &[(Wanted, PathBuf)]) -> Result<Vec<Held>> {
+        in_parallel(wanted, |(wanted, place)| {
+            private_directory(place.parent().unwrap_or(place))?;
+            let sha256 = self.link(wanted, place)?;
+            let Contents { members, texts, .. } = contents(place, wanted.packing)?;
             Ok(Held {
                 locked: wanted.locked.clone(),
                 sha256,

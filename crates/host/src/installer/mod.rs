@@ -11,7 +11,9 @@ mod npm;
 mod observe;
 mod pip;
 mod plan;
+mod poetry;
 mod record;
+mod registry;
 mod supply;
 mod testing;
 mod toolchain;
@@ -22,7 +24,7 @@ pub(crate) use observe::observe_with_links;
 pub use plan::{Isolation, Plan, StageOutcome};
 pub use record::{observe_environment, record, verify_again};
 pub use testing::{ReportFrom, TestPlan, TestRun, check_report, run_tests};
-pub use toolchain::{Hints, Tool, Tools, resolve};
+pub use toolchain::{Hints, Runs, Tool, Tools, resolve};
 
 use crate::error::{Error, Result};
 use crate::process::Cancel;
@@ -48,22 +50,34 @@ pub fn fetch(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<StageO
     let steps = match plan.tools.installer() {
         Installer::Uv => uv::fetch(plan, locks, cancel)?,
         Installer::Pip => pip::fetch(plan, locks)?,
-        Installer::Npm => npm::fetch(plan)?,
+        Installer::Poetry => poetry::fetch(plan, locks)?,
+        Installer::Npm => npm::fetch(plan, locks)?,
+        Installer::Pnpm | Installer::Yarn => return Err(unknown(plan)),
         Installer::Cargo => cargo::fetch(plan)?,
     };
-    let outcome = run_steps(plan, steps, cancel);
+    let outcome = run_steps(plan, steps, cancel).map_err(|error| explained(plan, error))?;
     match plan.tools.installer() {
-        Installer::Uv => {
-            let outcome = outcome?;
-            uv::arrived(plan, locks, cancel)?;
-            Ok(outcome)
-        }
-        Installer::Pip => {
-            let outcome = outcome.map_err(pip::closes)?;
-            pip::arrived(plan, locks)?;
-            Ok(outcome)
-        }
-        Installer::Npm | Installer::Cargo => outcome,
+        Installer::Uv => uv::arrived(plan, locks, cancel)?,
+        Installer::Pip => pip::arrived(plan, locks)?,
+        Installer::Poetry => poetry::arrived(plan, locks)?,
+        Installer::Npm => npm::arrived(plan, locks)?,
+        Installer::Pnpm | Installer::Yarn => return Err(unknown(plan)),
+        Installer::Cargo => {}
+    }
+    Ok(outcome)
+}
+
+fn unknown(plan: &Plan) -> Error {
+    let why = "this installer is not called yet";
+    Refusal::new(Code::BadConfig, why)
+        .name(plan.tools.installer().name())
+        .into()
+}
+
+fn explained(plan: &Plan, error: Error) -> Error {
+    match plan.tools.installer() {
+        Installer::Pip => pip::closes(error),
+        _ => error,
     }
 }
 
@@ -78,13 +92,12 @@ pub fn install(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<(Sta
     let (supply, steps) = match plan.tools.installer() {
         Installer::Uv => uv::install(plan, locks, cancel)?,
         Installer::Pip => pip::install(plan, locks)?,
-        Installer::Npm => (Supply::default(), npm::install(plan)?),
+        Installer::Poetry => poetry::install(plan, locks)?,
+        Installer::Npm => npm::install(plan, locks)?,
+        Installer::Pnpm | Installer::Yarn => return Err(unknown(plan)),
         Installer::Cargo => (Supply::default(), cargo::install(plan)?),
     };
-    let outcome = run_steps(plan, steps, cancel).map_err(|error| match plan.tools.installer() {
-        Installer::Pip => pip::closes(error),
-        Installer::Uv | Installer::Npm | Installer::Cargo => error,
-    })?;
+    let outcome = run_steps(plan, steps, cancel).map_err(|error| explained(plan, error))?;
     if plan.project == ProjectInstall::Skip {
         return Ok((outcome, supply));
     }
@@ -118,8 +131,8 @@ fn python_step(plan: &Plan, network: crate::sandbox::Network) -> Result<plan::St
 #[must_use]
 pub fn environment(plan: &Plan) -> PathBuf {
     match plan.tools.installer() {
-        Installer::Uv | Installer::Pip => plan.project_dir().join(".venv"),
-        Installer::Npm => plan.project_dir().join("node_modules"),
+        Installer::Uv | Installer::Pip | Installer::Poetry => plan.project_dir().join(".venv"),
+        Installer::Npm | Installer::Pnpm | Installer::Yarn => plan.project_dir().join("node_modules"),
         Installer::Cargo => cargo::home(plan),
     }
 }
@@ -128,8 +141,8 @@ pub fn environment(plan: &Plan) -> PathBuf {
 fn check_empty(plan: &Plan) -> Result<()> {
     check_places(plan)?;
     let place = match plan.tools.installer() {
-        Installer::Uv | Installer::Pip => ".venv",
-        Installer::Npm => "node_modules",
+        Installer::Uv | Installer::Pip | Installer::Poetry => ".venv",
+        Installer::Npm | Installer::Pnpm | Installer::Yarn => "node_modules",
         Installer::Cargo => {
             let target = plan.project_dir().join("target");
             let residue = ["CACHEDIR.TAG", ".rustc_info.json"];

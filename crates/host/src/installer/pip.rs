@@ -6,7 +6,7 @@
 
 use super::plan::{Plan, Step, selections};
 use super::supply::{self, Need, fetched, refuse_sources, wheels};
-use super::toolchain::Tools;
+use super::toolchain::{Tool, Tools};
 use crate::artifact::{Wanted, digest_as};
 use crate::error::{Error, Result};
 use crate::sandbox::Network;
@@ -121,11 +121,11 @@ pub(super) fn install(plan: &Plan, locks: &[&Lockfile]) -> Result<(Supply, Vec<S
     let (needs, without) = needs(plan, locks)?;
     refuse_sources(without)?;
     let supply = supply::link(plan, &needs)?;
+    let Tools::Pip { python, .. } = &plan.tools else {
+        return Err(Refusal::new(Code::Internal, "pip was planned with another toolchain").into());
+    };
     let environment = plan.project_dir().join(".venv");
-    let create = base(plan, Network::Loopback)?
-        .args(["-I", "-m", "venv", "--without-pip"])
-        .args([&environment])
-        .writes_tree();
+    let create = create(plan, python);
     let fill = base(plan, Network::Loopback)?
         .args(["-I", "-m", "pip", "--python"])
         .args([environment.join("bin/python")])
@@ -135,6 +135,15 @@ pub(super) fn install(plan: &Plan, locks: &[&Lockfile]) -> Result<(Supply, Vec<S
         .args(requirements(plan))
         .writes_tree();
     Ok((supply, vec![create, fill]))
+}
+
+/// Makes an environment that holds nothing, by the interpreter's own module.
+pub(super) fn create(plan: &Plan, python: &Tool) -> Step {
+    plan.step(&python.path, Network::Loopback)
+        .args(["-I", "-m", "venv", "--without-pip"])
+        .args([plan.project_dir().join(".venv")])
+        .var("PYTHONDONTWRITEBYTECODE", "1")
+        .writes_tree()
 }
 
 fn base(plan: &Plan, network: Network) -> Result<Step> {

@@ -101,13 +101,6 @@ impl Plan {
         }
     }
 
-    /// Makes the step that frees what a fetch left beside its cache; it runs inside, where it can reach no more.
-    pub(super) fn sweep(&self, leftover: &Path) -> Step {
-        self.step(Path::new("/bin/rm"), Network::Host)
-            .args(["-rf", "--"])
-            .args([leftover])
-    }
-
     /// Makes the step of a program.
     pub(super) fn step(&self, program: &Path, network: Network) -> Step {
         Step {
@@ -167,6 +160,18 @@ impl Step {
 
     pub(super) fn var(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.command = self.command.var(name, value);
+        self
+    }
+
+    /// Runs the command by another program, which is told of it behind its own arguments and a file.
+    pub(super) fn through<const N: usize>(mut self, program: &Path, args: [&str; N], file: &Path) -> Self {
+        let inner = std::mem::take(&mut self.command.args);
+        let before = std::mem::replace(&mut self.command.program, program.to_path_buf());
+        let mut all: Vec<OsString> = args.iter().map(OsString::from).collect();
+        all.push(file.into());
+        all.push(before.into());
+        all.extend(inner);
+        self.command.args = all;
         self
     }
 

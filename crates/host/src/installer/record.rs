@@ -4,7 +4,7 @@
 
 use super::plan::Plan;
 use super::toolchain::Tools;
-use super::{environment, npm, observe, uv};
+use super::{environment, npm, observe, poetry, uv};
 use crate::error::{Error, Result};
 use semel_core::artifact::Supply;
 use semel_core::ids::Generation;
@@ -41,9 +41,14 @@ pub fn record(
             install::python::bind(&observed, &seen, &selection, &place, supply)?
         }
         Installer::Pip => install::python::bind(&observed, locks, &Default::default(), &place, supply)?,
+        Installer::Poetry => {
+            let certain = poetry::certain(plan);
+            install::python::bind(&observed, locks, &certain, &place, supply)?
+        }
+        Installer::Pnpm | Installer::Yarn => return Err(super::unknown(plan)),
         Installer::Npm => {
             let selection = npm::selected(plan);
-            install::node::bind(&observed, only(locks)?, &selection, &place)?
+            install::node::bind(&observed, only(locks)?, &selection, &place, supply)?
         }
         Installer::Cargo => install::rust::bind(&observed, only(locks)?, &place)?,
     };
@@ -77,8 +82,8 @@ pub fn verify_again(plan: &Plan, record: &InstallRecord, generation: &Generation
 /// As [`observe`].
 pub fn observe_environment(plan: &Plan) -> Result<Observed> {
     let kind = match plan.tools.installer() {
-        Installer::Uv | Installer::Pip => Kind::Python,
-        Installer::Npm => Kind::Node,
+        Installer::Uv | Installer::Pip | Installer::Poetry => Kind::Python,
+        Installer::Npm | Installer::Pnpm | Installer::Yarn => Kind::Node,
         Installer::Cargo => Kind::Rust,
     };
     observe(&environment(plan), kind, &in_volume(plan)?)

@@ -4,6 +4,7 @@
 //! lock gives. What an installer then installs are this generation's own copies, which it cannot write to.
 
 use super::plan::{LARGEST_TEXT, Plan, Step};
+use super::toolchain::Runs;
 use crate::artifact::Wanted;
 use crate::error::{Error, Result};
 use crate::files::read_file;
@@ -28,6 +29,8 @@ pub(super) struct Need {
     pub(super) place: Option<String>,
     /// The index that the lock names for it.
     pub(super) index: Option<String>,
+    /// Its version, where it is asked for by name.
+    pub(super) version: Option<String>,
 }
 
 impl Need {
@@ -43,6 +46,7 @@ impl Need {
             name: package.name.clone(),
             place,
             index: None,
+            version: None,
         }
     }
 }
@@ -132,7 +136,14 @@ pub(super) fn enter_local(plan: &Plan, needs: &[Need]) -> Result<()> {
         };
         let whole = [plan.directory.as_bytes(), b"/", place.as_bytes()].concat();
         let path = RelPath::parse(whole.strip_prefix(b"/").unwrap_or(&whole))?;
-        let content = read_file(&Root::open(&plan.tree)?, &path, LARGEST_TEXT)?;
+        // Links are never followed out of the tree; a tracked archive is a plain file.
+        let content = read_file(&Root::open(&plan.tree)?, &path, LARGEST_TEXT);
+        let Some(content) = content.ok().filter(|content| content.resolved == path) else {
+            let why = "the lock names a local package that is not a plain file of the tree";
+            return Err(Refusal::new(Code::LockIncomplete, why)
+                .name(path.to_string())
+                .into());
+        };
         private_directory(&fetched(plan))?;
         let from = fetched(plan).join(need.wanted.locked.hex());
         std::fs::write(&from, content.bytes).map_err(|e| Error::io("write", &from, e))?;
@@ -160,8 +171,18 @@ pub(super) fn link(plan: &Plan, needs: &[Need]) -> Result<Supply> {
             return Err(Refusal::new(Code::LockIncomplete, why).name(&wanted.file).into());
         }
     }
-    let all: Vec<Wanted> = by_file.into_values().cloned().collect();
-    let held: Vec<Held> = plan.artifacts.link_all(&all, &plan.linked())?;
+    link_at(plan, needs, |need| plan.linked().join(&need.wanted.file))
+}
+
+/// Gives this generation its own copies, each at its place.
+pub(super) fn link_at(plan: &Plan, needs: &[Need], place: impl Fn(&Need) -> PathBuf) -> Result<Supply> {
+    let mut all: BTreeMap<&Locked, (Wanted, PathBuf)> = BTreeMap::new();
+    for need in needs {
+        all.entry(&need.wanted.locked)
+            .or_insert_with(|| (need.wanted.clone(), place(need)));
+    }
+    let all: Vec<(Wanted, PathBuf)> = all.into_values().collect();
+    let held: Vec<Held> = plan.artifacts.link_all(&all)?;
     let mut supply = Supply::default();
     held.into_iter().for_each(|held| supply.add(held));
     Ok(supply)
@@ -199,8 +220,7 @@ pub(super) fn wheels<'a>(
 /// Says what the interpreter can run, and what markers are answered with.
 pub(super) fn machine(plan: &Plan) -> Result<(&Tags, Setting)> {
     let python = plan.tools.python();
-    let tags = python.and_then(|tool| tool.tags.as_ref());
-    let (Some(python), Some(tags)) = (python, tags) else {
+    let (Some(python), Some(Runs::Python(tags))) = (python, python.map(|tool| &tool.runs)) else {
         let why = "wheels are chosen for CPython on Linux with a known C library alone";
         return Err(Refusal::new(Code::BadConfig, why).name("python").into());
     };

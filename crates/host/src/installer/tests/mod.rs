@@ -4,6 +4,7 @@ mod cargo;
 mod npm;
 mod observing;
 mod pip;
+mod poetry;
 mod recording;
 mod running;
 mod uv;
@@ -116,10 +117,14 @@ fn hints() -> Hints {
     let set = names
         .iter()
         .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)));
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/bin/uv");
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools");
+    let of = |name: &str| Some(tools.join(name)).filter(|place| place.is_file());
     Hints {
         env: set.collect(),
-        uv: workspace.is_file().then_some(workspace),
+        uv: of("bin/uv"),
+        poetry: of("poetry/bin/poetry"),
+        pnpm: of("node/node_modules/pnpm/bin/pnpm.cjs"),
+        yarn: of("node/node_modules/yarn/bin/yarn.js"),
         ..Hints::default()
     }
 }
@@ -327,6 +332,9 @@ fn locks_of(plan: &Plan) -> Vec<Lockfile> {
         Installer::Uv => vec!["uv.lock".to_owned()],
         Installer::Pip if plan.requirements.is_empty() => vec!["requirements.txt".to_owned()],
         Installer::Pip => plan.requirements.iter().map(ToString::to_string).collect(),
+        Installer::Poetry => vec!["poetry.lock".to_owned()],
+        Installer::Pnpm => vec!["pnpm-lock.yaml".to_owned()],
+        Installer::Yarn => vec!["yarn.lock".to_owned()],
         Installer::Npm => vec!["npm-shrinkwrap.json".to_owned(), "package-lock.json".to_owned()],
         Installer::Cargo => vec!["Cargo.lock".to_owned()],
     };
@@ -337,7 +345,7 @@ fn locks_of(plan: &Plan) -> Vec<Lockfile> {
     });
     match plan.tools.installer() {
         Installer::Npm => read.take(1).collect(),
-        Installer::Uv | Installer::Pip | Installer::Cargo => read.collect(),
+        _ => read.collect(),
     }
 }
 
