@@ -1,3 +1,4 @@
+mod crates;
 mod tarballs;
 mod wheels;
 
@@ -391,62 +392,6 @@ fn node_modules_are_bound_to_their_lock() {
     }
 }
 
-const CRATE: &[u8] = b"the bytes of want";
-
-/// The fixture's lock, with the checksum of the bytes above.
-fn crates() -> (Fake, Lockfile) {
-    let old = "ec4cdd0dd910afe868b7ef477227d8d538b46b3075031afee8a9f2acb0a2ed0b";
-    assert!(CARGO_LOCK.contains(old));
-    let lock = lock(
-        "Cargo.lock",
-        &CARGO_LOCK.replace(old, &Sha256::of(CRATE).to_string()),
-    );
-    let mut home = Fake::new(Kind::Rust, "home/.cargo");
-    home.file("registry/cache/index-1/want-0.3.2.crate", CRATE);
-    home.file(
-        "registry/src/index-1/want-0.3.2/Cargo.toml",
-        b"[dependencies.try-lock]\nversion = \"0.2\"\n[dev-dependencies]\ntokio = \"1\"\n",
-    );
-    home.file("registry/src/index-1/want-0.3.2/src/lib.rs", b"");
-    home.file("registry/CACHEDIR.TAG", b"");
-    home.file("registry/index/index-1/config.json", b"");
-    home.file(".package-cache", b"");
-    (home, lock)
-}
-
-#[test]
-fn a_cargo_home_is_bound_to_its_lock() {
-    let bind = |home: &Fake, lock: &Lockfile| rust::bind(&home.0, lock, &place("home/.cargo"));
-    let (home, lock) = crates();
-    assert_eq!(
-        bind(&home, &lock)
-            .unwrap()
-            .packages
-            .into_iter()
-            .collect::<Vec<_>>(),
-        ["want==0.3.2"]
-    );
-    #[rustfmt::skip]
-    let tampered: &[Change] = &[
-        ("swapped crate", Code::RecordMismatch, |h| h.file("registry/cache/index-1/want-0.3.2.crate", b"other")),
-        ("crate not in the lock", Code::RecordMismatch, |h| h.file("registry/cache/index-1/evil-1.0.0.crate", b"")),
-        ("unpacked without its crate", Code::RecordMismatch, |h| h.remove("registry/cache/index-1/want-0.3.2.crate")),
-        ("unpacked of another registry", Code::RecordMismatch, |h| h.file("registry/src/index-2/want-0.3.2/Cargo.toml", b"")),
-        ("a command of cargo", Code::RecordMismatch, |h| h.file("bin/cargo-test", b"")),
-        ("a checkout of git", Code::RecordMismatch, |h| h.file("git/db/x", b"")),
-        ("a link out", Code::RecordOutsideRoot, |h| h.link("registry/src/index-1/want-0.3.2/x", "/w/x")),
-        ("lock cut behind the crate", Code::RecordMismatch, |h| h.edit("registry/src/index-1/want-0.3.2/Cargo.toml", "try-lock", "other")),
-    ];
-    for (name, code, change) in tampered {
-        let mut changed = home.clone();
-        change(&mut changed);
-        let refusal = bind(&changed, &lock)
-            .err()
-            .unwrap_or_else(|| panic!("{name} passed"));
-        assert_eq!(refusal.code, *code, "{name}: {refusal}");
-    }
-}
-
 fn generation(byte: u8) -> Generation {
     Generation::mint(Seed {
         unix_ms: 1_795_996_351_007,
@@ -541,8 +486,8 @@ fn a_later_change_is_found_and_named() {
 
 #[test]
 fn what_cargo_writes_while_it_reads_is_not_recorded() {
-    let (home, lock) = crates();
-    let bound = rust::bind(&home.0, &lock, &place("home/.cargo")).unwrap();
+    let (home, lock, supply) = crates::home();
+    let bound = rust::bind(&home.0, &lock, &place("home/.cargo"), &supply).unwrap();
     let installer = record().0.installer;
     let made = InstallRecord::make(&generation(1), installer, &[&lock], &[(&home.0, &bound)]).unwrap();
     let mut later = home.clone();
@@ -550,7 +495,7 @@ fn what_cargo_writes_while_it_reads_is_not_recorded() {
     later.file("registry/index/index-1/.cache/wa/nt/want", b"x");
     same(&made, &[later]).unwrap();
     let mut edited = home;
-    edited.file("registry/src/index-1/want-0.3.2/src/lib.rs", b"x");
+    edited.file("vendor/want-0.3.2/src/lib.rs", b"x");
     assert_eq!(same(&made, &[edited]).unwrap_err().code, Code::RecordMismatch);
 }
 

@@ -260,8 +260,8 @@ pub struct Package {
     pub artifacts: Vec<Artifact>,
     /// What it depends on.
     pub dependencies: Vec<Dependency>,
-    /// Where npm installs it, such as `node_modules/ms`; the key of its entry for pnpm and Yarn, its category for
-    /// Pipenv; none elsewhere.
+    /// Where npm installs it, such as `node_modules/ms`; the key of its entry for pnpm and Yarn, its registry for Cargo,
+    /// its category for Pipenv; none elsewhere.
     pub place: Option<String>,
     /// When it is installed at all, as far as the lockfile says so.
     pub scope: Scope,

@@ -53,7 +53,7 @@ pub fn fetch(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<StageO
         Installer::Poetry => poetry::fetch(plan, locks)?,
         Installer::Npm => npm::fetch(plan, locks)?,
         Installer::Pnpm | Installer::Yarn => return Err(unknown(plan)),
-        Installer::Cargo => cargo::fetch(plan)?,
+        Installer::Cargo => cargo::fetch(plan, locks)?,
     };
     let outcome = run_steps(plan, steps, cancel).map_err(|error| explained(plan, error))?;
     match plan.tools.installer() {
@@ -62,7 +62,7 @@ pub fn fetch(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<StageO
         Installer::Poetry => poetry::arrived(plan, locks)?,
         Installer::Npm => npm::arrived(plan, locks)?,
         Installer::Pnpm | Installer::Yarn => return Err(unknown(plan)),
-        Installer::Cargo => {}
+        Installer::Cargo => cargo::arrived(plan, locks)?,
     }
     Ok(outcome)
 }
@@ -95,7 +95,7 @@ pub fn install(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<(Sta
         Installer::Poetry => poetry::install(plan, locks)?,
         Installer::Npm => npm::install(plan, locks)?,
         Installer::Pnpm | Installer::Yarn => return Err(unknown(plan)),
-        Installer::Cargo => (Supply::default(), cargo::install(plan)?),
+        Installer::Cargo => cargo::install(plan, locks)?,
     };
     let outcome = run_steps(plan, steps, cancel).map_err(|error| explained(plan, error))?;
     if plan.project == ProjectInstall::Skip {

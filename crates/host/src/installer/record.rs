@@ -4,7 +4,7 @@
 
 use super::plan::Plan;
 use super::toolchain::Tools;
-use super::{environment, npm, observe, poetry, uv};
+use super::{cargo, environment, npm, observe, poetry, uv};
 use crate::error::{Error, Result};
 use semel_core::artifact::Supply;
 use semel_core::ids::Generation;
@@ -50,7 +50,14 @@ pub fn record(
             let selection = npm::selected(plan);
             install::node::bind(&observed, only(locks)?, &selection, &place, supply)?
         }
-        Installer::Cargo => install::rust::bind(&observed, only(locks)?, &place)?,
+        Installer::Cargo => {
+            let lock = only(locks)?;
+            for directory in cargo::vendored(plan)? {
+                let root = plan.tree.join(OsStr::from_bytes(directory.as_bytes()));
+                install::rust::bind_vendored(&observe(&root, Kind::Rust, &directory)?, lock, supply)?;
+            }
+            install::rust::bind(&observed, lock, &place, supply)?
+        }
     };
     let made = InstallRecord::make(generation, identity(&plan.tools), locks, &[(&observed, &bound)])?;
     Ok(made)
