@@ -7,10 +7,12 @@
 
 pub mod kept;
 pub mod leftover;
+pub mod linked;
 pub mod node;
 pub mod python;
 mod record_file;
 pub mod rust;
+mod shim;
 mod survey;
 mod tarball;
 #[cfg(test)]

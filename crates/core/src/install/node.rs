@@ -18,7 +18,7 @@ pub(super) fn wants_text(path: &RelPath) -> Option<u64> {
     match name {
         b".package-lock.json" if parent.is_root() => Some(64 << 20),
         b"package.json" if package_of(path).is_some_and(|(_, rest)| rest == b"package.json") => Some(4 << 20),
-        _ => None,
+        _ => super::linked::wants_text(path),
     }
 }
 

@@ -22,6 +22,8 @@ struct Manifest {
     bin: Option<serde_json::Value>,
     #[serde(default)]
     directories: Option<serde_json::Value>,
+    #[serde(default)]
+    scripts: Option<serde_json::Value>,
 }
 
 impl<'a> Packed<'a> {
@@ -75,6 +77,27 @@ impl<'a> Packed<'a> {
             }
         }
         found
+    }
+
+    /// Says whether the package would run something after it is unpacked.
+    pub(super) fn has_install_script(&self) -> bool {
+        let scripts = self.manifest().and_then(|manifest| manifest.scripts);
+        let named = |name: &str| {
+            scripts
+                .as_ref()
+                .is_some_and(|scripts| scripts.get(name).is_some())
+        };
+        let gyp = RelPath::parse(b"binding.gyp").is_ok_and(|path| self.held.members.contains_key(&path));
+        gyp || ["preinstall", "install", "postinstall"].into_iter().any(named)
+    }
+
+    /// Says whether a package below `node_modules` comes in this tarball.
+    pub(super) fn bundles(&self, at: &RelPath) -> bool {
+        let below = [at.as_bytes(), b"/"].concat();
+        self.held
+            .members
+            .keys()
+            .any(|path| path.as_bytes().starts_with(&below))
     }
 
     fn manifest(&self) -> Option<Manifest> {

@@ -11,6 +11,7 @@ mod npm;
 mod observe;
 mod pip;
 mod plan;
+mod pnpm;
 mod poetry;
 mod record;
 mod registry;
@@ -18,6 +19,7 @@ mod supply;
 mod testing;
 mod toolchain;
 mod uv;
+mod yarn;
 
 pub use observe::observe;
 pub(crate) use observe::observe_with_links;
@@ -52,7 +54,8 @@ pub fn fetch(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<StageO
         Installer::Pip => pip::fetch(plan, locks)?,
         Installer::Poetry => poetry::fetch(plan, locks)?,
         Installer::Npm => npm::fetch(plan, locks)?,
-        Installer::Pnpm | Installer::Yarn => return Err(unknown(plan)),
+        Installer::Pnpm => pnpm::fetch(plan, locks)?,
+        Installer::Yarn => yarn::fetch(plan, locks)?,
         Installer::Cargo => cargo::fetch(plan, locks)?,
     };
     let outcome = run_steps(plan, steps, cancel).map_err(|error| explained(plan, error))?;
@@ -61,17 +64,11 @@ pub fn fetch(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<StageO
         Installer::Pip => pip::arrived(plan, locks)?,
         Installer::Poetry => poetry::arrived(plan, locks)?,
         Installer::Npm => npm::arrived(plan, locks)?,
-        Installer::Pnpm | Installer::Yarn => return Err(unknown(plan)),
+        Installer::Pnpm => pnpm::arrived(plan, locks)?,
+        Installer::Yarn => yarn::arrived(plan, locks)?,
         Installer::Cargo => cargo::arrived(plan, locks)?,
     }
     Ok(outcome)
-}
-
-fn unknown(plan: &Plan) -> Error {
-    let why = "this installer is not called yet";
-    Refusal::new(Code::BadConfig, why)
-        .name(plan.tools.installer().name())
-        .into()
 }
 
 fn explained(plan: &Plan, error: Error) -> Error {
@@ -94,7 +91,8 @@ pub fn install(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<(Sta
         Installer::Pip => pip::install(plan, locks)?,
         Installer::Poetry => poetry::install(plan, locks)?,
         Installer::Npm => npm::install(plan, locks)?,
-        Installer::Pnpm | Installer::Yarn => return Err(unknown(plan)),
+        Installer::Pnpm => pnpm::install(plan, locks)?,
+        Installer::Yarn => yarn::install(plan, locks)?,
         Installer::Cargo => cargo::install(plan, locks)?,
     };
     let outcome = run_steps(plan, steps, cancel).map_err(|error| explained(plan, error))?;

@@ -7,17 +7,14 @@
 use super::plan::{Plan, Step, selections};
 use super::supply::{self, Need, fetched, refuse_sources, wheels};
 use super::toolchain::{Tool, Tools};
-use crate::artifact::{Wanted, digest_as};
 use crate::error::{Error, Result};
 use crate::sandbox::Network;
 use semel_core::artifact::{Locked, Packing, Supply};
 use semel_core::installer::ProjectInstall;
 use semel_core::lockset::Lockfile;
 use semel_core::{Code, Refusal};
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 /// What the requirements need here, as far as the store holds it; and the packages of which it holds nothing.
 fn needs(plan: &Plan, locks: &[&Lockfile]) -> Result<(Vec<Need>, Vec<String>)> {
@@ -54,45 +51,7 @@ pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
 
 /// Lets enter what pip downloaded, each file as the one that a lock names.
 pub(super) fn arrived(plan: &Plan, locks: &[&Lockfile]) -> Result<()> {
-    let place = fetched(plan);
-    let listing = match std::fs::read_dir(&place) {
-        Ok(listing) => listing,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Error::io("list", &place, e)),
-    };
-    let all = locks.iter().flat_map(|lock| &lock.packages);
-    let locked: BTreeSet<Locked> = all.flat_map(|p| &p.artifacts).map(Locked::of).collect();
-    for entry in listing {
-        let entry = entry.map_err(|e| Error::io("list", &place, e))?;
-        let Some(file) = entry.file_name().to_str().map(str::to_owned) else {
-            continue;
-        };
-        let named = named(&entry.path(), &locked)?.ok_or_else(|| {
-            Refusal::new(Code::InstallFailed, "what was fetched is not what the lock names")
-                .reason("artifact_digest")
-                .name(&file)
-        })?;
-        let wanted = Wanted {
-            locked: named,
-            file,
-            packing: Packing::Wheel,
-        };
-        plan.artifacts.enter(&entry.path(), &wanted)?;
-    }
-    Ok(())
-}
-
-/// Finds by which digest a lock names a file.
-fn named(path: &Path, locked: &BTreeSet<Locked>) -> Result<Option<Locked>> {
-    let algorithms: BTreeSet<_> = locked.iter().map(|locked| locked.algorithm).collect();
-    for algorithm in algorithms {
-        let digest = digest_as(path, algorithm)?;
-        let found = digest.map(|digest| Locked { algorithm, digest });
-        if let Some(found) = found.filter(|found| locked.contains(found)) {
-            return Ok(Some(found));
-        }
-    }
-    Ok(None)
+    supply::enter_all(plan, locks, &fetched(plan), Packing::Wheel)
 }
 
 /// Names the refusal of a requirements file that does not close over what its wheels need: the file's fault, whatever the

@@ -4,7 +4,7 @@
 
 use super::plan::Plan;
 use super::toolchain::Tools;
-use super::{cargo, environment, npm, observe, poetry, uv};
+use super::{cargo, environment, npm, observe, pnpm, poetry, registry, uv, yarn};
 use crate::error::{Error, Result};
 use semel_core::artifact::Supply;
 use semel_core::ids::Generation;
@@ -45,7 +45,16 @@ pub fn record(
             let certain = poetry::certain(plan);
             install::python::bind(&observed, locks, &certain, &place, supply)?
         }
-        Installer::Pnpm | Installer::Yarn => return Err(super::unknown(plan)),
+        Installer::Pnpm | Installer::Yarn => {
+            let selection = match plan.tools.installer() {
+                Installer::Pnpm => pnpm::selected(plan),
+                _ => yarn::selected(plan),
+            };
+            let manifest = plan.text("package.json")?.unwrap_or_default();
+            let setting = registry::machine(plan)?;
+            let lock = only(locks)?;
+            install::linked::bind(&observed, lock, &manifest, &selection, &setting, &place, supply)?
+        }
         Installer::Npm => {
             let selection = npm::selected(plan);
             install::node::bind(&observed, only(locks)?, &selection, &place, supply)?

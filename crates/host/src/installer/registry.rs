@@ -45,8 +45,8 @@ pub(super) fn needs(
             Some(local) => Some(local.to_owned()),
             None => Some(artifact.name.clone()).filter(|name| name.contains("://")),
         };
-        let base = package.name.rsplit('/').next().unwrap_or(&package.name);
-        need.wanted.file = format!("{base}-{}.tgz", package.version.as_deref().unwrap_or(""));
+        let version = package.version.as_deref().unwrap_or("");
+        need.wanted.file = format!("{}-{version}.tgz", package.name.replace('/', "+"));
         // Another place of the same bytes may be the one that says where they lie.
         let held = found
             .entry(need.wanted.locked.clone())

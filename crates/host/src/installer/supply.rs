@@ -5,17 +5,17 @@
 
 use super::plan::{LARGEST_TEXT, Plan, Step};
 use super::toolchain::Runs;
-use crate::artifact::Wanted;
+use crate::artifact::{Wanted, digest_as};
 use crate::error::{Error, Result};
 use crate::files::read_file;
 use crate::plain::private_directory;
 use crate::root::Root;
 use semel_core::artifact::{Held, Locked, Packing, Supply, Tags, file_name};
-use semel_core::lockset::{Artifact, Holds, Package, Setting};
+use semel_core::lockset::{Artifact, Holds, Lockfile, Package, Setting};
 use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -126,6 +126,54 @@ pub(super) fn enter(plan: &Plan, needs: &[&Need]) -> Result<()> {
         plan.artifacts.enter(&from, &need.wanted)?;
     }
     Ok(())
+}
+
+/// Lets every file of a directory enter, each as the artifact that a lock names by one of its digests.
+///
+/// # Errors
+/// `install_failed`, reason `artifact_digest`, for a file that no lock names.
+pub(super) fn enter_all(plan: &Plan, locks: &[&Lockfile], place: &Path, packing: Packing) -> Result<()> {
+    let listing = match std::fs::read_dir(place) {
+        Ok(listing) => listing,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::io("list", place, e)),
+    };
+    let all = locks.iter().flat_map(|lock| &lock.packages);
+    let locked: BTreeSet<Locked> = all.flat_map(|p| &p.artifacts).map(Locked::of).collect();
+    for entry in listing {
+        let entry = entry.map_err(|e| Error::io("list", place, e))?;
+        let Some(file) = entry.file_name().to_str().map(str::to_owned) else {
+            continue;
+        };
+        if file.starts_with('.') || entry.path().is_dir() {
+            continue;
+        }
+        let locked = named(&entry.path(), &locked)?.ok_or_else(|| {
+            Refusal::new(Code::InstallFailed, "what was fetched is not what the lock names")
+                .reason("artifact_digest")
+                .name(&file)
+        })?;
+        let wanted = Wanted {
+            locked,
+            file,
+            packing,
+        };
+        plan.artifacts.enter(&entry.path(), &wanted)?;
+    }
+    Ok(())
+}
+
+/// Finds by which digest a lock names a file.
+fn named(path: &Path, locked: &BTreeSet<Locked>) -> Result<Option<Locked>> {
+    let algorithms: BTreeSet<_> = locked.iter().map(|locked| locked.algorithm).collect();
+    for algorithm in algorithms {
+        let digest = digest_as(path, algorithm)?;
+        let found = digest.map(|digest| Locked { algorithm, digest });
+        if let Some(found) = found.filter(|found| locked.contains(found)) {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 /// Lets the artifacts enter that lie in the tree itself.

@@ -1,6 +1,7 @@
 //! Real installers on artifacts that are made here; what needs a package registry says so in its name.
 
 mod cargo;
+mod linked;
 mod npm;
 mod observing;
 mod pip;
@@ -303,10 +304,12 @@ fn listing(dir: &Path, path: &str) -> std::io::Result<String> {
 }
 
 /// Takes the refusal out of an error.
-pub(super) fn refused<T: std::fmt::Debug>(result: Result<T>) -> Refusal {
-    match result.unwrap_err() {
-        Error::Refused(refusal) => refusal,
-        error => panic!("{error}"),
+#[track_caller]
+pub(super) fn refused<T>(result: Result<T>) -> Refusal {
+    match result {
+        Err(Error::Refused(refusal)) => refusal,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it was not refused"),
     }
 }
 
