@@ -202,6 +202,7 @@ fn an_untouched_environment_is_bound() {
 }
 
 type Change = (&'static str, Code, fn(&mut Fake));
+type Plain = (&'static str, fn(&mut Fake));
 
 /// What can be wrong with an environment, each alone.
 #[rustfmt::skip]
@@ -409,8 +410,14 @@ fn record() -> (InstallRecord, Vec<Fake>) {
     };
     let (a, b) = (bind_venv(&venv).unwrap(), bind_node(&node).unwrap());
     let refs: Vec<&Lockfile> = locks.iter().collect();
-    let record =
-        InstallRecord::make(&generation(1), installer, &refs, &[(&venv.0, &a), (&node.0, &b)]).unwrap();
+    let record = InstallRecord::make(
+        &generation(1),
+        installer,
+        &refs,
+        &wheels::supply(),
+        &[(&venv.0, &a), (&node.0, &b)],
+    )
+    .unwrap();
     (record, vec![venv, node])
 }
 
@@ -443,7 +450,7 @@ fn a_record_has_one_form_and_one_digest() {
         (record.digest().unwrap(), &record)
     );
     for bad in [
-        text.replace("\"version\":1", "\"version\":2"),
+        text.replace("\"version\":2", "\"version\":1"),
         text.replacen('{', "{\"more\":1,", 1),
         text.replacen(':', ": ", 1),
         text[..text.len() - 1].to_owned(),
@@ -489,7 +496,8 @@ fn what_cargo_writes_while_it_reads_is_not_recorded() {
     let (home, lock, supply) = crates::home();
     let bound = rust::bind(&home.0, &lock, &place("home/.cargo"), &supply).unwrap();
     let installer = record().0.installer;
-    let made = InstallRecord::make(&generation(1), installer, &[&lock], &[(&home.0, &bound)]).unwrap();
+    let made =
+        InstallRecord::make(&generation(1), installer, &[&lock], &supply, &[(&home.0, &bound)]).unwrap();
     let mut later = home.clone();
     later.file(".package-cache", b"x");
     later.file("registry/index/index-1/.cache/wa/nt/want", b"x");

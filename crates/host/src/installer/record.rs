@@ -68,7 +68,13 @@ pub fn record(
             install::rust::bind(&observed, lock, &place, supply)?
         }
     };
-    let made = InstallRecord::make(generation, identity(&plan.tools), locks, &[(&observed, &bound)])?;
+    let made = InstallRecord::make(
+        generation,
+        identity(&plan.tools),
+        locks,
+        supply,
+        &[(&observed, &bound)],
+    )?;
     Ok(made)
 }
 

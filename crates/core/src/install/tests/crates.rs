@@ -159,7 +159,7 @@ fn vendored_crates_are_bound_to_theirs() {
     let bind = |vendor: &Fake| rust::bind_vendored(&vendor.0, &lock, &supply);
     bind(&vendor).unwrap();
     #[rustfmt::skip]
-    let tampered: &[(&str, fn(&mut Fake))] = &[
+    let tampered: &[Plain] = &[
         ("edited", |v| v.file("want/src/lib.rs", b"evil")),
         ("edited, with its checksum", |v| {
             let old = v.text("want/.cargo-checksum.json");

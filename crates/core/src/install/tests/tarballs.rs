@@ -61,7 +61,7 @@ fn bind(node: &Fake, supply: &Supply) -> Result<Bound, Refusal> {
 fn every_file_is_a_member_of_its_tarball() {
     let given = supply(&modules());
     #[rustfmt::skip]
-    let tampered: &[(&str, fn(&mut Fake))] = &[
+    let tampered: &[Plain] = &[
         ("edited", |n| n.file("ms/index.js", b"evil")),
         ("edited manifest", |n| n.edit("ms/package.json", "}", ",\"main\":\"evil.js\"}")),
         ("deleted", |n| n.remove("ms/index.js")),

@@ -6,6 +6,7 @@ mod npm;
 mod observing;
 mod pip;
 mod poetry;
+mod real;
 mod recording;
 mod running;
 mod uv;

@@ -336,7 +336,7 @@ def prepare_metadata_for_build_wheel(out, config_settings=None):
     return info
 "#;
 
-fn unpack_sdist(site: &Site, python: &Path, name: &str, version: &str) -> bool {
+pub(super) fn unpack_sdist(site: &Site, python: &Path, name: &str, version: &str) -> bool {
     let backend = site.stock.join("answers/hatchling");
     std::fs::create_dir_all(&backend).unwrap();
     std::fs::write(backend.join("__init__.py"), "").unwrap();
