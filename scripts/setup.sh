@@ -83,15 +83,31 @@ python_tools() {
     local want stamp=.tools/stamp
     # The interpreter is part of it: a venv dies with the python that it was made of.
     want="$(sha256sum scripts/tools.txt | cut -d' ' -f1) $(python3 -c 'import sys; print(sys.base_prefix, sys.version.split()[0])') $PWD"
-    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && .tools/bin/uv --version >/dev/null 2>&1; then
-        return 0
+    if ! { [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && .tools/bin/uv --version >/dev/null 2>&1; }; then
+        say "making .tools (uv, pytest, securesystemslib, cryptography)"
+        rm -rf .tools
+        python3 -m venv .tools
+        .tools/bin/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r scripts/tools.txt
+        .tools/bin/uv --version >/dev/null
+        printf '%s\n' "$want" >"$stamp"
     fi
-    say "making .tools (uv, pytest, securesystemslib, cryptography)"
-    rm -rf .tools
-    python3 -m venv .tools
-    .tools/bin/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r scripts/tools.txt
-    .tools/bin/uv --version >/dev/null
-    printf '%s\n' "$want" >"$stamp"
+}
+
+# Poetry brings fifty packages of its own, so it has an environment of its own.
+poetry_tools() {
+    local place=.tools/poetry want
+    want="$(sha256sum scripts/poetry.txt | cut -d' ' -f1) $(cat .tools/stamp)"
+    [ "$(cat "$place/stamp" 2>/dev/null)" = "$want" ] && return 0
+    say "making $place"
+    rm -rf "$place"
+    python3 -m venv "$place"
+    if "$place/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+        -r scripts/poetry.txt && "$place/bin/poetry" --version >/dev/null; then
+        printf '%s\n' "$want" >"$place/stamp"
+    else
+        rm -rf "$place"
+        say "pip could not install Poetry: the tests that need it are skipped, and counted"
+    fi
 }
 
 node_tools() {
@@ -99,7 +115,7 @@ node_tools() {
     local place=.tools/node want
     want="$(sha256sum scripts/node-tools/package-lock.json | cut -d' ' -f1)"
     [ "$(cat "$place/stamp" 2>/dev/null)" = "$want" ] && return 0
-    say "making $place (@sigstore/verify)"
+    say "making $place (@sigstore/verify, pnpm, Yarn of both kinds)"
     rm -rf "$place"
     mkdir -p "$place"
     cp scripts/node-tools/package.json scripts/node-tools/package-lock.json "$place/"
@@ -113,4 +129,5 @@ node_tools() {
 install_packages
 check_programs
 python_tools
+poetry_tools
 node_tools

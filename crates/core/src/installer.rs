@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Names an installer that a job may use.
 ///
 /// # Shape
-/// `"uv"`, `"pip"`, `"npm"`, `"cargo"`.
+/// `"uv"`, `"pip"`, `"poetry"`, `"npm"`, `"pnpm"`, `"yarn"`, `"cargo"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Installer {
@@ -16,15 +16,29 @@ pub enum Installer {
     Uv,
     /// pip, from requirements files with hashes.
     Pip,
+    /// Poetry, from `poetry.lock`.
+    Poetry,
     /// npm, from `package-lock.json` or `npm-shrinkwrap.json`.
     Npm,
+    /// pnpm, from `pnpm-lock.yaml`.
+    Pnpm,
+    /// Yarn, from the `yarn.lock` of its own kind.
+    Yarn,
     /// cargo, from `Cargo.lock`.
     Cargo,
 }
 
 impl Installer {
     /// Lists every installer.
-    pub const ALL: &'static [Installer] = &[Self::Uv, Self::Pip, Self::Npm, Self::Cargo];
+    pub const ALL: &'static [Installer] = &[
+        Self::Uv,
+        Self::Pip,
+        Self::Poetry,
+        Self::Npm,
+        Self::Pnpm,
+        Self::Yarn,
+        Self::Cargo,
+    ];
 
     /// Gives the name that jobs and records use.
     #[must_use]
@@ -32,7 +46,10 @@ impl Installer {
         match self {
             Self::Uv => "uv",
             Self::Pip => "pip",
+            Self::Poetry => "poetry",
             Self::Npm => "npm",
+            Self::Pnpm => "pnpm",
+            Self::Yarn => "yarn",
             Self::Cargo => "cargo",
         }
     }
@@ -63,7 +80,7 @@ pub enum ProjectInstall {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Toolchain {
-    /// What it is: `python`, `uv`, `pip`, `node`, `npm`, `cargo`, `rustc`.
+    /// What it is: an installer by its name, or `python`, `node`, `rustc`.
     pub name: String,
     /// The version it states of itself.
     pub version: String,
@@ -84,6 +101,6 @@ mod tests {
             assert_eq!(wire, format!("\"{installer}\""));
             assert_eq!(serde_json::from_str::<Installer>(&wire).unwrap(), *installer);
         }
-        assert!(serde_json::from_str::<Installer>("\"poetry\"").is_err());
+        assert!(serde_json::from_str::<Installer>("\"pdm\"").is_err());
     }
 }

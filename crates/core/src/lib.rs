@@ -4,6 +4,7 @@
 //! them. Time, randomness and observations come in as arguments; decisions go out as values.
 
 pub mod approval;
+pub mod artifact;
 pub mod attempt;
 pub mod audit;
 pub mod backend;

@@ -4,6 +4,7 @@
 //! volume, tarball and process pieces serve the gateway, the certification and the restoration.
 
 pub mod above;
+pub mod artifact;
 pub mod clock;
 pub mod contract;
 pub mod copy;

@@ -7,15 +7,20 @@
 
 pub mod kept;
 pub mod leftover;
+pub mod linked;
 pub mod node;
 pub mod python;
 mod record_file;
 pub mod rust;
+mod shim;
 mod survey;
+mod tarball;
 #[cfg(test)]
 mod tests;
 mod venv;
+mod wheel;
 
+use crate::artifact::Supply;
 use crate::code::{Code, Refusal};
 use crate::digest::Sha256;
 use crate::ids::Generation;
@@ -187,6 +192,10 @@ pub enum Entry {
     },
 }
 
+/// How lock, artifact and bytes are tied together.
+const BINDING: &str = "lock -> artifact by the lock's digest of its bytes; artifact -> installed file by the SHA-256 of \
+    the member that it is, or by a rule; bytes by SHA-256";
+
 /// Holds what was truly installed, byte for byte.
 ///
 /// # Shape
@@ -194,6 +203,8 @@ pub enum Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InstallRecord {
+    /// The SHA-256 of each artifact that the generation was given to install from, by its file name.
+    pub artifacts: BTreeMap<String, Sha256>,
     /// How lock, artifact and bytes are tied together, in words.
     pub binding: String,
     /// Every entry of every root, by its path in the generation.
@@ -216,7 +227,7 @@ pub struct InstallRecord {
 
 impl InstallRecord {
     /// The version of the shape that is written.
-    pub const VERSION: u16 = 1;
+    pub const VERSION: u16 = 2;
 
     /// Makes the record of an install from what was observed and bound.
     ///
@@ -227,15 +238,20 @@ impl InstallRecord {
         generation: &Generation,
         installer: InstalledBy,
         locks: &[&Lockfile],
+        supply: &Supply,
         parts: &[(&Observed, &Bound)],
     ) -> Result<Self, Refusal> {
+        let named = supply.iter().map(|held| (held.file.clone(), held.sha256));
         let mut record = InstallRecord {
-            binding: "lock -> artifact by the installer's hash check; artifact -> bytes as weak says; bytes by SHA-256"
-                .to_owned(),
+            artifacts: named.collect(),
+            binding: BINDING.to_owned(),
             entries: BTreeMap::new(),
             generation: generation.clone(),
             installer,
-            locks: locks.iter().map(|lock| (lock.path.clone(), lock.digest)).collect(),
+            locks: locks
+                .iter()
+                .map(|lock| (lock.path.clone(), lock.digest))
+                .collect(),
             packages: Vec::new(),
             roots: Vec::new(),
             version: Self::VERSION,

@@ -1,12 +1,13 @@
-//! `node_modules` bound to package-lock.json: the set of packages, their versions and integrities, nothing unowned.
+//! `node_modules` bound to package-lock.json: the set of packages, their versions, every file, nothing unowned.
 //!
-//! It goes down to the package: that the bytes of a package are those of its tarball is *not* proved here and is
-//! named as weak. The bytes are recorded all the same, so that any later change is found.
+//! Each file comes from the tarball of the package that it lies in, or of the one that bundles this package.
 
+use super::tarball::Packed;
 use super::{Bound, Fact, Observed, Place, below, lies_in, link_target, mismatch, outside, special, stays};
+use crate::artifact::Supply;
 use crate::code::Refusal;
 use crate::lockset::npm::{self, Entry};
-use crate::lockset::{Lockfile, Selection};
+use crate::lockset::{Lockfile, Package, Selection};
 use crate::path::{RelPath, shown};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +18,7 @@ pub(super) fn wants_text(path: &RelPath) -> Option<u64> {
     match name {
         b".package-lock.json" if parent.is_root() => Some(64 << 20),
         b"package.json" if package_of(path).is_some_and(|(_, rest)| rest == b"package.json") => Some(4 << 20),
-        _ => None,
+        _ => super::linked::wants_text(path),
     }
 }
 
@@ -38,6 +39,7 @@ pub fn bind(
     lock: &Lockfile,
     selection: &Selection,
     place: &Place,
+    supply: &Supply,
 ) -> Result<Bound, Refusal> {
     let locked = lock
         .npm_places()
@@ -71,13 +73,59 @@ pub fn bind(
     complete(lock, selection, &installed)?;
     unowned(observed, &installed, place)?;
     commands(observed, locked, place)?;
-    if !bound.packages.is_empty() {
-        bound.weak.push(format!(
-            "{} npm packages: tarball and lock are tied by npm's own integrity check alone",
-            bound.packages.len()
-        ));
-    }
+    tarballs(observed, lock, &installed, supply)?;
     Ok(bound)
+}
+
+/// Proves that every file of a package is a member of its tarball, and that every member is there.
+fn tarballs(
+    observed: &Observed,
+    lock: &Lockfile,
+    installed: &BTreeMap<String, Entry>,
+    supply: &Supply,
+) -> Result<(), Refusal> {
+    let artifacts: BTreeMap<&str, &Package> = lock
+        .packages
+        .iter()
+        .filter_map(|package| Some((package.place.as_deref()?, package)))
+        .collect();
+    let mut packed: BTreeMap<RelPath, Packed<'_>> = BTreeMap::new();
+    for (at, entry) in installed
+        .iter()
+        .filter(|(_, entry)| !entry.link && !entry.in_bundle)
+    {
+        let Some(path) = inner(at) else { continue };
+        let package = artifacts.get(at.as_str());
+        let held = package.and_then(|package| supply.of(&package.artifacts));
+        let held = held.ok_or_else(|| {
+            mismatch("a package is installed of which the generation was given no artifact").name(at)
+        })?;
+        let bins: Vec<&str> = entry.bin.values().map(String::as_str).collect();
+        packed.insert(path, Packed::open(held, &bins)?);
+    }
+    for (path, fact) in &observed.entries {
+        if matches!(fact, Fact::Directory { .. }) {
+            continue;
+        }
+        // A bundled package lies in the tarball of the one that bundles it.
+        let mut owner = package_of(path).map(|(owner, _)| owner);
+        while let Some(at) = owner.as_ref().filter(|at| !packed.contains_key(*at)) {
+            owner = bundler(at);
+        }
+        let Some(tarball) = owner.as_ref().and_then(|at| packed.get_mut(at)) else {
+            continue;
+        };
+        let base = owner.as_ref().map_or(0, |at| at.as_bytes().len() + 1);
+        tarball.take(path, &RelPath::parse(&path.as_bytes()[base..])?, fact)?;
+    }
+    packed.iter().try_for_each(|(at, tarball)| tarball.complete(at))
+}
+
+/// Gives the package in whose own `node_modules` a package lies.
+fn bundler(at: &RelPath) -> Option<RelPath> {
+    let text = at.as_bytes();
+    let cut = text.windows(14).rposition(|w| w == b"/node_modules/")?;
+    RelPath::parse(&text[..cut]).ok()
 }
 
 fn same_entry(at: &str, entry: &Entry, locked: Option<&Entry>) -> Result<(), Refusal> {

@@ -1,27 +1,18 @@
 //! A virtual environment bound to its locks: every file owned, every byte as its `RECORD` says, nothing outside.
 //!
-//! `RECORD` is written by the installer and so proves no origin; where the host kept the wheels ([`Wheel`]), each row
-//! is compared with the `RECORD` inside the wheel whose digest the lock names. Without them that step is named as
-//! weak. Environment markers are *not* evaluated.
+//! `RECORD` is written by the installer and so proves no origin; each file that it names is compared with the member
+//! that it comes from, of the wheel whose digest the lock names. Environment markers are *not* evaluated.
 
 use super::record_file::{self, Row};
 use super::venv::{Venv, is_finder};
+use super::wheel::Wheel;
 use super::{Bound, Fact, Observed, Place, below, lies_in, mismatch, outside};
+use crate::artifact::Supply;
 use crate::code::Refusal;
-use crate::digest::Sha256;
-use crate::lockset::{Algorithm, Format, Lockfile, Package, Selection, Source, normal_name};
+use crate::lockset::{Format, Lockfile, Package, Selection, Source, normal_name};
 use crate::path::RelPath;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Holds a wheel that the host kept: what the installer was given, digested before the install.
-#[derive(Clone, Debug)]
-pub struct Wheel {
-    /// The digest of the whole file.
-    pub sha256: Sha256,
-    /// The content of its `*.dist-info/RECORD`.
-    pub record: Vec<u8>,
-}
 
 /// Says how many bytes of a file are needed to bind it.
 pub(super) fn wants_text(path: &RelPath) -> Option<u64> {
@@ -35,7 +26,8 @@ pub(super) fn wants_text(path: &RelPath) -> Option<u64> {
         }
         _ if site && parts.len() == 4 && name.ends_with(b".pth") => Some(1 << 20),
         _ if site && parts.len() == 4 && is_finder(name) => Some(4 << 20),
-        _ if parent.as_bytes() == b"bin" => Some(1 << 10),
+        // Whole, where it is a script; of a program the beginning.
+        _ if parent.as_bytes() == b"bin" => Some(1 << 20),
         _ => None,
     }
 }
@@ -51,14 +43,14 @@ pub fn bind(
     locks: &[&Lockfile],
     selection: &Selection,
     place: &Place,
-    wheels: &[Wheel],
+    supply: &Supply,
 ) -> Result<Bound, Refusal> {
     let mut venv = Venv::open(observed, place)?;
     venv.scaffold()?;
     let names = venv.distributions()?;
     let mut bound = Bound::default();
     let mut found: BTreeMap<String, String> = BTreeMap::new();
-    let (mut loose, mut bytecode) = (Vec::new(), 0_usize);
+    let (mut from, mut bytecode) = (Vec::new(), 0_usize);
     for info in names {
         let dist = venv.read(&info)?;
         if let Some(other) = found.insert(dist.name.clone(), dist.version.clone()) {
@@ -68,22 +60,33 @@ pub fn bind(
             ]));
         }
         let origin = dist.origin(locks, place)?;
-        bytecode += venv.own(&dist)?;
+        let owned = venv.own(&dist)?;
         match origin {
-            Origin::Tree => bound.weak.push(format!(
-                "{} was built from the tree by an unlocked backend",
-                dist.name
-            )),
-            Origin::Lock(packages) => match wheel_of(&packages, wheels) {
-                Some(wheel) => dist.agrees_with(wheel)?,
-                None => loose.push(dist.name.clone()),
-            },
+            Origin::Tree => {
+                bytecode += owned.compiled;
+                bound.weak.push(format!(
+                    "{} was built from the tree by an unlocked backend",
+                    dist.name
+                ));
+            }
+            Origin::Lock(packages) => {
+                let held = packages.iter().find_map(|package| supply.of(&package.artifacts));
+                let held = held.ok_or_else(|| {
+                    mismatch("a distribution is installed of which the generation was given no artifact")
+                        .name(format!("{}=={}", dist.name, dist.version))
+                })?;
+                from.push((held, owned.files, dist.info.clone()));
+            }
         }
         bound.packages.insert(format!("{}=={}", dist.name, dist.version));
     }
     venv.nothing_unowned()?;
     venv.paths_stay()?;
     venv.scripts_stay()?;
+    // Last, since a file that leads out of this generation is told of as such.
+    for (held, files, info) in &from {
+        Wheel::open(held, &venv)?.covers(files, info)?;
+    }
     for lock in locks {
         let missing: Vec<&str> = lock
             .must_be_installed(selection)
@@ -94,12 +97,6 @@ pub fn bind(
             return Err(mismatch("a locked package is not installed")
                 .names(missing.into_iter().take(super::MOST_NAMES)));
         }
-    }
-    if !loose.is_empty() {
-        bound.weak.push(format!(
-            "{} distributions: artifact and lock are tied by the installer's own hash check alone",
-            loose.len()
-        ));
     }
     if bytecode > 0 {
         bound.weak.push(format!(
@@ -128,6 +125,14 @@ struct DirectUrl {
     url: String,
     dir_info: Option<serde::de::IgnoredAny>,
     archive_info: Option<serde::de::IgnoredAny>,
+}
+
+/// Holds what a distribution lists.
+#[derive(Default)]
+pub(super) struct Owned {
+    files: BTreeSet<RelPath>,
+    /// How many compiled files stand there without a hash.
+    compiled: usize,
 }
 
 impl Venv<'_> {
@@ -200,10 +205,10 @@ impl Venv<'_> {
         })
     }
 
-    /// Checks every row of a distribution and owns its files; gives the number of compiled files without a hash.
-    pub(super) fn own(&mut self, dist: &Dist) -> Result<usize, Refusal> {
+    /// Checks every row of a distribution and owns its files.
+    pub(super) fn own(&mut self, dist: &Dist) -> Result<Owned, Refusal> {
         let record = dist.info.join(b"RECORD")?;
-        let mut bytecode = 0;
+        let mut owned = Owned::default();
         let mut lists_itself = false;
         for row in &dist.rows {
             let whole = [
@@ -237,7 +242,7 @@ impl Venv<'_> {
                 }
                 (None, Some(Fact::File { .. })) if compiled => {
                     self.has_source(&path)?;
-                    bytecode += 1;
+                    owned.compiled += 1;
                 }
                 (None, Some(Fact::File { .. })) if signs_or_is_record(&path, &dist.info) => {}
                 (None, Some(Fact::File { .. })) => {
@@ -245,10 +250,11 @@ impl Venv<'_> {
                 }
                 (_, Some(_)) => return Err(mismatch("a file of a RECORD is no file").name(path.to_string())),
             }
+            owned.files.insert(path.clone());
             self.owners.insert(path, dist.name.clone());
         }
         match lists_itself {
-            true => Ok(bytecode),
+            true => Ok(owned),
             false => Err(mismatch("a RECORD does not list itself: it is cut").name(dist.info.to_string())),
         }
     }
@@ -317,66 +323,6 @@ impl Dist {
         }
         Ok(Origin::Lock(fitting))
     }
-
-    /// Compares the installed rows with those inside the wheel that the lock names.
-    fn agrees_with(&self, wheel: &Wheel) -> Result<(), Refusal> {
-        let wrong = |why: &str, what: &str| mismatch(why).names([self.name.as_str(), what]);
-        let text =
-            core::str::from_utf8(&wheel.record).map_err(|_| wrong("a wheel's RECORD is not UTF-8", ""))?;
-        let rows =
-            record_file::parse(text).map_err(|why| wrong("a wheel's RECORD is not understood", &why))?;
-        let mut shipped: BTreeMap<String, [u8; 32]> = BTreeMap::new();
-        let mut moved: BTreeSet<[u8; 32]> = BTreeSet::new();
-        for row in rows {
-            let Some(digest) = row.sha256 else { continue };
-            // Scripts get their shebang and data its place at install: known by content where that stayed.
-            match row.path.split_once(".data/") {
-                Some(_) => drop(moved.insert(digest)),
-                None => drop(shipped.insert(row.path, digest)),
-            }
-        }
-        for row in &self.rows {
-            let Some(digest) = row.sha256 else { continue };
-            let of_info = row.path.split_once(".dist-info/").map(|(_, name)| name);
-            let made = matches!(
-                of_info,
-                Some(
-                    "INSTALLER"
-                        | "REQUESTED"
-                        | "direct_url.json"
-                        | "uv_cache.json"
-                        | "uv_build.json"
-                        | "RECORD"
-                )
-            );
-            match shipped.remove(&row.path) {
-                Some(wanted) if wanted == digest => {}
-                Some(_) if made => {}
-                Some(_) => {
-                    return Err(wrong(
-                        "an installed file is not the one in the locked wheel",
-                        &row.path,
-                    ));
-                }
-                // Entry points are written at install; everything else outside of the site was moved there.
-                None if made || row.path.starts_with("../../../bin/") || moved.contains(&digest) => {}
-                None => return Err(wrong("an installed file is not in the locked wheel", &row.path)),
-            }
-        }
-        match shipped.keys().find(|path| !path.ends_with(".dist-info/RECORD")) {
-            Some(path) => Err(wrong("a file of the locked wheel is not installed", path)),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Finds the kept wheel that the lock names for one of these packages.
-fn wheel_of<'a>(packages: &[&Package], wheels: &'a [Wheel]) -> Option<&'a Wheel> {
-    let allowed = |digest: &Sha256| {
-        let mut artifacts = packages.iter().flat_map(|p| &p.artifacts);
-        artifacts.any(|a| a.algorithm == Algorithm::Sha256 && a.digest == digest.as_bytes())
-    };
-    wheels.iter().find(|wheel| allowed(&wheel.sha256))
 }
 
 fn signs_or_is_record(path: &RelPath, info: &RelPath) -> bool {

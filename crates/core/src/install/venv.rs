@@ -258,8 +258,7 @@ impl<'a> Venv<'a> {
                 }
                 _ => program,
             };
-            let own = below(self.place, program)
-                .is_some_and(|p| p.as_bytes().strip_prefix(b"bin/").is_some_and(is_python));
+            let own = is_own_python(self.place, program);
             let shell = matches!(
                 program,
                 b"/bin/sh" | b"/bin/bash" | b"/usr/bin/bash" | b"/usr/bin/env"
@@ -288,6 +287,11 @@ fn in_shell_line(line: &[u8]) -> Option<&[u8]> {
     };
     let plain = |b: &u8| !matches!(b, b'\'' | b'"' | b'$' | b'`' | b'\\');
     program.iter().all(plain).then_some(program)
+}
+
+/// Says whether a program is the Python of this environment.
+pub(super) fn is_own_python(place: &Place, program: &[u8]) -> bool {
+    below(place, program).is_some_and(|p| p.as_bytes().strip_prefix(b"bin/").is_some_and(is_python))
 }
 
 /// Recognises `python`, `python3`, `python3.11` and no other name.

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     /// Which entry answers what is asked for, such as `ms@npm:^2.1.3`.
-    patterns: BTreeMap<String, usize>,
+    pub(super) patterns: BTreeMap<String, usize>,
     /// The projects, by directory.
     projects: BTreeMap<RelPath, usize>,
     /// What each project asks of those who use it.

@@ -108,7 +108,7 @@ fn package(lock: &Lockfile, file: &File, entry: &Entry) -> Result<Package, Refus
         source,
         artifacts,
         dependencies,
-        place: None,
+        place: entry.source.clone(),
         scope: Scope::Always,
         condition: None,
     })

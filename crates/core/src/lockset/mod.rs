@@ -15,6 +15,7 @@ mod gemfile;
 mod go;
 mod graph;
 mod json;
+mod links;
 mod marker;
 mod md5;
 pub(crate) mod npm;
@@ -42,6 +43,7 @@ use crate::path::{RelPath, shown};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use links::Links;
 pub use marker::{Holds, Setting};
 pub use pep::normal_name;
 pub(crate) use pep::normal_version;
@@ -172,6 +174,17 @@ impl Algorithm {
         })
     }
 
+    /// Gives the lower-case name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Sha1 => "sha1",
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha384 => "sha384",
+            Algorithm::Sha512 => "sha512",
+        }
+    }
+
     /// Gives the number of bytes of a digest.
     #[must_use]
     pub const fn bytes(self) -> usize {
@@ -249,8 +262,8 @@ pub struct Package {
     pub artifacts: Vec<Artifact>,
     /// What it depends on.
     pub dependencies: Vec<Dependency>,
-    /// Where npm installs it, such as `node_modules/ms`; the key of its entry for pnpm and Yarn, its category for
-    /// Pipenv; none elsewhere.
+    /// Where npm installs it, such as `node_modules/ms`; the key of its entry for pnpm and Yarn, its registry for Cargo,
+    /// its category for Pipenv; none elsewhere.
     pub place: Option<String>,
     /// When it is installed at all, as far as the lockfile says so.
     pub scope: Scope,
@@ -347,6 +360,15 @@ pub fn parse(path: &RelPath, bytes: &[u8]) -> Result<Lockfile, Refusal> {
     Ok(lock)
 }
 
+/// Names the kind of Yarn that wrote a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Yarn {
+    /// Yarn 1.
+    Classic,
+    /// Yarn 2 and later.
+    Modern,
+}
+
 /// Refuses a lockfile that binds not every byte that comes from elsewhere, for an installer that the job names.
 ///
 /// # Errors
@@ -402,6 +424,16 @@ impl Lockfile {
         self.path
             .split_last()
             .map_or_else(RelPath::root, |(parent, _)| parent)
+    }
+
+    /// Says which kind of Yarn wrote it; `None` for a lock of another tool.
+    #[must_use]
+    pub fn yarn(&self) -> Option<Yarn> {
+        match &self.facts {
+            Facts::Yarn(_) => Some(Yarn::Classic),
+            Facts::Berry(_) => Some(Yarn::Modern),
+            _ => None,
+        }
     }
 
     /// Gives every version that the lockfile allows, by name; an empty set where a version is computed.

@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Facts {
     /// Each project with what it asks for: section, name, range.
     importers: BTreeMap<RelPath, BTreeSet<(String, String, String)>>,
+    /// Where the dependencies of the project beside the lock lead.
+    pub(super) roots: Vec<Dependency>,
     /// Names whose ranges were written by an override.
     overridden: BTreeSet<String>,
     /// Names that are left out by order.
@@ -66,6 +68,9 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
             .iter()
             .map(|w| (w.section.to_owned(), w.edge.name.clone(), w.range.clone()));
         facts.importers.insert(home.clone(), asked.collect());
+        if *home == reader.lock.directory() {
+            facts.roots = wanted.iter().map(|w| w.edge.clone()).collect();
+        }
     }
     let last = reader
         .section(shape.uses())?
@@ -175,6 +180,7 @@ impl Reader<'_> {
             .unwrap_or_default();
         Facts {
             importers: BTreeMap::new(),
+            roots: Vec::new(),
             overridden: overrides.iter().map(|e| last(&e.key)).collect(),
             ignored: ignored.into_iter().map(str::to_owned).collect(),
             peers: if on("autoInstallPeers") {

@@ -58,7 +58,7 @@ impl Selection {
                     chosen.groups.insert("dev".to_owned());
                 }
             }
-            Installer::Pip | Installer::Cargo => {}
+            Installer::Pip | Installer::Poetry | Installer::Pnpm | Installer::Yarn | Installer::Cargo => {}
         }
         chosen
     }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Holds which entry answers what is asked for, such as `ms@^2.1.3`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
-    patterns: BTreeMap<String, usize>,
+    pub(super) patterns: BTreeMap<String, usize>,
 }
 
 /// Says whether a yarn.lock is of Yarn 2 or later.

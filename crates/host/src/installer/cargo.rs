@@ -1,35 +1,107 @@
-//! cargo: `Cargo.lock` into a private registry.
+//! cargo: `Cargo.lock` into a directory of vendored crates.
 //!
-//! cargo installs nothing into the tree: what is installed are the unpacked crates of a `CARGO_HOME` that belongs
-//! to this generation. The offline stage proves that the lock is in step and that nothing is missing. Neither stage
-//! reads the tree's own `.cargo/config.toml`; an alternative registry is configured by the operator.
+//! cargo installs nothing into the tree: what is installed are crates that the host unpacks from the store into a
+//! `CARGO_HOME` of this generation, where cargo takes every registry to be this directory. Its own cache of unpacked
+//! crates, which it never looks into again, holds nothing. The offline stage proves that the lock is in step and that
+//! nothing is missing. Neither stage reads the tree's own `.cargo/config.toml`; an alternative registry is configured by
+//! the operator. A project that keeps its crates in its tree is tested from there, and these are bound too.
 
-use super::plan::{Plan, Step, selections};
+use super::plan::{LARGEST_TEXT, Plan, Step, selections};
+use super::supply::{self, Need};
 use super::toolchain::Tools;
-use crate::error::Result;
+use crate::artifact::{in_parallel, unpack_crate};
+use crate::error::{Error, Result};
+use crate::files::read_file;
 use crate::plain::private_directory;
+use crate::root::Root;
 use crate::sandbox::Network;
+use semel_core::artifact::{Held, Packing, Supply};
+use semel_core::install::rust::{CHECKSUMS, VENDOR, checksums, settings};
 use semel_core::installer::ProjectInstall;
-use semel_core::{Code, Refusal};
+use semel_core::lockset::{Lockfile, Source};
+use semel_core::{Code, Refusal, RelPath};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
-    let chosen = selections(&plan.args, &[], &["--target"])?;
-    // A lock of local packages alone leaves nothing there; an empty installation is one, too.
-    private_directory(&home(plan))?;
-    Ok(vec![
-        base(plan, Network::Host)?
-            .args(["fetch", "--locked", "--manifest-path"])
-            .args([manifest(plan)])
-            .args(chosen),
-    ])
+fn needs(locks: &[&Lockfile]) -> Vec<Need> {
+    let hashed = locks
+        .iter()
+        .flat_map(|lock| &lock.packages)
+        .filter(|package| package.source == Source::Hashed);
+    hashed
+        .flat_map(|package| {
+            let artifacts = package.artifacts.iter();
+            artifacts.map(move |artifact| Need::of(package, artifact, Packing::Crate))
+        })
+        .collect()
 }
 
-pub(super) fn install(plan: &Plan) -> Result<Vec<Step>> {
+pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
+    selections(&plan.args, &[], &["--target"])?;
+    private_directory(&plan.place())?;
+    let step = base(plan, Network::Host)?
+        .args(["fetch", "--locked", "--manifest-path"])
+        .args([manifest(plan)])
+        .var("CARGO_HOME", arrived_home(plan));
+    match supply::missing(plan, &needs(locks)).is_empty() {
+        true => Ok(Vec::new()),
+        false => Ok(vec![step]),
+    }
+}
+
+fn arrived_home(plan: &Plan) -> PathBuf {
+    plan.place().join("arrived-home")
+}
+
+/// Lets enter what cargo downloaded.
+pub(super) fn arrived(plan: &Plan, locks: &[&Lockfile]) -> Result<()> {
+    let cache = arrived_home(plan).join("registry/cache");
+    let mut found: BTreeMap<OsString, Vec<PathBuf>> = BTreeMap::new();
+    let indexes = std::fs::read_dir(&cache).into_iter().flatten().flatten();
+    for index in indexes {
+        for file in std::fs::read_dir(index.path()).into_iter().flatten().flatten() {
+            found.entry(file.file_name()).or_default().push(file.path());
+        }
+    }
+    let needs = needs(locks);
+    for need in supply::missing(plan, &needs) {
+        let files = found.get(std::ffi::OsStr::new(&need.wanted.file));
+        let entered = files
+            .into_iter()
+            .flatten()
+            .map(|file| plan.artifacts.enter(file, &need.wanted))
+            .find_map(std::result::Result::ok);
+        if entered.is_none() {
+            let why = "what was fetched is not what the lock names";
+            return Err(Refusal::new(Code::InstallFailed, why)
+                .reason("artifact_digest")
+                .names([need.wanted.file.clone(), need.wanted.locked.to_string()])
+                .into());
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn install(plan: &Plan, locks: &[&Lockfile]) -> Result<(Supply, Vec<Step>)> {
+    let supply = supply::link(plan, &needs(locks))?;
+    let vendor = home(plan).join(VENDOR);
+    private_directory(&vendor)?;
+    let held: Vec<&Held> = supply.iter().collect();
+    in_parallel(&held, |held| {
+        let stem = held.file.strip_suffix(".crate").unwrap_or(&held.file);
+        let to = vendor.join(stem);
+        unpack_crate(&plan.linked().join(&held.file), &to)?;
+        write(&to.join(CHECKSUMS), &checksums(held)?)
+    })?;
+    for lock in locks {
+        let text = settings(lock, vendor.as_os_str().as_bytes());
+        write(&home(plan).join("config.toml"), text.as_bytes())?;
+    }
     let step = base(plan, Network::Loopback)?.var("CARGO_NET_OFFLINE", "true");
-    Ok(vec![
-        step.args([
+    let step = step
+        .args([
             "metadata",
             "--locked",
             "--offline",
@@ -37,8 +109,51 @@ pub(super) fn install(plan: &Plan) -> Result<Vec<Step>> {
             "1",
             "--manifest-path",
         ])
-        .args([manifest(plan)]),
-    ])
+        .args([manifest(plan)]);
+    Ok((supply, vec![step]))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    std::fs::write(path, bytes).map_err(|e| Error::io("write", path, e))
+}
+
+/// Finds the directories of vendored crates that the settings of a project name, beneath its tree.
+///
+/// # Errors
+/// `record_outside_root` for one that lies elsewhere; `lock_incomplete` for settings that do not parse.
+pub(super) fn vendored(plan: &Plan) -> Result<Vec<RelPath>> {
+    let root = Root::open(&plan.tree)?;
+    let mut found = Vec::new();
+    for name in [".cargo/config.toml", ".cargo/config"] {
+        let mut path = plan.directory.clone();
+        for part in name.split('/') {
+            path = path.join(part.as_bytes())?;
+        }
+        let Ok(content) = read_file(&root, &path, LARGEST_TEXT) else {
+            continue;
+        };
+        let unread = || {
+            Refusal::new(Code::LockIncomplete, "the settings of Cargo do not parse").name(path.to_string())
+        };
+        let text = String::from_utf8(content.bytes).map_err(|_| unread())?;
+        let table: toml::Table = text.parse().map_err(|_| unread())?;
+        let sources = table.get("source").and_then(toml::Value::as_table);
+        for (_, source) in sources.into_iter().flatten() {
+            let Some(directory) = source.get("directory").and_then(toml::Value::as_str) else {
+                continue;
+            };
+            let whole = [plan.directory.as_bytes(), b"/", directory.as_bytes()].concat();
+            let inside = match directory.starts_with('/') {
+                true => None,
+                false => RelPath::parse(whole.strip_prefix(b"/").unwrap_or(&whole)).ok(),
+            };
+            found.push(inside.ok_or_else(|| {
+                let why = "the settings of Cargo take crates from outside of the tree";
+                Refusal::new(Code::RecordOutsideRoot, why).names([path.to_string(), directory.to_owned()])
+            })?);
+        }
+    }
+    Ok(found)
 }
 
 fn manifest(plan: &Plan) -> PathBuf {

@@ -1,7 +1,8 @@
 //! Observes an installed tree: every entry, its mode and content, and nothing behind a link.
 //!
 //! It walks by handles alone, so that no link and no rename can lead it elsewhere; a mount below the root is
-//! refused. It judges nothing but that: what belongs and what does not is core's business.
+//! refused. One thread walks, and the others read and digest what it comes across, each file once. It judges nothing
+//! but that: what belongs and what does not is core's business.
 
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags};
@@ -11,13 +12,19 @@ use semel_core::install::{Fact, Kind, Observed, wants_text};
 use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath};
 use std::collections::BTreeMap;
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 
 const MOST_ENTRIES: usize = 2_000_000;
 const CHUNK: usize = 256 << 10;
+/// How many files of a directory are handed over at once, and how many batches may wait.
+const BATCH: usize = 32;
+const WAITING: usize = 64;
+const MOST_THREADS: usize = 8;
 
 /// Observes everything beneath an installed root; `place` is where it lies in the volume.
 ///
@@ -48,7 +55,7 @@ pub(crate) fn observe_with_links(
     root: &Path,
     kind: Kind,
     place: &RelPath,
-    wanted: &dyn Fn(&RelPath) -> Option<u64>,
+    wanted: &(dyn Fn(&RelPath) -> Option<u64> + Sync),
 ) -> Result<(Observed, Vec<String>)> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(CWD, root, flags, Mode::empty()).map_err(|e| match e {
@@ -59,26 +66,61 @@ pub(crate) fn observe_with_links(
         }
         _ => Error::io("open", root, e),
     })?;
+    let look = Look { root, wanted };
+    let mount = mount_of(fd.as_fd(), c"", AtFlags::EMPTY_PATH)
+        .map_err(|e| look.io("look at", &RelPath::root(), e))?
+        .mount;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (queue, batches) = sync_channel::<Batch>(WAITING);
+    let batches = Mutex::new(batches);
     let mut walk = Walk {
-        root,
-        wanted,
-        mount: 0,
-        buffer: vec![0; CHUNK],
+        look: &look,
+        mount,
+        queue,
+        count: 0,
         entries: BTreeMap::new(),
-        texts: BTreeMap::new(),
         linked: Vec::new(),
     };
-    walk.mount = mount_of(fd.as_fd(), c"", AtFlags::EMPTY_PATH)
-        .map_err(|e| walk.io("look at", &RelPath::root(), e))?
-        .mount;
-    walk.directory(fd, &RelPath::root())?;
-    let observed = Observed {
-        root: place.clone(),
-        kind,
-        entries: walk.entries,
-        texts: walk.texts,
-    };
-    Ok((observed, walk.linked))
+    let (walked, read) = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..threads.clamp(1, MOST_THREADS))
+            .map(|_| scope.spawn(|| look.read(&batches)))
+            .collect();
+        let walked = walk.directory(&Arc::new(fd), &RelPath::root());
+        let (entries, linked) = (walk.entries, walk.linked);
+        // The readers end with the last batch.
+        drop(walk.queue);
+        let read: Vec<Result<Vec<Read>>> = readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap_or_else(|_| Err(broken())))
+            .collect();
+        (walked.map(|()| (entries, linked)), read)
+    });
+    let (mut observed, linked) = walked.map(|(entries, linked)| {
+        let observed = Observed {
+            root: place.clone(),
+            kind,
+            entries,
+            texts: BTreeMap::new(),
+        };
+        (observed, linked)
+    })?;
+    for read in read {
+        for Read { path, fact, text } in read? {
+            if let Some(text) = text {
+                observed.texts.insert(path.clone(), text);
+            }
+            observed.entries.insert(path, fact);
+        }
+    }
+    Ok((observed, linked))
+}
+
+fn broken() -> Error {
+    Refusal::new(
+        Code::Internal,
+        "a thread that digests what is installed ended early",
+    )
+    .into()
 }
 
 /// Refuses a second observation in which anything of the first is gone or changed.
@@ -134,40 +176,76 @@ fn mount_of(dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> std::result::Re
     })
 }
 
-struct Walk<'a> {
+/// Files of one directory, to be read.
+struct Batch {
+    directory: Arc<OwnedFd>,
+    files: Vec<(CString, RelPath, Seen)>,
+}
+
+/// A file that was read.
+struct Read {
+    path: RelPath,
+    fact: Fact,
+    text: Option<Vec<u8>>,
+}
+
+/// What walker and readers share.
+struct Look<'a> {
     root: &'a Path,
-    wanted: &'a dyn Fn(&RelPath) -> Option<u64>,
+    wanted: &'a (dyn Fn(&RelPath) -> Option<u64> + Sync),
+}
+
+struct Walk<'a> {
+    look: &'a Look<'a>,
     mount: u64,
-    buffer: Vec<u8>,
+    queue: SyncSender<Batch>,
+    count: usize,
     entries: BTreeMap<RelPath, Fact>,
-    texts: BTreeMap<RelPath, Vec<u8>>,
     linked: Vec<String>,
 }
 
 impl Walk<'_> {
     /// Depth is bounded by the components of a path, so the stack is too.
-    fn directory(&mut self, fd: OwnedFd, path: &RelPath) -> Result<()> {
-        let listing = Dir::read_from(&fd).map_err(|e| self.io("list", path, e))?;
+    fn directory(&mut self, fd: &Arc<OwnedFd>, path: &RelPath) -> Result<()> {
+        let look = self.look;
+        let listing = Dir::read_from(fd).map_err(|e| look.io("list", path, e))?;
+        let mut files = Vec::new();
         for entry in listing {
-            let entry = entry.map_err(|e| self.io("list", path, e))?;
+            let entry = entry.map_err(|e| look.io("list", path, e))?;
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
             let at = path.join(name.to_bytes())?;
-            if self.entries.len() >= MOST_ENTRIES {
+            self.count += 1;
+            if self.count > MOST_ENTRIES {
                 return Err(
                     Refusal::new(Code::TooLarge, "more than two million entries are installed").into(),
                 );
             }
-            let fact = self.entry(fd.as_fd(), name, &at)?;
-            self.entries.insert(at, fact);
+            match self.entry(fd, name, &at)? {
+                Met::Fact(fact) => drop(self.entries.insert(at, fact)),
+                Met::File(seen) => files.push((name.to_owned(), at, seen)),
+            }
+            if files.len() >= BATCH {
+                self.send(fd, std::mem::take(&mut files))?;
+            }
+        }
+        self.send(fd, files)
+    }
+
+    /// Hands files over to the readers; where all of them ended, one of them says why.
+    fn send(&self, directory: &Arc<OwnedFd>, files: Vec<(CString, RelPath, Seen)>) -> Result<()> {
+        if !files.is_empty() {
+            let directory = directory.clone();
+            self.queue.send(Batch { directory, files }).ok();
         }
         Ok(())
     }
 
-    fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr, path: &RelPath) -> Result<Fact> {
-        let seen = mount_of(dir, name, AtFlags::empty()).map_err(|e| self.io("look at", path, e))?;
+    fn entry(&mut self, dir: &Arc<OwnedFd>, name: &CStr, path: &RelPath) -> Result<Met> {
+        let look = self.look;
+        let seen = mount_of(dir.as_fd(), name, AtFlags::empty()).map_err(|e| look.io("look at", path, e))?;
         if seen.mount != self.mount {
             let why = "a mount lies beneath the installed root";
             return Err(Refusal::new(Code::RecordOutsideRoot, why)
@@ -175,18 +253,18 @@ impl Walk<'_> {
                 .name(path.to_string())
                 .into());
         }
-        match seen.kind() {
+        Ok(match seen.kind() {
             FileType::Symlink => {
                 let target =
-                    rustix::fs::readlinkat(dir, name, Vec::new()).map_err(|e| self.io("read", path, e))?;
-                Ok(Fact::Symlink {
+                    rustix::fs::readlinkat(dir, name, Vec::new()).map_err(|e| look.io("read", path, e))?;
+                Met::Fact(Fact::Symlink {
                     target: target.into_bytes(),
                 })
             }
             FileType::Directory => {
-                let fd = self.open(dir, name, path, &seen, OFlags::DIRECTORY)?;
-                self.directory(fd, path)?;
-                Ok(Fact::Directory {
+                let fd = look.open(dir.as_fd(), name, path, &seen, OFlags::DIRECTORY)?;
+                self.directory(&Arc::new(fd), path)?;
+                Met::Fact(Fact::Directory {
                     mode: seen.permissions(),
                 })
             }
@@ -194,11 +272,46 @@ impl Walk<'_> {
                 if seen.links != 1 {
                     self.linked.push(path.to_string());
                 }
-                let fd = self.open(dir, name, path, &seen, OFlags::NONBLOCK)?;
-                self.file(&fd, path, &seen)
+                Met::File(seen)
             }
-            _ => Ok(Fact::Other),
+            _ => Met::Fact(Fact::Other),
+        })
+    }
+}
+
+/// What the walker came across.
+enum Met {
+    Fact(Fact),
+    File(Seen),
+}
+
+impl Look<'_> {
+    /// Reads batches until there are no more.
+    fn read(&self, batches: &Mutex<Receiver<Batch>>) -> Result<Vec<Read>> {
+        let mut buffer = vec![0; CHUNK];
+        let mut read = Vec::new();
+        let mut failed = None;
+        loop {
+            let next = batches.lock().map_err(|_| broken())?.recv();
+            let Ok(batch) = next else { break };
+            // After a failure the rest is taken and left, so that the walker never waits for room.
+            if failed.is_some() {
+                continue;
+            }
+            for (name, path, seen) in batch.files {
+                let file = self
+                    .open(batch.directory.as_fd(), &name, &path, &seen, OFlags::NONBLOCK)
+                    .and_then(|fd| self.file(&fd, path, &seen, &mut buffer));
+                match file {
+                    Ok(file) => read.push(file),
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                }
+            }
         }
+        failed.map_or(Ok(read), Err)
     }
 
     fn open(
@@ -219,37 +332,39 @@ impl Walk<'_> {
         Ok(fd)
     }
 
-    fn file(&mut self, fd: &OwnedFd, path: &RelPath, seen: &Seen) -> Result<Fact> {
-        let wanted = (self.wanted)(path);
+    fn file(&self, fd: &OwnedFd, path: RelPath, seen: &Seen, buffer: &mut [u8]) -> Result<Read> {
+        let wanted = (self.wanted)(&path);
         let keep = usize::try_from(wanted.unwrap_or(0)).unwrap_or(usize::MAX);
         let mut hasher = Hasher::new();
         let mut size = 0_u64;
         let mut text = Vec::new();
         loop {
-            let count = match rustix::io::read(fd, &mut self.buffer[..]) {
+            let count = match rustix::io::read(fd, &mut buffer[..]) {
                 Ok(0) => break,
                 Ok(count) => count,
                 Err(Errno::INTR) => continue,
-                Err(e) => return Err(self.io("read", path, e)),
+                Err(e) => return Err(self.io("read", &path, e)),
             };
-            hasher.update(&self.buffer[..count]);
+            hasher.update(&buffer[..count]);
             size += count as u64;
             if size > seen.size {
-                return Err(moving(path));
+                return Err(moving(&path));
             }
             let room = keep.saturating_sub(text.len()).min(count);
-            text.extend_from_slice(&self.buffer[..room]);
+            text.extend_from_slice(&buffer[..room]);
         }
         if size != seen.size {
-            return Err(moving(path));
+            return Err(moving(&path));
         }
-        if wanted.is_some() {
-            self.texts.insert(path.clone(), text);
-        }
-        Ok(Fact::File {
+        let fact = Fact::File {
             mode: seen.permissions(),
             size,
             sha256: hasher.finish(),
+        };
+        Ok(Read {
+            path,
+            fact,
+            text: wanted.map(|_| text),
         })
     }
 

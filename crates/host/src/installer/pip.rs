@@ -4,29 +4,54 @@
 //! follows what the wheels say they need, and refuses a file that leaves any of it out. The environment holds no pip of
 //! its own: the toolchain's pip installs into it from outside.
 
-use super::plan::{Plan, Step, run_step, selections};
-use super::toolchain::Tools;
+use super::plan::{Plan, Step, selections};
+use super::supply::{self, Need, fetched, refuse_sources, wheels};
+use super::toolchain::{Tool, Tools};
 use crate::error::{Error, Result};
-use crate::plain::digest_file;
-use crate::process::Cancel;
 use crate::sandbox::Network;
-use semel_core::digest::from_hex;
-use semel_core::install::python::Wheel;
+use semel_core::artifact::{Locked, Packing, Supply};
 use semel_core::installer::ProjectInstall;
+use semel_core::lockset::Lockfile;
 use semel_core::{Code, Refusal};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
-pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
-    let download = base(plan, Network::Host)?
+/// What the requirements need here, as far as the store holds it; and the packages of which it holds nothing.
+fn needs(plan: &Plan, locks: &[&Lockfile]) -> Result<(Vec<Need>, Vec<String>)> {
+    let all = locks.iter().flat_map(|lock| &lock.packages);
+    let packages = all.map(|package| {
+        // A requirements file has digests alone; the store knows by which name an artifact came.
+        let known = package.artifacts.iter().filter_map(|artifact| {
+            let name = plan.artifacts.name_of(&Locked::of(artifact))?;
+            let held = plan.artifacts.holds(&Locked::of(artifact));
+            let mut artifact = artifact.clone();
+            artifact.name = name;
+            held.then_some(artifact)
+        });
+        (package, known.collect())
+    });
+    wheels(plan, packages)
+}
+
+pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
+    let base = base(plan, Network::Host)?;
+    let (_, lacking) = needs(plan, locks)?;
+    if lacking.is_empty() {
+        return Ok(Vec::new());
+    }
+    let download = base
         .args(["-I", "-m", "pip", "download", "--require-hashes"])
         .args(["--only-binary", ":all:", "--cache-dir"])
         .args([plan.place().join("cache")])
         .args(["--dest"])
-        .args([wheels(plan)])
+        .args([fetched(plan)])
         .args(requirements(plan));
     Ok(vec![download])
+}
+
+/// Lets enter what pip downloaded, each file as the one that a lock names.
+pub(super) fn arrived(plan: &Plan, locks: &[&Lockfile]) -> Result<()> {
+    supply::enter_all(plan, locks, &fetched(plan), Packing::Wheel)
 }
 
 /// Names the refusal of a requirements file that does not close over what its wheels need: the file's fault, whatever the
@@ -50,21 +75,34 @@ pub(super) fn closes(error: Error) -> Error {
     }
 }
 
-pub(super) fn install(plan: &Plan) -> Result<Vec<Step>> {
+/// Links what is needed, and installs it from there.
+pub(super) fn install(plan: &Plan, locks: &[&Lockfile]) -> Result<(Supply, Vec<Step>)> {
+    let (needs, without) = needs(plan, locks)?;
+    refuse_sources(without)?;
+    let supply = supply::link(plan, &needs)?;
+    let Tools::Pip { python, .. } = &plan.tools else {
+        return Err(Refusal::new(Code::Internal, "pip was planned with another toolchain").into());
+    };
     let environment = plan.project_dir().join(".venv");
-    let create = base(plan, Network::Loopback)?
-        .args(["-I", "-m", "venv", "--without-pip"])
-        .args([&environment])
-        .writes_tree();
+    let create = create(plan, python);
     let fill = base(plan, Network::Loopback)?
         .args(["-I", "-m", "pip", "--python"])
         .args([environment.join("bin/python")])
         .args(["install", "--require-hashes", "--only-binary", ":all:"])
         .args(["--no-index", "--no-cache-dir", "--no-compile", "--find-links"])
-        .args([wheels(plan)])
+        .args([plan.linked()])
         .args(requirements(plan))
         .writes_tree();
-    Ok(vec![create, fill])
+    Ok((supply, vec![create, fill]))
+}
+
+/// Makes an environment that holds nothing, by the interpreter's own module.
+pub(super) fn create(plan: &Plan, python: &Tool) -> Step {
+    plan.step(&python.path, Network::Loopback)
+        .args(["-I", "-m", "venv", "--without-pip"])
+        .args([plan.project_dir().join(".venv")])
+        .var("PYTHONDONTWRITEBYTECODE", "1")
+        .writes_tree()
 }
 
 fn base(plan: &Plan, network: Network) -> Result<Step> {
@@ -85,10 +123,6 @@ fn base(plan: &Plan, network: Network) -> Result<Step> {
         .var("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
-fn wheels(plan: &Plan) -> PathBuf {
-    plan.place().join("wheels")
-}
-
 fn requirements(plan: &Plan) -> Vec<OsString> {
     let named = plan
         .requirements
@@ -107,35 +141,4 @@ fn requirements(plan: &Plan) -> Vec<OsString> {
             ]
         })
         .collect()
-}
-
-const READ_RECORDS: &str = r#"
-import json, os, sys, zipfile
-found = []
-for name in sorted(os.listdir(sys.argv[1])):
-    with zipfile.ZipFile(os.path.join(sys.argv[1], name)) as wheel:
-        records = [at for at in wheel.namelist() if at.count("/") == 1 and at.endswith(".dist-info/RECORD")]
-        if len(records) != 1:
-            sys.exit(f"{name}: {len(records)} RECORD files")
-        found.append([name, wheel.read(records[0]).hex()])
-print(json.dumps(found))
-"#;
-
-/// Gives the wheels that were fetched, each with the `RECORD` inside of it; the reading is done in the sandbox.
-pub(super) fn wheels_kept(plan: &Plan, cancel: &Cancel) -> Result<Vec<Wheel>> {
-    let step = base(plan, Network::Loopback)?
-        .args(["-I", "-c", READ_RECORDS])
-        .args([wheels(plan)]);
-    let ended = run_step(plan, step, plan.deadline, cancel)?;
-    let unread = || Refusal::new(Code::RecordMismatch, "the fetched wheels cannot be read back");
-    let found: Vec<(String, String)> = serde_json::from_slice(&ended.stdout).map_err(|_| unread())?;
-    let mut kept = Vec::new();
-    for (name, record) in found {
-        let path = wheels(plan).join(&name);
-        kept.push(Wheel {
-            sha256: digest_file(&path)?,
-            record: from_hex(&record).ok_or_else(unread)?,
-        });
-    }
-    Ok(kept)
 }

@@ -3,6 +3,7 @@
 //! A step is one command in the sandbox. Which steps there are is the business of each installer's file.
 
 use super::toolchain::Tools;
+use crate::artifact::Store;
 use crate::error::Result;
 use crate::files::read_file;
 use crate::plain::private_directory;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Where programs of the system are found inside.
 pub(super) const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-const CAPTURED: u64 = 4 << 20;
+const CAPTURED: u64 = 16 << 20;
 /// The largest manifest, lock or local archive that is read.
 pub(super) const LARGEST_TEXT: u64 = 256 << 20;
 const LAST_LINES: usize = 40;
@@ -49,6 +50,8 @@ pub struct Plan {
     pub home: PathBuf,
     /// The resolved toolchain; it decides which installer runs.
     pub tools: Tools,
+    /// Where artifacts are kept beyond this generation.
+    pub artifacts: Store,
     /// What becomes of the project's own package.
     pub project: ProjectInstall,
     /// Selections such as `--all-groups`; everything else is refused.
@@ -71,6 +74,11 @@ impl Plan {
         self.home.join(self.tools.installer().name())
     }
 
+    /// Gives the directory of this generation's own copies of artifacts, which is read-only for every step.
+    pub(super) fn linked(&self) -> PathBuf {
+        self.home.join("linked").join(self.tools.installer().name())
+    }
+
     /// Gives the directory of manifest and lock.
     pub(super) fn project_dir(&self) -> PathBuf {
         if self.directory.is_root() {
@@ -91,13 +99,6 @@ impl Plan {
             Err(error) if error.code() == Code::NotFound => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    /// Makes the step that frees what a fetch left beside its cache; it runs inside, where it can reach no more.
-    pub(super) fn sweep(&self, leftover: &Path) -> Step {
-        self.step(Path::new("/bin/rm"), Network::Host)
-            .args(["-rf", "--"])
-            .args([leftover])
     }
 
     /// Makes the step of a program.
@@ -162,6 +163,18 @@ impl Step {
         self
     }
 
+    /// Runs the command by another program, which is told of it behind its own arguments and a file.
+    pub(super) fn through<const N: usize>(mut self, program: &Path, args: [&str; N], file: &Path) -> Self {
+        let inner = std::mem::take(&mut self.command.args);
+        let before = std::mem::replace(&mut self.command.program, program.to_path_buf());
+        let mut all: Vec<OsString> = args.iter().map(OsString::from).collect();
+        all.push(file.into());
+        all.push(before.into());
+        all.extend(inner);
+        self.command.args = all;
+        self
+    }
+
     pub(super) fn home(mut self, home: PathBuf) -> Self {
         self.home = home;
         self
@@ -201,6 +214,26 @@ pub(super) fn run_steps(plan: &Plan, steps: Vec<Step>, cancel: &Cancel) -> Resul
     Ok(outcome)
 }
 
+/// Runs one step for what it prints.
+///
+/// # Errors
+/// As [`run_steps`]; `dirty_volume` where a process of it may still be there; `install_failed` where it printed more
+/// than is kept.
+pub(super) fn ask(plan: &Plan, step: Step, cancel: &Cancel) -> Result<Vec<u8>> {
+    let ended = run_step(plan, step, plan.deadline, cancel)?;
+    if ended.tree_ended == TreeEnded::Unproved {
+        let why = "it cannot be proved that every process of the installer has ended";
+        return Err(Refusal::new(Code::DirtyVolume, why)
+            .reason("process_tree_unproved")
+            .into());
+    }
+    if ended.truncated.stdout_bytes > 0 {
+        let why = "the installer printed more than is read";
+        return Err(Refusal::new(Code::InstallFailed, why).into());
+    }
+    Ok(ended.stdout)
+}
+
 /// Runs one step; gives what it said, where it succeeded.
 pub(super) fn run_step(plan: &Plan, step: Step, left: Duration, cancel: &Cancel) -> Result<Ended> {
     let installer = plan.tools.installer();
@@ -210,8 +243,15 @@ pub(super) fn run_step(plan: &Plan, step: Step, left: Duration, cancel: &Cancel)
     let tmp = plan.home.join("tmp");
     private_directory(&step.home)?;
     private_directory(&tmp)?;
+    private_directory(&plan.linked())?;
     let mut command = step.command;
     let network = step.network;
+    // What a step says of itself stands: no setting of the operator leads it to a cache that others write to.
+    if network == Network::Host {
+        for (name, value) in &plan.network_env {
+            command.env.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+    }
     for (name, value) in [
         ("HOME", step.home.as_os_str()),
         ("TMPDIR", tmp.as_os_str()),
@@ -220,14 +260,12 @@ pub(super) fn run_step(plan: &Plan, step: Step, left: Duration, cancel: &Cancel)
     ] {
         command.env.entry(name.into()).or_insert_with(|| value.to_owned());
     }
-    if network == Network::Host {
-        command.env.extend(plan.network_env.clone());
-    }
     command.deadline = Some(left);
     command.grace = plan.grace;
     command.output = Output::Capture { cap_bytes: CAPTURED };
     let mut read_only = plan.tools.roots();
     read_only.extend(plan.isolation.read_only.iter().cloned());
+    read_only.push(plan.linked());
     if network == Network::Host {
         read_only.extend(files_named(&plan.network_env));
     }

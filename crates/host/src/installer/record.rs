@@ -4,9 +4,9 @@
 
 use super::plan::Plan;
 use super::toolchain::Tools;
-use super::{environment, npm, observe, pip, uv};
+use super::{cargo, environment, npm, observe, pnpm, poetry, registry, uv, yarn};
 use crate::error::{Error, Result};
-use crate::process::Cancel;
+use semel_core::artifact::Supply;
 use semel_core::ids::Generation;
 use semel_core::install::{self, InstallRecord, Kind, Observed, Place, compare};
 use semel_core::installer::{Installer, ProjectInstall};
@@ -26,7 +26,7 @@ pub fn record(
     plan: &Plan,
     generation: &Generation,
     locks: &[&Lockfile],
-    cancel: &Cancel,
+    supply: &Supply,
 ) -> Result<InstallRecord> {
     let observed = observe_environment(plan)?;
     let place = place(plan)?;
@@ -38,19 +38,43 @@ pub fn record(
                 .map(|lock| as_installed(lock, plan.project))
                 .collect();
             let seen: Vec<&Lockfile> = seen.iter().collect();
-            install::python::bind(&observed, &seen, &selection, &place, &[])?
+            install::python::bind(&observed, &seen, &selection, &place, supply)?
         }
-        Installer::Pip => {
-            let wheels = pip::wheels_kept(plan, cancel)?;
-            install::python::bind(&observed, locks, &Default::default(), &place, &wheels)?
+        Installer::Pip => install::python::bind(&observed, locks, &Default::default(), &place, supply)?,
+        Installer::Poetry => {
+            let certain = poetry::certain(plan);
+            install::python::bind(&observed, locks, &certain, &place, supply)?
+        }
+        Installer::Pnpm | Installer::Yarn => {
+            let selection = match plan.tools.installer() {
+                Installer::Pnpm => pnpm::selected(plan),
+                _ => yarn::selected(plan),
+            };
+            let manifest = plan.text("package.json")?.unwrap_or_default();
+            let setting = registry::machine(plan)?;
+            let lock = only(locks)?;
+            install::linked::bind(&observed, lock, &manifest, &selection, &setting, &place, supply)?
         }
         Installer::Npm => {
             let selection = npm::selected(plan);
-            install::node::bind(&observed, only(locks)?, &selection, &place)?
+            install::node::bind(&observed, only(locks)?, &selection, &place, supply)?
         }
-        Installer::Cargo => install::rust::bind(&observed, only(locks)?, &place)?,
+        Installer::Cargo => {
+            let lock = only(locks)?;
+            for directory in cargo::vendored(plan)? {
+                let root = plan.tree.join(OsStr::from_bytes(directory.as_bytes()));
+                install::rust::bind_vendored(&observe(&root, Kind::Rust, &directory)?, lock, supply)?;
+            }
+            install::rust::bind(&observed, lock, &place, supply)?
+        }
     };
-    let made = InstallRecord::make(generation, identity(&plan.tools), locks, &[(&observed, &bound)])?;
+    let made = InstallRecord::make(
+        generation,
+        identity(&plan.tools),
+        locks,
+        supply,
+        &[(&observed, &bound)],
+    )?;
     Ok(made)
 }
 
@@ -80,8 +104,8 @@ pub fn verify_again(plan: &Plan, record: &InstallRecord, generation: &Generation
 /// As [`observe`].
 pub fn observe_environment(plan: &Plan) -> Result<Observed> {
     let kind = match plan.tools.installer() {
-        Installer::Uv | Installer::Pip => Kind::Python,
-        Installer::Npm => Kind::Node,
+        Installer::Uv | Installer::Pip | Installer::Poetry => Kind::Python,
+        Installer::Npm | Installer::Pnpm | Installer::Yarn => Kind::Node,
         Installer::Cargo => Kind::Rust,
     };
     observe(&environment(plan), kind, &in_volume(plan)?)

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::plain::digest_file;
 use crate::process::{Cancel, Command, End, Output, run};
 use crate::sandbox::is_executable;
+use semel_core::artifact::{Libc, Tags};
 use semel_core::installer::{Installer, Toolchain};
 use semel_core::{Code, Refusal};
 use std::collections::BTreeMap;
@@ -30,6 +31,12 @@ pub struct Hints {
     pub node: Option<PathBuf>,
     /// The npm script.
     pub npm: Option<PathBuf>,
+    /// The pnpm script.
+    pub pnpm: Option<PathBuf>,
+    /// The Yarn script.
+    pub yarn: Option<PathBuf>,
+    /// The Poetry script.
+    pub poetry: Option<PathBuf>,
     /// The cargo executable, or the rustup proxy of that name.
     pub cargo: Option<PathBuf>,
 }
@@ -43,6 +50,24 @@ pub struct Tool {
     pub path: PathBuf,
     /// The directories beneath which it keeps what it needs; shown read-only inside.
     pub roots: Vec<PathBuf>,
+    /// What it can run.
+    pub runs: Runs,
+}
+
+/// Says which artifacts are made for an interpreter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// None, or nobody knows.
+    Nothing,
+    /// Wheels, by CPython on Linux.
+    Python(Tags),
+    /// Packages of Node.
+    Node {
+        /// The architecture, as in `x64`.
+        cpu: String,
+        /// The C library: `glibc` or `musl`.
+        libc: String,
+    },
 }
 
 /// Holds the resolved toolchain of one installer.
@@ -61,6 +86,31 @@ pub enum Tools {
         python: Tool,
         /// The pip that it imports.
         pip: Tool,
+    },
+    /// Poetry, with an interpreter of its own, and the interpreter of its environment.
+    Poetry {
+        /// The interpreter of the environment.
+        python: Tool,
+        /// Poetry itself.
+        poetry: Tool,
+    },
+    /// Node.js, the pnpm script that it runs, and npm, which downloads.
+    Pnpm {
+        /// Node.js.
+        node: Tool,
+        /// The script.
+        pnpm: Tool,
+        /// The one that downloads.
+        npm: Tool,
+    },
+    /// Node.js, the Yarn script that it runs, and npm, which downloads.
+    Yarn {
+        /// Node.js.
+        node: Tool,
+        /// The script.
+        yarn: Tool,
+        /// The one that downloads.
+        npm: Tool,
     },
     /// Node.js and the npm script that it runs.
     Npm {
@@ -85,39 +135,48 @@ impl Tools {
         match self {
             Self::Uv { .. } => Installer::Uv,
             Self::Pip { .. } => Installer::Pip,
+            Self::Poetry { .. } => Installer::Poetry,
             Self::Npm { .. } => Installer::Npm,
+            Self::Pnpm { .. } => Installer::Pnpm,
+            Self::Yarn { .. } => Installer::Yarn,
             Self::Cargo { .. } => Installer::Cargo,
         }
     }
 
-    fn both(&self) -> [&Tool; 2] {
+    /// Gives the installer itself, and what it needs.
+    fn all(&self) -> (&Tool, Vec<&Tool>) {
         match self {
-            Self::Uv { uv, python } => [uv, python],
-            Self::Pip { python, pip } => [pip, python],
-            Self::Npm { node, npm } => [npm, node],
-            Self::Cargo { cargo, rustc } => [cargo, rustc],
+            Self::Uv { uv, python } => (uv, vec![python]),
+            Self::Pip { python, pip } => (pip, vec![python]),
+            Self::Poetry { python, poetry } => (poetry, vec![python]),
+            Self::Npm { node, npm } => (npm, vec![node]),
+            Self::Pnpm { node, pnpm, npm } => (pnpm, vec![node, npm]),
+            Self::Yarn { node, yarn, npm } => (yarn, vec![node, npm]),
+            Self::Cargo { cargo, rustc } => (cargo, vec![rustc]),
         }
+    }
+
+    fn every(&self) -> impl Iterator<Item = &Tool> {
+        let (program, rest) = self.all();
+        std::iter::once(program).chain(rest)
     }
 
     /// Gives the installer itself.
     #[must_use]
     pub fn program(&self) -> &Tool {
-        self.both()[0]
+        self.all().0
     }
 
     /// Gives the identities that a certificate states.
     #[must_use]
     pub fn identities(&self) -> Vec<Toolchain> {
-        self.both()
-            .into_iter()
-            .map(|tool| tool.identity.clone())
-            .collect()
+        self.every().map(|tool| tool.identity.clone()).collect()
     }
 
     /// Gives the directories to show read-only inside.
     #[must_use]
     pub fn roots(&self) -> Vec<PathBuf> {
-        let mut roots: Vec<PathBuf> = self.both().into_iter().flat_map(|t| t.roots.clone()).collect();
+        let mut roots: Vec<PathBuf> = self.every().flat_map(|t| t.roots.clone()).collect();
         roots.sort();
         roots.dedup();
         roots
@@ -127,8 +186,26 @@ impl Tools {
     #[must_use]
     pub fn python(&self) -> Option<&Tool> {
         match self {
-            Self::Uv { python, .. } | Self::Pip { python, .. } => Some(python),
-            Self::Npm { .. } | Self::Cargo { .. } => None,
+            Self::Uv { python, .. } | Self::Pip { python, .. } | Self::Poetry { python, .. } => Some(python),
+            Self::Npm { .. } | Self::Pnpm { .. } | Self::Yarn { .. } | Self::Cargo { .. } => None,
+        }
+    }
+
+    /// Gives Node, where the installer runs in it.
+    #[must_use]
+    pub fn node(&self) -> Option<&Tool> {
+        match self {
+            Self::Npm { node, .. } | Self::Pnpm { node, .. } | Self::Yarn { node, .. } => Some(node),
+            Self::Uv { .. } | Self::Pip { .. } | Self::Poetry { .. } | Self::Cargo { .. } => None,
+        }
+    }
+
+    /// Gives npm, where it downloads.
+    #[must_use]
+    pub fn npm(&self) -> Option<&Tool> {
+        match self {
+            Self::Npm { npm, .. } | Self::Pnpm { npm, .. } | Self::Yarn { npm, .. } => Some(npm),
+            Self::Uv { .. } | Self::Pip { .. } | Self::Poetry { .. } | Self::Cargo { .. } => None,
         }
     }
 
@@ -136,8 +213,8 @@ impl Tools {
     #[must_use]
     pub fn program_dirs(&self) -> Vec<PathBuf> {
         match self {
-            Self::Uv { .. } | Self::Pip { .. } => Vec::new(),
-            Self::Npm { node, .. } => parent(&node.path),
+            Self::Uv { .. } | Self::Pip { .. } | Self::Poetry { .. } => Vec::new(),
+            Self::Npm { node, .. } | Self::Pnpm { node, .. } | Self::Yarn { node, .. } => parent(&node.path),
             Self::Cargo { cargo, .. } => parent(&cargo.path),
         }
     }
@@ -164,10 +241,26 @@ pub fn resolve(installer: Installer, hints: &Hints, tree: &Path, cancel: &Cancel
             let pip = finder.pip(&python)?;
             Tools::Pip { python, pip }
         }
+        Installer::Poetry => Tools::Poetry {
+            python: finder.python()?,
+            poetry: finder.poetry()?,
+        },
         Installer::Npm => {
             let node = finder.node()?;
-            let npm = finder.npm(&node)?;
+            let npm = finder.script(&node, "npm", hints.npm.as_deref())?;
             Tools::Npm { node, npm }
+        }
+        Installer::Pnpm => {
+            let node = finder.node()?;
+            let npm = finder.script(&node, "npm", hints.npm.as_deref())?;
+            let pnpm = finder.script(&node, "pnpm", hints.pnpm.as_deref())?;
+            Tools::Pnpm { node, pnpm, npm }
+        }
+        Installer::Yarn => {
+            let node = finder.node()?;
+            let npm = finder.script(&node, "npm", hints.npm.as_deref())?;
+            let yarn = finder.script(&node, "yarn", hints.yarn.as_deref())?;
+            Tools::Yarn { node, yarn, npm }
         }
         Installer::Cargo => {
             let (cargo, rustc) = finder.cargo()?;
@@ -185,7 +278,26 @@ struct Finder<'a> {
 const ASK_PYTHON: &str = "import os, platform, sys
 print(os.path.realpath(getattr(sys, '_base_executable', None) or sys.executable))
 print(sys.base_prefix)
-print(platform.python_version())";
+print(platform.python_version())
+import sysconfig
+libc = (os.confstr('CS_GNU_LIBC_VERSION') or '') if 'CS_GNU_LIBC_VERSION' in os.confstr_names else ''
+musl = 'musl' in (sysconfig.get_config_var('HOST_GNU_TYPE') or '')
+wide = sys.maxsize > 2**32
+known = sys.implementation.name == 'cpython' and wide and (musl or libc.startswith('glibc '))
+v = sys.version_info
+print(f'cp{v.major}{v.minor}{sys.abiflags}' if known else '')
+print(platform.machine())
+print('musl 1.2' if musl else libc)";
+
+const ASK_NODE: &str = "process.report.excludeNetwork = true;
+console.log(process.versions.node);
+console.log(process.arch);
+console.log(process.report.getReport().header.glibcVersionRuntime ? 'glibc' : 'musl');";
+
+const ASK_POETRY: &str = "import importlib.metadata as m, os, sys
+print(os.path.join(str(m.distribution('poetry')._path), 'RECORD'))
+print(sys.base_prefix)
+print(m.version('poetry'))";
 
 const ASK_PIP: &str = "import importlib.metadata as m, os, pip
 record = os.path.join(str(m.distribution('pip')._path), 'RECORD')
@@ -204,11 +316,14 @@ impl Finder<'_> {
         let given = self.find("python3", self.hints.python.as_deref())?;
         self.outside(&given)?;
         let lines = self.lines(&given, &["-I", "-c", ASK_PYTHON], Path::new("/"))?;
-        let [path, prefix, version] = three(&given, lines)?;
+        let [path, prefix, version] = three(&given, lines.clone())?;
         let path = self.real(Path::new(&path))?;
         let prefix = PathBuf::from(prefix);
         let version = text(version);
-        self.tool("python", version, path, vec![prefix])
+        let tags = tags(&version, lines.into_iter().skip(3).map(text));
+        let runs = tags.map_or(Runs::Nothing, Runs::Python);
+        let tool = self.tool("python", version, path, vec![prefix])?;
+        Ok(Tool { runs, ..tool })
     }
 
     fn pip(&self, python: &Tool) -> Result<Tool> {
@@ -220,19 +335,42 @@ impl Finder<'_> {
 
     fn node(&self) -> Result<Tool> {
         let path = self.real(&self.find("node", self.hints.node.as_deref())?)?;
-        let line = first(self.lines(&path, &["--version"], Path::new("/"))?);
-        let version = line.trim_start_matches('v').to_owned();
+        let [version, cpu, libc] = three(&path, self.lines(&path, &["-e", ASK_NODE], Path::new("/"))?)?;
+        let runs = Runs::Node {
+            cpu: text(cpu),
+            libc: text(libc),
+        };
         let roots = installation(&path);
-        self.tool("node", version, path, roots)
+        let tool = self.tool("node", text(version), path, roots)?;
+        Ok(Tool { runs, ..tool })
     }
 
-    fn npm(&self, node: &Tool) -> Result<Tool> {
-        let path = self.real(&self.find("npm", self.hints.npm.as_deref())?)?;
+    /// Poetry lives in an environment of its own, which tells what it is.
+    fn poetry(&self) -> Result<Tool> {
+        let script = self.real(&self.find("poetry", self.hints.poetry.as_deref())?)?;
+        let root = script.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+        let own = root.join("bin/python");
+        let lines = self.lines(&own, &["-I", "-c", ASK_POETRY], Path::new("/"))?;
+        let [record, prefix, version] = three(&own, lines)?;
+        let record = self.real(Path::new(&record))?;
+        let roots = vec![root.to_path_buf(), PathBuf::from(prefix)];
+        let tool = self.tool("poetry", text(version), record, roots)?;
+        Ok(Tool { path: script, ..tool })
+    }
+
+    /// A package manager that Node runs, such as `.../npm/bin/npm-cli.js`, which keeps its modules beneath `.../npm`.
+    fn script(&self, node: &Tool, name: &str, given: Option<&Path>) -> Result<Tool> {
+        let path = self.real(&self.find(name, given)?)?;
+        if path.components().any(|part| part.as_os_str() == "corepack") {
+            return Err(strange(
+                &path,
+                "it is a stand-in of Corepack, which downloads the real one",
+            ));
+        }
         let script = path.as_os_str().to_owned();
         let version = first(self.lines(&node.path, &[&script, OsStr::new("--version")], Path::new("/"))?);
-        // .../npm/bin/npm-cli.js keeps its modules beneath .../npm.
         let root = path.parent().and_then(Path::parent).map(Path::to_path_buf);
-        self.tool("npm", version, path, root.into_iter().collect())
+        self.tool(name, version, path, root.into_iter().collect())
     }
 
     fn cargo(&self) -> Result<(Tool, Tool)> {
@@ -279,6 +417,7 @@ impl Finder<'_> {
             identity,
             path,
             roots,
+            runs: Runs::Nothing,
         })
     }
 
@@ -327,6 +466,8 @@ impl Finder<'_> {
         command.env.clone_from(&self.hints.env);
         command.env.insert("RUSTUP_AUTO_INSTALL".into(), "0".into());
         command.env.insert("PYTHONDONTWRITEBYTECODE".into(), "1".into());
+        // Else Yarn hands over to a script that the directory names.
+        command.env.insert("YARN_IGNORE_PATH".into(), "1".into());
         command.deadline = Some(PATIENCE);
         command.output = Output::Capture { cap_bytes: 64 << 10 };
         let ended = run(&command, self.cancel)?;
@@ -339,6 +480,30 @@ impl Finder<'_> {
         let lines = ended.stdout.split(|b| *b == b'\n');
         Ok(lines.map(|line| OsString::from_vec(line.to_vec())).collect())
     }
+}
+
+/// Reads what an interpreter says of its ABI, its machine and its C library.
+fn tags(version: &str, said: impl Iterator<Item = String>) -> Option<Tags> {
+    let numbers = |text: &str| -> Option<(u32, u32)> {
+        let mut parts = text.split('.').map(str::parse);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    };
+    let said: Vec<String> = said.collect();
+    let [abi, machine, libc, ..] = said.as_slice() else {
+        return None;
+    };
+    let (family, number) = libc.split_once(' ')?;
+    let (major, minor) = numbers(number)?;
+    (!abi.is_empty()).then_some(())?;
+    Some(Tags {
+        python: numbers(version)?,
+        abi: abi.clone(),
+        machine: machine.clone(),
+        libc: match family {
+            "glibc" => Libc::Glibc(major, minor),
+            _ => Libc::Musl(major, minor),
+        },
+    })
 }
 
 fn strange(path: &Path, why: &str) -> Error {

@@ -1,16 +1,20 @@
 //! uv: `uv.lock` into `.venv`.
 //!
-//! Dependencies come from wheels alone and before anything of the project runs. `--locked` makes uv itself
-//! refuse a lock that is not in step with `pyproject.toml`. The project's own build has another cache, so that a
-//! build backend never touches what the dependencies are copied from.
+//! uv says which packages of the lock belong here (`uv export`), and installs them from wheels that this generation
+//! was given by the store (`uv pip sync`); its own cache, which it hard-links from and never looks into again, holds
+//! nothing. `--locked` makes uv itself refuse a lock that is not in step with `pyproject.toml`. The project's own build
+//! comes last, with a cache of its own.
 
-use super::plan::{Plan, Step, selections, values_of};
+use super::plan::{Plan, Step, ask, selections, values_of};
+use super::supply::{self, Need, refuse_sources, wheels, write_linked};
 use super::toolchain::Tools;
 use crate::error::Result;
+use crate::process::Cancel;
 use crate::sandbox::Network;
+use semel_core::artifact::{Locked, Supply};
 use semel_core::installer::ProjectInstall;
-use semel_core::lockset::{Lockfile, Scope, Selection, normal_name};
-use semel_core::{Code, Refusal};
+use semel_core::lockset::{self, Artifact, Lockfile, Package, Scope, Selection, normal_name};
+use semel_core::{Code, Refusal, RelPath};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -33,16 +37,85 @@ const INDEX_NAMES: &[&str] = &[
     "UV_EXTRA_INDEX_URL",
 ];
 
-pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
-    let throwaway = plan.place().join("fetched");
-    let mut steps = vec![
-        base(plan, Network::Host)?
-            .args(["sync", "--frozen", "--no-build", "--no-install-workspace"])
-            .args(["--link-mode", "hardlink", "--no-compile-bytecode"])
-            .args(selections(&plan.args, ALONE, WITH_VALUE)?)
-            .var("UV_PROJECT_ENVIRONMENT", &throwaway),
-        plan.sweep(&throwaway),
-    ];
+/// What the lock needs here, for what the arguments select: uv says which packages, and the lock their artifacts.
+fn needs(plan: &Plan, locks: &[&Lockfile], lock: Check, cancel: &Cancel) -> Result<(Vec<Need>, Vec<String>)> {
+    let export = base(plan, Network::Loopback)?
+        .args(["export", lock.argument(), "--offline", "--quiet"])
+        .args(["--no-emit-workspace", "--no-header", "--no-annotate"])
+        .args(selections(&plan.args, ALONE, WITH_VALUE)?);
+    let said = ask(plan, export, cancel)?;
+    if said.trim_ascii().is_empty() {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let exported = lockset::parse(&RelPath::parse(b"requirements.txt")?, &said)?;
+    let packages = exported.packages.iter().map(|package| {
+        let allowed = |artifact: &&Artifact| {
+            let same = |other: &Artifact| Locked::of(other) == Locked::of(artifact);
+            package.artifacts.iter().any(same)
+        };
+        let locked = locks.iter().flat_map(|lock| &lock.packages);
+        let own = locked
+            .filter(|p| p.name == package.name)
+            .flat_map(|p| &p.artifacts);
+        (package, own.filter(allowed).cloned().collect())
+    });
+    let (needs, without) = wheels(plan, packages)?;
+    let mut lines = Vec::new();
+    for need in &needs {
+        let packages = exported.packages.iter().filter(|p| p.name == need.name);
+        let of = |p: &&Package| p.artifacts.iter().any(|a| Locked::of(a) == need.wanted.locked);
+        let Some(package) = packages.into_iter().find(of) else {
+            continue;
+        };
+        let at = match &package.version {
+            Some(version) => format!("{}=={version}", package.name),
+            None => format!(
+                "{} @ file://{}",
+                package.name,
+                plan.linked().join(&need.wanted.file).display()
+            ),
+        };
+        let marker = package.condition.as_deref().unwrap_or("");
+        let marker = if marker.is_empty() {
+            String::new()
+        } else {
+            format!(" ; {marker}")
+        };
+        lines.push(format!("{at}{marker} --hash={}\n", need.wanted.locked));
+    }
+    write_linked(plan, REQUIREMENTS, &lines.concat())?;
+    refuse_sources(without)?;
+    Ok((needs, lines))
+}
+
+const REQUIREMENTS: &str = "requirements.txt";
+
+#[derive(Clone, Copy)]
+enum Check {
+    /// The lock is taken as it is.
+    Frozen,
+    /// It has to be in step with its manifest.
+    Locked,
+}
+
+impl Check {
+    fn argument(self) -> &'static str {
+        match self {
+            Self::Frozen => "--frozen",
+            Self::Locked => "--locked",
+        }
+    }
+}
+
+pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<Vec<Step>> {
+    let (needs, _) = needs(plan, locks, Check::Frozen, cancel)?;
+    supply::enter_local(plan, &needs)?;
+    let lacking = supply::missing(plan, &needs);
+    let mut steps = Vec::new();
+    if !lacking.is_empty() {
+        let step = super::python_step(plan, Network::Host)?;
+        steps.push(supply::download(plan, &lacking, step)?);
+    }
     if plan.project == ProjectInstall::UnboundBackend {
         let scratch = plan.home.join("build").join("fetched");
         steps.push(
@@ -61,10 +134,41 @@ pub(super) fn fetch(plan: &Plan) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-pub(super) fn install(plan: &Plan) -> Result<Vec<Step>> {
-    Ok(vec![
-        sync(base(plan, Network::Loopback)?, plan)?.args(["--no-build", "--no-install-workspace"]),
-    ])
+/// Lets enter what the steps of [`fetch`] brought.
+pub(super) fn arrived(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<()> {
+    let (needs, _) = needs(plan, locks, Check::Frozen, cancel)?;
+    supply::enter(plan, &supply::missing(plan, &needs))
+}
+
+/// Links what is needed, and installs it from there.
+pub(super) fn install(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<(Supply, Vec<Step>)> {
+    let (needs, lines) = needs(plan, locks, Check::Locked, cancel)?;
+    let supply = supply::link(plan, &needs)?;
+    let environment = plan.project_dir().join(".venv");
+    let create = base(plan, Network::Loopback)?
+        .args(["venv", "--offline"])
+        .args([&environment])
+        .writes_tree();
+    if lines.is_empty() {
+        return Ok((supply, vec![create]));
+    }
+    let fill = base(plan, Network::Loopback)?
+        .args(["pip", "sync", "--require-hashes", "--no-index", "--find-links"])
+        .args([plan.linked()])
+        .args([
+            "--offline",
+            "--no-build",
+            "--link-mode",
+            "copy",
+            "--no-compile-bytecode",
+        ])
+        .args(["--python"])
+        .args([environment.join("bin/python")])
+        .args([plan.linked().join(REQUIREMENTS)])
+        // Of the tree's settings, those for `uv pip` concern other environments.
+        .var("UV_NO_CONFIG", "1")
+        .writes_tree();
+    Ok((supply, vec![create, fill]))
 }
 
 /// The project's own package, after everything else is in place.

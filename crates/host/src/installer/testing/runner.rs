@@ -247,8 +247,12 @@ pub(super) fn search(plan: &TestPlan<'_>) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     for installed in plan.installed {
         match installed.tools.installer() {
-            Installer::Uv | Installer::Pip => dirs.push(environment(installed).join("bin")),
-            Installer::Npm => dirs.push(environment(installed).join(".bin")),
+            Installer::Uv | Installer::Pip | Installer::Poetry => {
+                dirs.push(environment(installed).join("bin"));
+            }
+            Installer::Npm | Installer::Pnpm | Installer::Yarn => {
+                dirs.push(environment(installed).join(".bin"))
+            }
             Installer::Cargo => {}
         }
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::installer::cargo::home;
 
 fn project(site: &Site, dependencies: &str) -> Option<Plan> {
     let tools = tools(Installer::Cargo, &site.tree)?;
@@ -83,10 +84,11 @@ fn a_lock_out_of_step_with_its_manifest_is_not_fetched() {
     generate_lock(&site, &plan);
     let text = std::fs::read_to_string(site.tree.join("Cargo.toml")).unwrap();
     site.write("Cargo.toml", format!("{text}leaf = {{ path = \"leaf\" }}\n"));
-    let refusal = refused(fetch(&plan, &never()));
+    fetch(&plan, &never()).unwrap();
+    let refusal = refused(install(&plan, &never()));
     assert_eq!(
         (refusal.code, refusal.reason.as_deref()),
-        (Code::InstallFailed, Some("fetch"))
+        (Code::InstallFailed, Some("install"))
     );
 }
 
@@ -149,6 +151,7 @@ fn registry_cargo_fetches_published_crates() {
     let generation = generation();
     let record = bind(&plan, &generation, &[lockfile(&site, "Cargo.lock")]).unwrap();
     assert_eq!(record.packages, ["itoa==1.0.11"]);
+    assert!(record.weak.is_empty(), "{:?}", record.weak);
     let plans = [plan];
     let run = run_tests(&site.tests("test", &plans, &["cargo", "test"]), &never()).unwrap();
     let counts = run
@@ -156,6 +159,175 @@ fn registry_cargo_fetches_published_crates() {
         .unwrap_or_else(|e| panic!("{e:?} {}", String::from_utf8_lossy(&run.stderr)));
     assert_eq!(counts.passed, 2);
     verify_again(&plans[0], &record, &generation).unwrap();
+}
+
+/// A crate that is made here, and a lock that names it.
+fn with_a_crate(site: &Site) -> Option<Plan> {
+    let plan = project(site, "leaf = { path = \"leaf\" }\nsap = \"1\"\n")?;
+    let source = site.stock.join("sap-1.0.0");
+    std::fs::create_dir_all(source.join("src")).unwrap();
+    let manifest = "[package]\nname = \"sap\"\nversion = \"1.0.0\"\nedition = \"2021\"\n";
+    std::fs::write(source.join("Cargo.toml"), manifest).unwrap();
+    std::fs::write(source.join("src/lib.rs"), "pub const SAP: u32 = 1;\n").unwrap();
+    std::fs::write(source.join(".gitignore"), "target\n").unwrap();
+    pack(site);
+    let digest = crate::plain::digest_file(&site.stock.join("sap-1.0.0.crate")).unwrap();
+    site.write(
+        "Cargo.lock",
+        format!(
+            "version = 4\n\n[[package]]\nname = \"app\"\nversion = \"0.1.0\"\ndependencies = [\n \"leaf\",\n \"sap\",\n]\n\n\
+             [[package]]\nname = \"leaf\"\nversion = \"1.0.0\"\n\n\
+             [[package]]\nname = \"sap\"\nversion = \"1.0.0\"\nsource = \"registry+https://github.com/rust-lang/crates.io-index\"\n\
+             checksum = \"{digest}\"\n"
+        ),
+    );
+    site.write(
+        "src/lib.rs",
+        "#[test] fn holds() { assert_eq!((leaf::LIMIT, sap::SAP), (1, 1)) }\n",
+    );
+    Some(plan)
+}
+
+fn pack(site: &Site) {
+    let args = ["-czf", "sap-1.0.0.crate", "--mtime=2001-01-01", "sap-1.0.0"];
+    prepare(Path::new("/bin/tar"), &args, &site.stock, &[]);
+}
+
+/// Lets the crate enter the store, as a fetch from a registry would.
+fn enter(site: &Site, plan: &Plan) {
+    let lock = lockfile(site, "Cargo.lock");
+    let sap = lock.packages.iter().find(|p| p.name == "sap").unwrap();
+    let wanted = crate::artifact::Wanted {
+        locked: semel_core::artifact::Locked::of(&sap.artifacts[0]),
+        file: "sap-1.0.0.crate".to_owned(),
+        packing: semel_core::artifact::Packing::Crate,
+    };
+    plan.artifacts
+        .enter(&site.stock.join("sap-1.0.0.crate"), &wanted)
+        .unwrap();
+}
+
+fn passes(site: &Site, plans: &[Plan], run: &str) -> Refusal {
+    let run = run_tests(&site.tests(run, plans, &["cargo", "test", "--locked"]), &never()).unwrap();
+    match run.verdict {
+        Ok(_) => Refusal::new(Code::Internal, "the tests passed"),
+        Err(refusal) => refusal,
+    }
+}
+
+/// Vector 43: cargo itself compiles a `.crate` that was swapped in its cache. Here it never looks into one: a swapped
+/// artifact does not enter, a swapped entry of the store is refused by name, and what is compiled is bound.
+#[test]
+fn a_swapped_crate_is_never_compiled() {
+    let site = site();
+    let Some(mut plan) = with_a_crate(&site) else {
+        return;
+    };
+    enter(&site, &plan);
+    fetch(&plan, &never()).unwrap();
+    install(&plan, &never()).unwrap();
+    let generation = generation();
+    let locks = [lockfile(&site, "Cargo.lock")];
+    let record = bind(&plan, &generation, &locks).unwrap();
+    assert_eq!(record.packages, ["sap==1.0.0"]);
+    let source = home(&plan).join("vendor/sap-1.0.0/src/lib.rs");
+    let facts = std::fs::metadata(&source).unwrap();
+    assert!(
+        std::os::unix::fs::MetadataExt::mtime(&facts) > 1_100_000_000,
+        "vector 47: times are those of now"
+    );
+    let plans = [plan.clone()];
+    assert_eq!(passes(&site, &plans, "first").why, "the tests passed");
+    verify_again(&plan, &record, &generation).unwrap();
+    // Vector 42: an edited file is seen, before and after it is recorded.
+    std::fs::write(&source, "pub const SAP: u32 = 2;\n").unwrap();
+    assert_eq!(
+        refused(verify_again(&plan, &record, &generation)).code,
+        Code::RecordMismatch
+    );
+    let refusal = refused(bind(&plan, &generation, &locks));
+    assert_eq!(
+        (refusal.code, refusal.names[0].as_str()),
+        (Code::RecordMismatch, "sap-1.0.0.crate")
+    );
+    // Vector 46: with its checksum, too.
+    let sums = source.with_file_name("../.cargo-checksum.json");
+    std::fs::write(sums, "{\"files\":{}}").unwrap();
+    assert_eq!(
+        refused(bind(&plan, &generation, &locks)).code,
+        Code::RecordMismatch
+    );
+    // The swap.
+    std::fs::write(
+        site.stock.join("sap-1.0.0/src/lib.rs"),
+        "pub const SAP: u32 = 3;\n",
+    )
+    .unwrap();
+    pack(&site);
+    let line =
+        "f=$(find artifacts/sha256 -type f); rm \"$f\"; cp stock/sap-1.0.0.crate \"$f\"; chmod 444 \"$f\"";
+    prepare(Path::new("/bin/sh"), &["-c", line], site.dir.path(), &[]);
+    plan.home = site.stock.join("second");
+    std::fs::create_dir(&plan.home).unwrap();
+    fetch(&plan, &never()).unwrap();
+    let refusal = refused(install(&plan, &never()));
+    assert_eq!(
+        refusal.reason.as_deref(),
+        Some("poisoned_artifact"),
+        "{refusal:#?}"
+    );
+    assert_eq!(refusal.names[0], "sap-1.0.0.crate");
+}
+
+/// Vectors 44 to 46, where the crates are part of the project.
+#[test]
+fn crates_that_a_project_vendors_are_bound_to_the_registrys() {
+    let site = site();
+    let Some(plan) = with_a_crate(&site) else { return };
+    enter(&site, &plan);
+    site.write(
+        ".cargo/config.toml",
+        "[source.crates-io]\nreplace-with = \"own\"\n[source.own]\ndirectory = \"third/party\"\n",
+    );
+    let crate_file = |name: &str, text: &str| site.write(&format!("third/party/sap/{name}"), text);
+    crate_file(
+        "Cargo.toml",
+        "[package]\nname = \"sap\"\nversion = \"1.0.0\"\nedition = \"2021\"\n",
+    );
+    crate_file("src/lib.rs", "pub const SAP: u32 = 1;\n");
+    let digest = crate::plain::digest_file(&site.stock.join("sap-1.0.0.crate")).unwrap();
+    crate_file(
+        ".cargo-checksum.json",
+        &format!("{{\"files\":{{}},\"package\":\"{digest}\"}}"),
+    );
+    fetch(&plan, &never()).unwrap();
+    install(&plan, &never()).unwrap();
+    let locks = [lockfile(&site, "Cargo.lock")];
+    bind(&plan, &generation(), &locks).unwrap();
+    assert_eq!(
+        passes(&site, std::slice::from_ref(&plan), "own").why,
+        "the tests passed"
+    );
+    crate_file("build.rs", "fn main() {}\n");
+    let refusal = refused(bind(&plan, &generation(), &locks));
+    assert_eq!(
+        (refusal.code, refusal.names[1].as_str()),
+        (Code::RecordMismatch, "sap/build.rs")
+    );
+    std::fs::remove_file(site.tree.join("third/party/sap/build.rs")).unwrap();
+    crate_file("src/lib.rs", "pub const SAP: u32 = 2;\n");
+    assert_eq!(
+        refused(bind(&plan, &generation(), &locks)).code,
+        Code::RecordMismatch
+    );
+    site.write(
+        ".cargo/config.toml",
+        "[source.own]\ndirectory = \"../elsewhere\"\n",
+    );
+    assert_eq!(
+        refused(bind(&plan, &generation(), &locks)).code,
+        Code::RecordOutsideRoot
+    );
 }
 
 /// The settings of a tree are the proposal's; the fetch stage has the operator's credentials and a network.

@@ -1,9 +1,12 @@
 //! Real installers on artifacts that are made here; what needs a package registry says so in its name.
 
 mod cargo;
+mod linked;
 mod npm;
 mod observing;
 mod pip;
+mod poetry;
+mod real;
 mod recording;
 mod running;
 mod uv;
@@ -14,6 +17,7 @@ use semel_core::RelPath;
 use semel_core::ids::Generation;
 use semel_core::install::{Fact, InstallRecord};
 use semel_core::lockset::Lockfile;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
@@ -71,6 +75,7 @@ impl Site {
             directory: RelPath::root(),
             home: self.home.clone(),
             tools,
+            artifacts: crate::artifact::Store::open(&self.dir.path().join("artifacts")).unwrap(),
             project: ProjectInstall::Skip,
             args: Vec::new(),
             requirements: Vec::new(),
@@ -114,10 +119,14 @@ fn hints() -> Hints {
     let set = names
         .iter()
         .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)));
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/bin/uv");
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools");
+    let of = |name: &str| Some(tools.join(name)).filter(|place| place.is_file());
     Hints {
         env: set.collect(),
-        uv: workspace.is_file().then_some(workspace),
+        uv: of("bin/uv"),
+        poetry: of("poetry/bin/poetry"),
+        pnpm: of("node/node_modules/pnpm/bin/pnpm.cjs"),
+        yarn: of("node/node_modules/yarn/bin/yarn.js"),
         ..Hints::default()
     }
 }
@@ -132,6 +141,12 @@ pub(super) fn tools(installer: Installer, tree: &Path) -> Option<Tools> {
         }
         Err(error) => panic!("{installer}: {error}"),
     }
+}
+
+/// The interpreter of this machine, or why there is none.
+pub(crate) fn python() -> Option<PathBuf> {
+    let tools = tools(Installer::Uv, Path::new("/nowhere"))?;
+    tools.python().map(|tool| tool.path.clone())
 }
 
 /// What the registries of this machine are reached with: the operator's part in production.
@@ -190,7 +205,7 @@ pub(super) fn unreachable(error: &Error) {
 }
 
 /// Runs a program of the test's own preparation, outside of any sandbox.
-pub(super) fn prepare(program: &Path, args: &[&str], cwd: &Path, env: &[(&str, &OsStr)]) -> Vec<u8> {
+pub(crate) fn prepare(program: &Path, args: &[&str], cwd: &Path, env: &[(&str, &OsStr)]) -> Vec<u8> {
     let mut command = crate::process::Command::new(program, cwd).args(args.iter().copied());
     command
         .env
@@ -291,10 +306,12 @@ fn listing(dir: &Path, path: &str) -> std::io::Result<String> {
 }
 
 /// Takes the refusal out of an error.
-pub(super) fn refused<T: std::fmt::Debug>(result: Result<T>) -> Refusal {
-    match result.unwrap_err() {
-        Error::Refused(refusal) => refusal,
-        error => panic!("{error}"),
+#[track_caller]
+pub(super) fn refused<T>(result: Result<T>) -> Refusal {
+    match result {
+        Err(Error::Refused(refusal)) => refusal,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it was not refused"),
     }
 }
 
@@ -309,7 +326,46 @@ pub(super) fn lockfile(site: &Site, name: &str) -> Lockfile {
     semel_core::lockset::parse(&RelPath::parse(name.as_bytes()).unwrap(), &bytes).unwrap()
 }
 
+thread_local! {
+    /// What the installations of this test were given, by their tree.
+    static GIVEN: RefCell<BTreeMap<PathBuf, Supply>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Parses the locks that an installer reads, as a certification does before it fetches.
+fn locks_of(plan: &Plan) -> Vec<Lockfile> {
+    let names: Vec<String> = match plan.tools.installer() {
+        Installer::Uv => vec!["uv.lock".to_owned()],
+        Installer::Pip if plan.requirements.is_empty() => vec!["requirements.txt".to_owned()],
+        Installer::Pip => plan.requirements.iter().map(ToString::to_string).collect(),
+        Installer::Poetry => vec!["poetry.lock".to_owned()],
+        Installer::Pnpm => vec!["pnpm-lock.yaml".to_owned()],
+        Installer::Yarn => vec!["yarn.lock".to_owned()],
+        Installer::Npm => vec!["npm-shrinkwrap.json".to_owned(), "package-lock.json".to_owned()],
+        Installer::Cargo => vec!["Cargo.lock".to_owned()],
+    };
+    let read = names.iter().filter_map(|name| {
+        let path = plan.directory.join(name.as_bytes()).ok()?;
+        let bytes = std::fs::read(plan.project_dir().join(name)).ok()?;
+        semel_core::lockset::parse(&path, &bytes).ok()
+    });
+    match plan.tools.installer() {
+        Installer::Npm => read.take(1).collect(),
+        _ => read.collect(),
+    }
+}
+
+fn fetch(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
+    super::fetch(plan, &locks_of(plan).iter().collect::<Vec<_>>(), cancel)
+}
+
+fn install(plan: &Plan, cancel: &Cancel) -> Result<StageOutcome> {
+    let (outcome, supply) = super::install(plan, &locks_of(plan).iter().collect::<Vec<_>>(), cancel)?;
+    GIVEN.with_borrow_mut(|given| given.insert(plan.tree.clone(), supply));
+    Ok(outcome)
+}
+
 pub(super) fn bind(plan: &Plan, generation: &Generation, locks: &[Lockfile]) -> Result<InstallRecord> {
     let locks: Vec<&Lockfile> = locks.iter().collect();
-    record(plan, generation, &locks, &never())
+    let supply = GIVEN.with_borrow(|given| given.get(&plan.tree).cloned().unwrap_or_default());
+    record(plan, generation, &locks, &supply)
 }

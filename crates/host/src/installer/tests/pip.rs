@@ -48,22 +48,43 @@ fn downloads_then_installs_without_an_index() {
 
 #[test]
 fn a_wrong_or_missing_hash_is_not_installed() {
-    for lock in [
-        "leaf==1.0\n",
-        "leaf==1.0 --hash=sha256:0000000000000000000000000000000000000000000000000000000000000000\n",
-    ] {
-        let site = site();
-        let Some(plan) = project(&site) else {
-            return;
-        };
-        site.write("requirements.txt", lock);
-        let refusal = refused(fetch(&plan, &never()));
-        assert_eq!(refusal.code, Code::InstallFailed);
-        assert!(
-            refusal.names.join(" ").to_lowercase().contains("hash"),
-            "{refusal:#?}"
-        );
+    let site = site();
+    let Some(plan) = project(&site) else {
+        return;
+    };
+    let zeros = "0".repeat(64);
+    site.write("requirements.txt", format!("leaf==1.0 --hash=sha256:{zeros}\n"));
+    let refusal = refused(fetch(&plan, &never()));
+    assert_eq!(refusal.code, Code::InstallFailed);
+    assert!(
+        refusal.names.join(" ").to_lowercase().contains("hash"),
+        "{refusal:#?}"
+    );
+    // Without any hash it is no lock, and nothing is installed without one.
+    site.write("requirements.txt", "leaf==1.0\n");
+    for refusal in [refused(fetch(&plan, &never())), refused(install(&plan, &never()))] {
+        assert_eq!(refusal.code, Code::NoLockfile);
     }
+}
+
+/// What the store holds is not fetched again: no index is asked.
+#[test]
+fn another_generation_needs_no_network() {
+    let site = site();
+    let Some(mut plan) = project(&site) else {
+        return;
+    };
+    fetch(&plan, &never()).unwrap();
+    plan.home = site.stock.join("another");
+    std::fs::create_dir(&plan.home).unwrap();
+    plan.network_env = BTreeMap::from([("PIP_NO_INDEX".into(), "1".into())]);
+    fetch(&plan, &never()).unwrap();
+    install(&plan, &never()).unwrap();
+    let locks = [lockfile(&site, "requirements.txt")];
+    assert_eq!(
+        bind(&plan, &generation(), &locks).unwrap().packages,
+        ["leaf==1.0"]
+    );
 }
 
 /// Every line of the file is whole, and the one that is gone is what another package needs.

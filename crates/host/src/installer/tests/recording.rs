@@ -161,20 +161,88 @@ fn a_moved_lock_and_another_generation_are_seen() {
     assert_eq!(refusal.code, Code::EvidenceForeign);
 }
 
-/// A cache that something wrote to between fetch and install.
+/// Vectors 33 and 34: attempt 1 edits a file of its environment, and with it uv's cache. What uv itself then installs
+/// into a fresh environment is poisoned; a certification takes nothing from there, whatever the operator configured.
 #[test]
-fn a_poisoned_cache_is_seen_in_what_it_installs() {
+fn a_poisoned_cache_reaches_no_generation() {
     let site = site();
-    let Some((plan, _)) = uv::project(&site, "") else {
+    let Some((mut plan, index)) = uv::project(&site, "") else {
+        return;
+    };
+    let Tools::Uv { uv, python } = &plan.tools else {
+        unreachable!();
+    };
+    let cache = site.stock.join("shared");
+    let sync = |environment: &Path| {
+        let env = [
+            ("UV_DEFAULT_INDEX", OsStr::new(&index)),
+            ("UV_CACHE_DIR", cache.as_os_str()),
+            ("UV_PYTHON", python.path.as_os_str()),
+            ("UV_LINK_MODE", OsStr::new("hardlink")),
+            ("UV_PROJECT_ENVIRONMENT", environment.as_os_str()),
+        ];
+        let args = ["sync", "--locked", "--no-install-project"];
+        prepare(&uv.path, &args, &site.tree, &env);
+        let lib = std::fs::read_dir(environment.join("lib"))
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap();
+        lib.path().join("site-packages/leaf/__init__.py")
+    };
+    let first = sync(&site.stock.join("first"));
+    assert_eq!(std::fs::read_to_string(&first).unwrap(), "LIMIT = 1\n");
+    std::fs::write(first, "LIMIT = 9\n").unwrap();
+    let second = sync(&site.stock.join("second"));
+    assert_eq!(
+        std::fs::read_to_string(second).unwrap(),
+        "LIMIT = 9\n",
+        "the tool's own weakness"
+    );
+    plan.network_env
+        .insert("UV_CACHE_DIR".into(), cache.clone().into_os_string());
+    plan.isolation.read_only.push(cache);
+    fetch(&plan, &never()).unwrap();
+    install(&plan, &never()).unwrap();
+    let locks = [lockfile(&site, "uv.lock")];
+    let record = bind(&plan, &generation(), &locks).unwrap();
+    assert!(record.weak.is_empty(), "{:?}", record.weak);
+    let lib = std::fs::read_dir(site.tree.join(".venv/lib"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap();
+    let leaf = lib.path().join("site-packages/leaf/__init__.py");
+    assert_eq!(std::fs::read_to_string(leaf).unwrap(), "LIMIT = 1\n");
+}
+
+/// The store itself: an entry that was changed is refused by the name of the artifact, and the next attempt heals.
+#[test]
+fn a_poisoned_store_is_refused_by_name() {
+    let site = site();
+    let Some((mut plan, _)) = uv::project(&site, "") else {
         return;
     };
     fetch(&plan, &never()).unwrap();
-    let line = "find cache -path '*leaf/__init__.py' -exec sh -c 'echo LIMIT = 9 > \"$1\"' sh {} ';'";
-    prepare(Path::new("/bin/sh"), &["-c", line], &site.home.join("uv"), &[]);
-    install(&plan, &never()).unwrap();
-    let refusal = refused(bind(&plan, &generation(), &[lockfile(&site, "uv.lock")]));
+    let line = "find artifacts/sha256 -type f | while read -r f; do chmod u+w \"$f\"; echo poison >> \"$f\"; chmod a-w \"$f\"; done";
+    prepare(Path::new("/bin/sh"), &["-c", line], site.dir.path(), &[]);
+    let refusal = refused(install(&plan, &never()));
     assert_eq!(refusal.code, Code::RecordMismatch);
-    assert!(refusal.names[0].ends_with("leaf/__init__.py"), "{refusal}");
+    assert_eq!(refusal.reason.as_deref(), Some("poisoned_artifact"));
+    assert!(refusal.names[0].ends_with(".whl"), "{refusal}");
+    assert!(!site.tree.join(".venv").exists(), "nothing of it was installed");
+    for attempt in ["second", "third"] {
+        plan.home = site.stock.join(attempt);
+        std::fs::create_dir(&plan.home).unwrap();
+        fetch(&plan, &never()).unwrap();
+        // One refusal names one entry: each attempt sets aside what it met.
+        match install(&plan, &never()) {
+            Ok(_) => break,
+            Err(error) => assert_eq!((error.code(), attempt), (Code::RecordMismatch, "second")),
+        }
+    }
+    let record = bind(&plan, &generation(), &[lockfile(&site, "uv.lock")]).unwrap();
+    assert_eq!(record.packages, ["leaf==1.0", "other==1.0"]);
 }
 
 /// Cases A01 and A05, seen before anything is installed.
@@ -220,7 +288,7 @@ record.write_text("\n".join(rows) + "\n")
     prepare(&python, &["-I", "-c", script, tree], &site.stock, &[]);
     let refusal = refused(bind(&plan, &generation, &locks));
     assert_eq!(refusal.code, Code::RecordMismatch);
-    assert!(refusal.names.contains(&"leaf.py".to_owned()), "{refusal}");
+    assert!(refusal.names[1].ends_with("site-packages/leaf.py"), "{refusal}");
 }
 
 #[test]

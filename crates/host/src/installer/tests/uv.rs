@@ -127,6 +127,7 @@ fn a_cut_lock_is_not_installed() {
         let Some((plan, _)) = project(&site, "") else {
             return;
         };
+        let whole = lockfile(&site, "uv.lock");
         let text = std::fs::read_to_string(site.tree.join("uv.lock")).unwrap();
         let end = if at_a_record {
             text.rfind("[[package]]").unwrap()
@@ -134,7 +135,9 @@ fn a_cut_lock_is_not_installed() {
             text.len() * 2 / 5
         };
         site.write("uv.lock", &text[..end]);
-        let refusal = refused(fetch(&plan, &never()).and_then(|_| install(&plan, &never())));
+        // uv, too, refuses it, where it changed after it was parsed.
+        let fetched = super::super::fetch(&plan, &[&whole], &never());
+        let refusal = refused(fetched.and_then(|_| super::super::install(&plan, &[&whole], &never())));
         assert_eq!(refusal.code, Code::InstallFailed, "{refusal:#?}");
     }
 }
@@ -155,10 +158,8 @@ fn an_artifact_with_another_digest_is_not_installed() {
     );
     let refusal = refused(fetch(&plan, &never()));
     assert_eq!(refusal.code, Code::InstallFailed);
-    assert!(
-        refusal.names.join(" ").to_lowercase().contains("hash"),
-        "{refusal:#?}"
-    );
+    assert_eq!(refusal.reason.as_deref(), Some("artifact_digest"));
+    assert_eq!(refusal.names[0], "leaf-1.0-py3-none-any.whl");
 }
 
 #[test]
@@ -335,7 +336,7 @@ def prepare_metadata_for_build_wheel(out, config_settings=None):
     return info
 "#;
 
-fn unpack_sdist(site: &Site, python: &Path, name: &str, version: &str) -> bool {
+pub(super) fn unpack_sdist(site: &Site, python: &Path, name: &str, version: &str) -> bool {
     let backend = site.stock.join("answers/hatchling");
     std::fs::create_dir_all(&backend).unwrap();
     std::fs::write(backend.join("__init__.py"), "").unwrap();

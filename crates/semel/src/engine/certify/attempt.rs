@@ -11,6 +11,7 @@ use super::{Ask, surface};
 use crate::config;
 use crate::engine::job::say::{Point, Say};
 use crate::limits;
+use semel_core::artifact::Supply;
 use semel_core::certificate::{BaseTests, Report, Weak};
 use semel_core::confinement::Level;
 use semel_core::install::InstallRecord;
@@ -20,6 +21,7 @@ use semel_core::lockset::Lockfile;
 use semel_core::manifest::Manifest;
 use semel_core::report::Counts;
 use semel_core::{Code, Refusal, RelPath, Sha256};
+use semel_host::artifact::Store;
 use semel_host::git::Git;
 use semel_host::installer::{
     self, Hints, Isolation, Plan, ReportFrom, StageOutcome, TestPlan, TestRun, Tools, record, run_tests,
@@ -226,6 +228,7 @@ impl Attempt<'_> {
             directory: RelPath::root(),
             home: self.work.join("install"),
             tools: self.tools(installer)?,
+            artifacts: Store::open(&self.engine.config.state.join("artifacts")).map_err(host)?,
             project: if installer == Installer::Uv {
                 self.ask.certify.project
             } else {
@@ -263,40 +266,50 @@ impl Attempt<'_> {
         plain::private_directory(&self.work.join("install")).map_err(host)?;
         let mut plans = Vec::new();
         let mut records = Vec::new();
-        for installer in locks.parsed.keys() {
+        for (installer, own) in &locks.parsed {
             let plan = self.plan(*installer)?;
+            let own: Vec<&Lockfile> = own.iter().collect();
             evidence.toolchain.extend(plan.tools.identities());
             if plan.project == ProjectInstall::UnboundBackend {
                 let about = "the project's own build used a backend that no lock binds".to_owned();
                 evidence.weaken("build_backend_unbound", [about]);
             }
-            for (name, stage) in [
-                ("fetch", installer::fetch as StageFn),
-                ("install", installer::install),
-            ] {
-                let outcome = stage(&plan, self.cancel).map_err(host)?;
-                self.say.line(&format!(
-                    "{name:<8} {installer}, {:.1} s",
-                    outcome.took.as_secs_f64()
-                ));
-                ended(outcome.tree_ended, name)?;
-                evidence.confined(outcome.level);
-            }
-            records.push(self.record(&plan, locks, evidence)?);
+            let fetched = installer::fetch(&plan, &own, self.cancel).map_err(host)?;
+            self.stage("fetch", *installer, fetched, evidence)?;
+            let (installed, supply) = installer::install(&plan, &own, self.cancel).map_err(host)?;
+            self.stage("install", *installer, installed, evidence)?;
+            records.push(self.record(&plan, &own, &supply, evidence)?);
             plans.push(plan);
         }
         Ok((plans, records))
     }
 
+    /// Says how a stage went, and refuses where a process of it may still be there.
+    fn stage(
+        &self,
+        name: &str,
+        installer: Installer,
+        outcome: StageOutcome,
+        evidence: &mut Evidence,
+    ) -> Result<(), Refusal> {
+        self.say.line(&format!(
+            "{name:<8} {installer}, {:.1} s",
+            outcome.took.as_secs_f64()
+        ));
+        ended(outcome.tree_ended, name)?;
+        evidence.confined(outcome.level);
+        Ok(())
+    }
+
     /// Records every installed byte, bound to the locks and to this generation.
-    fn record(&self, plan: &Plan, locks: &Locks, evidence: &mut Evidence) -> Result<InstallRecord, Refusal> {
-        let lock: Vec<&Lockfile> = locks
-            .parsed
-            .get(&plan.tools.installer())
-            .into_iter()
-            .flatten()
-            .collect();
-        let made = record(plan, self.disk.generation(), &lock, self.cancel).map_err(host)?;
+    fn record(
+        &self,
+        plan: &Plan,
+        locks: &[&Lockfile],
+        supply: &Supply,
+        evidence: &mut Evidence,
+    ) -> Result<InstallRecord, Refusal> {
+        let made = record(plan, self.disk.generation(), locks, supply).map_err(host)?;
         evidence.weaken("install", made.weak.iter().cloned());
         self.say.line(&format!(
             "record   {} packages, {} entries",
@@ -435,8 +448,6 @@ impl Attempt<'_> {
         write("stderr", &run.stderr)
     }
 }
-
-type StageFn = fn(&Plan, &Cancel) -> semel_host::Result<StageOutcome>;
 
 /// Refuses where a process of a stage may still be there to write.
 fn ended(tree: TreeEnded, stage: &str) -> Result<(), Refusal> {

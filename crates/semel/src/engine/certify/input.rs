@@ -8,7 +8,7 @@ use semel_core::git_tree::ObjectId;
 use semel_core::ignore::{EntryKind, Ignore};
 use semel_core::install::leftover::{self, What};
 use semel_core::installer::Installer;
-use semel_core::lockset::{self, Declared, Format, Lockfile};
+use semel_core::lockset::{self, Declared, Format, Lockfile, Yarn};
 use semel_core::manifest::{Entry, FileMode, Manifest};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::files::{FileKind, Stamp, file_info, list_directory, read_file, stamps};
@@ -281,7 +281,11 @@ pub(super) fn bind(manifest: &Manifest, installers: &[Installer], root: &Root) -
     for installer in installers {
         let lock = lock_of(*installer, &formats)?;
         let parsed = lockset::parse(lock, &text(root, lock, LARGEST_TEXT)?)?;
-        lockset::require_hashes(&parsed)?;
+        // Yarn 2 and later never write a checksum for a package with conditions; whether one of these is for this machine
+        // is known where it would be installed, and refused there.
+        if parsed.yarn() != Some(Yarn::Modern) {
+            lockset::require_hashes(&parsed)?;
+        }
         locks.weak.extend(lockset::close_over(&parsed, &declared)?);
         let included = lockset::included(&parsed, &declared)?;
         let all: Vec<Lockfile> = std::iter::once(parsed).chain(included).collect();
