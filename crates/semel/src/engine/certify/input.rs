@@ -3,7 +3,6 @@
 use super::super::proposal::{self, BaseRules, Proposal};
 use super::super::{binding, host};
 use crate::limits;
-use semel_core::git_tree::ObjectId;
 use semel_core::ignore::{EntryKind, Ignore};
 use semel_core::install::leftover::{self, What};
 use semel_core::installer::Installer;
@@ -11,8 +10,8 @@ use semel_core::lockset::{self, Declared, Format, Lockfile};
 use semel_core::manifest::{Entry, Manifest};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::files::{FileKind, list_directory, read_file};
-use semel_host::git::tree_of;
 use semel_host::root::Root;
+use semel_host::tarball;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A manifest of dependencies, or a lockfile, is never larger.
@@ -24,35 +23,19 @@ const LARGEST_TEXT: u64 = 256 << 20;
 /// `proposal_refused`; `tree_not_empty` for a leftover environment, looked for first; `tree_mismatch` for an entry that
 /// the proposal's own rules ignore and the base does not track, and for another git tree than was sealed.
 pub(super) fn take(proposal: &Proposal, rules: &BaseRules, root: &Root) -> Result<Manifest, Refusal> {
-    let manifest = proposal::unpack(&proposal.archive, &proposal.digest(), root)?;
-    if manifest.entries != proposal.manifest.entries {
-        let why = "the archive does not hold what its manifest lists";
-        return Err(Refusal::new(Code::ProposalRefused, why).reason("manifest_differs"));
-    }
+    let manifest = proposal::unpack(proposal, root)?;
     refuse_leftovers(&manifest, rules, root)?;
     refuse_ignored(&manifest, rules, root)?;
-    same_tree(&manifest, proposal.tree, root)?;
+    proposal::same_tree(proposal, &manifest)?;
     Ok(manifest)
 }
 
 /// Checks that the entries of the manifest are still exactly what was sealed.
 ///
 /// # Errors
-/// `tree_mismatch`.
-pub(super) fn same_tree(manifest: &Manifest, sealed: ObjectId, root: &Root) -> Result<(), Refusal> {
-    let paths: Vec<RelPath> = manifest
-        .entries
-        .iter()
-        .map(|entry| entry.path().clone())
-        .collect();
-    let tree = tree_of(root.handle(), sealed.format(), &paths).map_err(host)?;
-    if tree == sealed {
-        return Ok(());
-    }
-    Err(Refusal::new(
-        Code::TreeMismatch,
-        format!("the source tree is {tree}, sealed was {sealed}"),
-    ))
+/// `tree_mismatch`, naming the first entry that is not.
+pub(super) fn still_there(manifest: &Manifest, root: &Root) -> Result<(), Refusal> {
+    tarball::verify(manifest, root).map_err(host)
 }
 
 /// Lists the files and links that are in the tree, but neither in the manifest nor beneath `apart`: what was installed,

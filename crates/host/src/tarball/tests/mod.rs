@@ -1,18 +1,24 @@
-use super::header::{Header, Type, encode};
 use super::*;
 use crate::files::FileKind;
 use crate::root::Root;
 use crate::root::tests::skipped;
+use crate::tarball::header::{Header, Type, encode};
 use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode};
+use semel_core::RelPath;
+use semel_core::git_tree::ObjectFormat;
 use semel_core::manifest::{Entry, Manifest, WhyLeftOut};
-use semel_core::{RelPath, Sha256};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 
 const END: [u8; 1024] = [0; 1024];
 const MOST: u64 = 1 << 30;
+const LIMITS: Limits = Limits {
+    entries: 200_000,
+    archive_bytes: MOST,
+};
+const SHA1: ObjectFormat = ObjectFormat::Sha1;
 
 /// Writes a header field by field, also such as no honest writer would.
 #[derive(Clone)]
@@ -423,12 +429,12 @@ fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     all
 }
 
-fn unpacked(archive: &[u8], into: &Path) -> crate::Result<Manifest> {
+fn unpacked(archive: &[u8], into: &Path) -> Result<Manifest> {
     let limits = Limits {
         entries: 1000,
         archive_bytes: 1 << 30,
     };
-    unpack(&mut &archive[..], limits, &Root::open(into).unwrap())
+    unpack(&mut &archive[..], limits, &Root::open(into).unwrap(), Some(SHA1))
 }
 
 fn reason(error: crate::Error) -> String {
@@ -509,11 +515,19 @@ fn limits_hold() {
         (limits(2, 1 << 20), "entries"),
         (limits(9, archive.len() as u64 - 1), "archive_bytes"),
     ] {
-        let error = unpack(&mut archive.as_slice(), limits, &root).unwrap_err();
+        let error = unpack(&mut archive.as_slice(), limits, &root, None).unwrap_err();
         assert_eq!(reason(error), wanted);
         assert_eq!(std::fs::read_dir(into.path()).unwrap().count(), 0);
     }
-    assert!(unpack(&mut archive.as_slice(), limits(3, archive.len() as u64), &root).is_ok());
+    assert!(
+        unpack(
+            &mut archive.as_slice(),
+            limits(3, archive.len() as u64),
+            &root,
+            None
+        )
+        .is_ok()
+    );
 }
 
 #[test]
@@ -536,13 +550,13 @@ fn long_fields_go_through_extended_headers() {
     };
     let root = Root::open(into.path()).unwrap();
     // The size of nine gibibytes is understood: it is what goes past the end, or past the limit.
-    let error = unpack(&mut archive.as_slice(), limits, &root).unwrap_err();
+    let error = unpack(&mut archive.as_slice(), limits, &root, None).unwrap_err();
     assert_eq!(reason(error), "truncated");
-    let error = unpack(&mut archive.as_slice(), Limits::default(), &root).unwrap_err();
+    let error = unpack(&mut archive.as_slice(), Limits::default(), &root, Some(SHA1)).unwrap_err();
     assert_eq!(reason(error), "archive_bytes");
 }
 
-fn take(_: &RelPath, _: FileKind) -> Result<Choice, Refusal> {
+fn take(_: &RelPath, _: FileKind) -> std::result::Result<Choice, Refusal> {
     Ok(Choice::Take)
 }
 
@@ -570,7 +584,7 @@ fn what_is_left_out_is_listed() {
             _ => Choice::Take,
         })
     };
-    let sealed = pack(&root, &mut choose, MOST, &proposals).unwrap();
+    let sealed = pack(&root, &mut choose, LIMITS, SHA1, &proposals).unwrap();
     let names: Vec<String> = sealed
         .manifest
         .entries
@@ -602,7 +616,7 @@ fn what_is_left_out_is_listed() {
     );
     assert_eq!(std::fs::metadata(&sealed.path).unwrap().mode() & 0o7777, 0o444);
     assert_eq!(
-        pack(&root, &mut choose, MOST, &proposals).unwrap(),
+        pack(&root, &mut choose, LIMITS, SHA1, &proposals).unwrap(),
         sealed,
         "sealed twice is one archive"
     );
@@ -616,7 +630,9 @@ fn what_cannot_be_sealed_is_refused_and_leaves_nothing() {
     std::fs::write(tree.join("src/a"), "").unwrap();
     let root = Root::open(&tree).unwrap();
     let refused = |why: &str| {
-        let error = pack(&root, &mut take, MOST, &proposals).map(|_| ()).unwrap_err();
+        let error = pack(&root, &mut take, LIMITS, SHA1, &proposals)
+            .map(|_| ())
+            .unwrap_err();
         assert_eq!(reason(error), why);
         for place in ["tmp", "sha256"] {
             let left = std::fs::read_dir(proposals.join(place)).map_or(0, Iterator::count);
@@ -641,7 +657,9 @@ fn what_cannot_be_sealed_is_refused_and_leaves_nothing() {
     std::fs::remove_file(tree.join("src/sparse")).unwrap();
     let refusing = &mut |_: &RelPath, _: FileKind| Err(refused_by_rule());
     assert_eq!(
-        pack(&root, refusing, MOST, &proposals).unwrap_err().code(),
+        pack(&root, refusing, LIMITS, SHA1, &proposals)
+            .unwrap_err()
+            .code(),
         Code::TreeMismatch
     );
 }
@@ -662,7 +680,8 @@ fn other_readers_see_the_same_entries() {
     let sealed = pack(
         &Root::open(&tree).unwrap(),
         &mut take,
-        MOST,
+        LIMITS,
+        SHA1,
         &dir.path().join("p"),
     )
     .unwrap();
@@ -725,7 +744,7 @@ proptest! {
         let (first, second, unpacked_to) = (place("first"), place("second"), place("unpacked"));
         let proposals = dir.path().join("proposals");
         build(&first, &tree);
-        let sealed = match pack(&Root::open(&first).unwrap(), &mut take, MOST, &proposals) {
+        let sealed = match pack(&Root::open(&first).unwrap(), &mut take, LIMITS, SHA1, &proposals) {
             Ok(sealed) => sealed,
             // Links made at random may lead in a circle.
             Err(error) => {
@@ -735,14 +754,14 @@ proptest! {
         };
         prop_assert_eq!(sealed.manifest.check(), Ok(()));
         build(&second, &tree);
-        let again = pack(&Root::open(&second).unwrap(), &mut take, MOST, &proposals).unwrap();
+        let again = pack(&Root::open(&second).unwrap(), &mut take, LIMITS, SHA1, &proposals).unwrap();
         prop_assert_eq!(&again, &sealed, "the same tree is the same archive");
 
         let bytes = std::fs::read(&sealed.path).unwrap();
         let root = Root::open(&unpacked_to).unwrap();
-        let manifest = unpack(&mut bytes.as_slice(), Limits::default(), &root).unwrap();
+        let manifest = unpack(&mut bytes.as_slice(), Limits::default(), &root, Some(SHA1)).unwrap();
         prop_assert_eq!(&manifest, &sealed.manifest);
-        let third = pack(&root, &mut take, MOST, &proposals).unwrap();
+        let third = pack(&root, &mut take, LIMITS, SHA1, &proposals).unwrap();
         prop_assert_eq!(&third.manifest, &sealed.manifest);
         for (name, made) in &tree {
             if let Made::File(bytes, _) = made {
