@@ -144,8 +144,12 @@ pub(super) fn decode(block: &[u8; BLOCK]) -> Result<Header, Refusal> {
             return Err(refused("special_file", "a header names a device"));
         }
     }
-    text(&block[265..297])?;
-    text(&block[297..329])?;
+    for range in [265..297, 297..329] {
+        // Whatever another reader would make of other bytes: nothing here needs them.
+        if !text(&block[range])?.iter().all(|b| (b' '..=b'~').contains(b)) {
+            return Err(refused("field", "the name of an owner is not plain ASCII"));
+        }
+    }
     if block[500..].iter().any(|b| *b != 0) {
         return Err(refused("format", "a header has bytes behind its last field"));
     }
@@ -154,6 +158,15 @@ pub(super) fn decode(block: &[u8; BLOCK]) -> Result<Header, Refusal> {
             "mode",
             "a mode has setuid, setgid, sticky or unknown bits",
         ));
+    }
+    let needed = match kind {
+        Type::File => 0o400,
+        Type::Directory => 0o700,
+        Type::Symlink | Type::Pax => 0,
+    };
+    if mode & needed != needed {
+        let why = "a mode keeps its owner from reading, or from what is in a directory";
+        return Err(refused("mode", why));
     }
     if size != 0 && matches!(kind, Type::Symlink | Type::Directory) {
         return Err(refused("size", "something that is no file has a size"));
