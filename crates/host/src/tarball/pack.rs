@@ -146,7 +146,12 @@ impl Found<'_> {
             self.leave(path, WhyLeftOut::EmptyDirectory);
         }
         for (name, _) in names {
-            let at = path.join(&name).map_err(|refusal| sealing(refusal.into()))?;
+            let at = path.join(&name).map_err(|refusal| {
+                let seen = path
+                    .observed(&name)
+                    .map_or_else(|_| path.to_string(), |at| at.to_string());
+                refused("path", refusal.why).name(seen)
+            })?;
             let stat = rustix::fs::statat(dir, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)
                 .map_err(|errno| sealing(failed(errno, &at)))?;
             let kind = FileKind::of(&stat);

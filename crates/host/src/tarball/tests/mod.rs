@@ -1,5 +1,6 @@
 use super::*;
 mod differ;
+mod identity;
 #[path = "../../../../../fuzz/src/archive.rs"]
 mod laws;
 mod mutate;
