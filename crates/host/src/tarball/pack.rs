@@ -5,7 +5,7 @@ use crate::files::read::{FileKind, entries};
 use crate::root::{Root, failed};
 use crate::tarball::digests::{Batch, Feed, Part, ROOM, beside};
 use crate::tarball::header::{Header, Type, encode};
-use crate::tarball::store::{Named, Store, Written, archive_path};
+use crate::tarball::store::{Store, Written, archive_path};
 use crate::tarball::{BLOCK, Limits, UNREAD, fill, nth_file, refused, tree_of_entries};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
@@ -90,7 +90,7 @@ pub fn pack(
     let sealed = written.and_then(|((mut entries, archive_size), digests)| {
         fill(&mut entries, digests.contents)?;
         let tree = tree_of_entries(format, &entries, digests.blobs)?;
-        store.publish(&part, &format!("{}.tar", digests.archive), Named::Once)?;
+        store.publish(&part, &format!("{}.tar", digests.archive))?;
         Ok(Sealed {
             path: archive_path(proposals, &digests.archive),
             tree,

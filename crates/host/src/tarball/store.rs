@@ -38,20 +38,11 @@ pub fn keep_manifest(proposals: &Path, digest: &Sha256, text: &[u8]) -> Result<(
     let part = store.part()?;
     let kept = part
         .write(text)
-        .and_then(|()| store.publish(&part, &format!("{digest}.json"), Named::Over));
+        .and_then(|()| store.publish(&part, &format!("{digest}.json")));
     if kept.is_err() {
         store.discard(&part);
     }
     kept
-}
-
-/// Says what becomes of a file that has the name already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Named {
-    /// It is the same file, and stays.
-    Once,
-    /// It is replaced.
-    Over,
 }
 
 pub(super) struct Store {
@@ -98,22 +89,14 @@ impl Store {
         part.claim.drop_it(self.tmp.as_fd(), Of::File).ok();
     }
 
-    /// Gives a file its name.
+    /// Gives a file its name, over an earlier one: that is the same file, or was damaged.
     ///
     /// # Durability
     /// File and name survive a power cut.
-    pub(super) fn publish(&self, part: &Written, name: &str, named: Named) -> Result<()> {
-        let from = (self.tmp.as_fd(), part.claim.name.as_bytes());
-        let to = (self.whole.as_fd(), name.as_bytes());
-        let renamed = rustix::fs::fsync(&part.file).and_then(|()| match named {
-            Named::Once => crate::files::rename_ours(from, to),
-            Named::Over => rustix::fs::renameat(from.0, from.1, to.0, to.1),
-        });
-        match (renamed, named) {
-            (Ok(()), _) => {}
-            (Err(Errno::EXIST), Named::Once) => self.discard(part),
-            (Err(e), _) => return Err(Error::io("publish", &self.shown, e)),
-        }
+    pub(super) fn publish(&self, part: &Written, name: &str) -> Result<()> {
+        let fail = |e: Errno| Error::io("publish", &self.shown, e);
+        rustix::fs::fsync(&part.file).map_err(fail)?;
+        rustix::fs::renameat(&self.tmp, &part.claim.name, &self.whole, name).map_err(fail)?;
         crate::files::sync(&self.whole, &self.shown.display().to_string())
     }
 }

@@ -51,6 +51,7 @@ mod retry;
 mod room;
 mod run;
 mod schemas;
+mod seals;
 mod snapshots;
 mod supervised;
 mod tidy;

@@ -23,7 +23,7 @@ const LARGEST_TEXT: u64 = 256 << 20;
 /// `proposal_refused`; `tree_not_empty` for a leftover environment, looked for first; `tree_mismatch` for an entry that
 /// the proposal's own rules ignore and the base does not track, and for another git tree than was sealed.
 pub(super) fn take(proposal: &Proposal, rules: &BaseRules, root: &Root) -> Result<Manifest, Refusal> {
-    let manifest = proposal::unpack(proposal, root)?;
+    let manifest = proposal::unpack(proposal, root, Some(proposal.tree.format()))?;
     refuse_leftovers(&manifest, rules, root)?;
     refuse_ignored(&manifest, rules, root)?;
     proposal::same_tree(proposal, &manifest)?;
