@@ -16,8 +16,11 @@ use std::thread::{Builder, Scope, ScopedJoinHandle};
 /// How many bytes of a stream a batch holds; a multiple of the block.
 pub(super) const ROOM: usize = 1 << 20;
 
-/// How many batches there are: one is filled, each worker has one, and one is on its way.
-const BATCHES: usize = 4;
+/// How many batches there are: enough that nobody waits for a worker that has a large file.
+const BATCHES: usize = 6;
+
+/// The most threads that compute ids of blobs: SHA-1 with its search for collisions costs several times the rest.
+const MOST_FOR_BLOBS: usize = 4;
 
 /// Names the bytes of a batch that belong to one file.
 pub(super) struct Part {
@@ -98,17 +101,21 @@ pub(super) fn beside<T>(
     let (home, free) = channel();
     std::thread::scope(|scope| {
         let (to_sums, of_sums) = sync_channel(BATCHES);
-        let (to_blobs, of_blobs) = sync_channel(BATCHES);
         let sums = start(scope, move || sums(&of_sums))?;
-        let blobs = blobs.map(|format| start(scope, move || blob_ids(&of_blobs, format)));
-        let blobs = blobs.transpose()?;
         let mut feed = Feed {
             home,
             free,
             workers: vec![to_sums],
         };
-        if blobs.is_some() {
-            feed.workers.push(to_blobs);
+        let mut hashing = Vec::new();
+        if let Some(format) = blobs {
+            let all = std::thread::available_parallelism().map_or(1, |n| n.get().min(MOST_FOR_BLOBS));
+            for one in 0..all {
+                let (to_blobs, of_blobs) = sync_channel(BATCHES);
+                let share = Share { one, all };
+                hashing.push(start(scope, move || blob_ids(&of_blobs, format, share))?);
+                feed.workers.push(to_blobs);
+            }
         }
         for _ in 0..BATCHES {
             let bytes = Vec::with_capacity(ROOM + BLOCK);
@@ -118,14 +125,25 @@ pub(super) fn beside<T>(
         let done = read(&feed);
         drop(feed);
         let sums = sums.join();
-        let blobs = blobs.map(ScopedJoinHandle::join).transpose();
+        let hashed: Vec<_> = hashing.into_iter().map(ScopedJoinHandle::join).collect();
         let done = done?;
         let (archive, contents) = sums.map_err(|_| lost())?;
-        let blobs = match blobs.map_err(|_| lost())? {
-            None => Vec::new(),
-            Some(Ok(blobs)) => blobs,
-            Some(Err((file, refusal))) => return Err(refusal.name(name(&done, file)).into()),
-        };
+        let mut shares = Vec::new();
+        for share in hashed {
+            match share.map_err(|_| lost())? {
+                Ok(ids) => shares.push(ids.into_iter()),
+                Err((file, refusal)) => return Err(refusal.name(name(&done, file)).into()),
+            }
+        }
+        // Dealt out one by one, they are collected one by one.
+        let mut blobs = Vec::with_capacity(contents.len());
+        loop {
+            let before = blobs.len();
+            blobs.extend(shares.iter_mut().map_while(Iterator::next));
+            if blobs.len() == before {
+                break;
+            }
+        }
         Ok((
             done,
             Digests {
@@ -170,20 +188,29 @@ fn sums(batches: &Receiver<Arc<Lent>>) -> (Sha256, Vec<Sha256>) {
 
 type Blobs = std::result::Result<Vec<ObjectId>, (usize, Refusal)>;
 
-fn blob_ids(batches: &Receiver<Arc<Lent>>, format: ObjectFormat) -> Blobs {
-    let (mut ids, mut open, mut failed) = (Vec::new(), None::<BlobHasher>, None);
+/// Says which files are one worker's: every so many-th.
+#[derive(Clone, Copy)]
+struct Share {
+    one: usize,
+    all: usize,
+}
+
+fn blob_ids(batches: &Receiver<Arc<Lent>>, format: ObjectFormat, share: Share) -> Blobs {
+    let (mut ids, mut open, mut failed, mut begun) = (Vec::new(), None::<BlobHasher>, None, 0_usize);
     let mut finish = |hasher: Option<BlobHasher>| match hasher.map(BlobHasher::finish) {
         None => {}
         Some(Ok(id)) => ids.push(id),
         Some(Err(refusal)) => {
-            failed.get_or_insert((ids.len(), refusal));
+            failed.get_or_insert((ids.len() * share.all + share.one, refusal));
         }
     };
     // Read to the end in any case: the reader waits for its batches.
     for lent in batches {
         for part in &lent.batch.parts {
             if let Some(size) = part.begins {
-                finish(open.replace(BlobHasher::new(format, size)));
+                finish(open.take());
+                open = (begun % share.all == share.one).then(|| BlobHasher::new(format, size));
+                begun += 1;
             }
             if let Some(open) = &mut open {
                 open.update(&lent.batch.bytes[part.at.clone()]);
