@@ -6,7 +6,8 @@
 #   target   archive, canonical, collision, edit, key, patch, path or record; all without one
 #
 # What it finds on the way lies in fuzz/target/found/, and is not kept: fuzz/corpus/ is, small, and replayed by
-# `cargo test -p semel-core --test corpus` and, of archives, by `cargo test -p semel-host tarball`. A crash lies in fuzz/artifacts/; put it into the corpus, and mend it.
+# `cargo test -p semel-core --test corpus` and, of archives, by `cargo test -p semel-host tarball`. A crash lies in
+# fuzz/artifacts/; put it into the corpus, and mend it.
 # Exit 0: no crash. Exit 1: a crash, or something is missing. Exit 64: usage.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
@@ -14,7 +15,7 @@ cd "$(dirname "$0")" || exit 1
 minutes=${1:-1}
 shift $(($# > 0))
 case $minutes in
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' run.sh; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' run.sh; exit 0 ;;
     '' | *[!0-9]*) printf 'usage: fuzz/run.sh [minutes] [target ...]\n' >&2; exit 64 ;;
 esac
 targets=("$@")
