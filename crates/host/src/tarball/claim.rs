@@ -68,10 +68,10 @@ pub(super) fn claim(dir: BorrowedFd<'_>, prefix: &str, of: Of) -> Result<Claim> 
             Err(Errno::NOENT) => continue,
             made => made.map_err(|e| Error::io("make", &name, e))?,
         };
-        match rustix::fs::flock(&made, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => continue,
-            // Without locks nobody removes it but us.
-            Ok(()) | Err(_) => {}
+        // Of a filesystem without locks nobody removes it but us.
+        let locked = rustix::fs::flock(&made, FlockOperation::NonBlockingLockExclusive);
+        if locked == Err(Errno::WOULDBLOCK) {
+            continue;
         }
         let (ours, named) = (fstat(&made), statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW));
         if let (Ok(ours), Ok(named)) = (ours, named)

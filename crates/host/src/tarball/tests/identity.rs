@@ -44,6 +44,8 @@ fn sealed(tree: &Path, format: ObjectFormat, proposals: &Path) -> crate::Result<
     pack(&Root::open(tree).unwrap(), &mut take, LIMITS, format, proposals)
 }
 
+type Change<'c> = &'c dyn Fn(&Path);
+
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
 
 fn sample() -> Vec<(PathBuf, Made)> {
@@ -357,7 +359,7 @@ fn what_changed_afterwards_is_named() {
             std::fs::set_permissions(at, Permissions::from_mode(bits)).unwrap();
         }
     };
-    let changes: [(&str, &dyn Fn(&Path)); 9] = [
+    let changes: [(&str, Change<'_>); 9] = [
         ("many/650", &|at| std::fs::write(at, "sane").unwrap()),
         ("many/1", &|at| std::fs::write(at, "same and more").unwrap()),
         ("many/2", &mode(0o755)),
