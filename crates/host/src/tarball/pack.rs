@@ -1,7 +1,7 @@
 //! Sealing: a tree becomes one archive whose bytes depend on its content alone.
 
 use crate::error::{Error, Result};
-use crate::files::read::{FileKind, entries};
+use crate::files::read::{FileKind, ListFailure, entries};
 use crate::root::{Root, failed};
 use crate::tarball::digests::{Batch, Feed, Part, ROOM, beside};
 use crate::tarball::header::{Header, Type, encode};
@@ -14,6 +14,9 @@ use semel_core::manifest::{Entry, FileMode, LeftOut, Manifest, WhyLeftOut, check
 use semel_core::{Code, Refusal, RelPath};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+/// How many names one directory may hold; most may be ignored ones.
+const MOST_NAMES: usize = 2_000_000;
 
 /// More than the headers of one entry take, with the longest path and the longest target.
 const MOST_HEADERS: usize = 16 << 10;
@@ -140,7 +143,13 @@ impl Found<'_> {
     }
 
     fn directory(&mut self, path: &RelPath, dir: &OwnedFd) -> Result<()> {
-        let mut names = entries(dir, self.limits.entries).map_err(|e| e.named(path))?;
+        let mut names = entries(dir, MOST_NAMES).map_err(|e| match e {
+            ListFailure::TooMany(most) => {
+                let why = format!("a directory holds more than {most} names");
+                refused("entries", why).name(path.to_string()).into()
+            }
+            ListFailure::System(_) => e.named(path),
+        })?;
         names.sort_by(|a, b| a.0.cmp(&b.0));
         if names.is_empty() && !path.is_root() {
             self.leave(path, WhyLeftOut::EmptyDirectory);
