@@ -4,17 +4,21 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-#[path = "../src/archive.rs"]
-mod archive;
+#[path = "laws_of_archives.rs"]
+mod laws;
 
 static SCRATCH: LazyLock<PathBuf> = LazyLock::new(|| {
     let memory = PathBuf::from("/dev/shm");
-    let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
+    let place = if memory.is_dir() {
+        memory
+    } else {
+        std::env::temp_dir()
+    };
     let place = place.join(format!("semel-fuzz-{}", std::process::id()));
     std::fs::create_dir(&place).expect("a new directory");
     place
 });
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    archive::archive(data, &SCRATCH);
+    laws::archive(data, &SCRATCH);
 });

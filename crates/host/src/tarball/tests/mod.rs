@@ -1,7 +1,7 @@
 use super::*;
 mod differ;
 mod identity;
-#[path = "../../../../../fuzz/src/archive.rs"]
+#[path = "../../../../../fuzz/fuzz_targets/laws_of_archives.rs"]
 mod laws;
 mod mutate;
 
