@@ -3,11 +3,12 @@
 #
 # Usage: fuzz/run.sh [minutes] [target ...]
 #   minutes  for each target; 1 without it
-#   target   canonical, collision, edit, key, lock_json, lock_lines, lock_toml, lock_yaml, patch, path or record;
-#            all without one
+#   target   archive, canonical, collision, edit, key, lock_json, lock_lines, lock_toml, lock_yaml, patch, path or
+#            record; all without one
 #
 # What it finds on the way lies in fuzz/target/found/, and is not kept: fuzz/corpus/ is, small, and replayed by
-# `cargo test -p semel-core --test corpus`. A crash lies in fuzz/artifacts/; put it into the corpus, and mend it.
+# `cargo test -p semel-core --test corpus` and, of archives, by `cargo test -p semel-host tarball`. A crash lies in
+# fuzz/artifacts/; put it into the corpus, and mend it.
 # Exit 0: no crash. Exit 1: a crash, or something is missing. Exit 64: usage.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
@@ -19,7 +20,7 @@ case $minutes in
     '' | *[!0-9]*) printf 'usage: fuzz/run.sh [minutes] [target ...]\n' >&2; exit 64 ;;
 esac
 targets=("$@")
-[ "${#targets[@]}" -gt 0 ] || targets=(canonical collision edit key lock_json lock_lines lock_toml lock_yaml patch path record)
+[ "${#targets[@]}" -gt 0 ] || targets=(archive canonical collision edit key lock_json lock_lines lock_toml lock_yaml patch path record)
 
 if ! rustc +nightly --version >/dev/null 2>&1; then
     rustup toolchain install nightly --profile minimal || { printf 'no nightly compiler\n' >&2; exit 1; }

@@ -25,6 +25,7 @@ mkfs.btrfs btrfs-progs   optional
 strace   strace          optional
 lowntfs-3g ntfs-3g       optional
 ssh-keygen openssh-client optional
+bsdtar   libarchive-tools optional
 '
 PATH="$PATH:/usr/sbin:/sbin"
 

@@ -5,9 +5,9 @@
 
 use crate::code::{Code, Refusal};
 use crate::digest::Sha256;
-use crate::path::RelPath;
+use crate::path::{RelPath, ignorable};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use unicode_normalization::UnicodeNormalization as _;
 
 /// Says which of the two modes a sealed file has.
@@ -169,7 +169,8 @@ impl Manifest {
 /// Refuses a name that two systems could read as two things.
 ///
 /// # Errors
-/// `proposal_refused` with reason `root`, `name_encoding`, `control_character` or `git_internals`.
+/// `proposal_refused` with reason `root`, `name_encoding`, `control_character`, `name_form`, `foreign_root` or
+/// `git_internals`.
 pub fn check_name(path: &RelPath) -> Result<(), Refusal> {
     if path.is_root() {
         return Err(refused("root", "an entry names the root itself"));
@@ -181,7 +182,17 @@ pub fn check_name(path: &RelPath) -> Result<(), Refusal> {
         let why = "a name holds a control character";
         return Err(refused("control_character", why).name(path.to_string()));
     }
-    if text.split('/').any(is_git_name) {
+    if !composed(text) {
+        // bsdtar composes such a name of an extended header, and others do not.
+        let why = "a name is not in the composed form of Unicode (NFC)";
+        return Err(refused("name_form", why).name(path.to_string()));
+    }
+    if begins_like_a_root(path.as_bytes()) {
+        // bsdtar takes such a beginning away, on every system.
+        let why = "a path begins like a drive or a root of another system";
+        return Err(refused("foreign_root", why).name(path.to_string()));
+    }
+    if path.may_lead_to_git() {
         return Err(refused("git_internals", "a name belongs to git").name(path.to_string()));
     }
     Ok(())
@@ -191,9 +202,9 @@ pub fn check_name(path: &RelPath) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// `proposal_refused` with a reason: those of [`check_name`], `duplicate`, `parent_not_directory`,
-/// `name_collision`, `link_outside`, `link_target`.
+/// `name_collision`, `link_outside`, `link_target`; `name_form` of a target.
 pub fn check_entries(entries: &[Entry]) -> Result<(), Refusal> {
-    let mut all: BTreeMap<&[u8], Option<&str>> = BTreeMap::new();
+    let mut all: HashMap<&[u8], Option<&str>> = HashMap::with_capacity(entries.len());
     for entry in entries {
         check_name(entry.path())?;
         let target = match entry {
@@ -207,28 +218,25 @@ pub fn check_entries(entries: &[Entry]) -> Result<(), Refusal> {
             return Err(refused("duplicate", "a name comes twice").name(entry.path().to_string()));
         }
     }
-    let mut folded: HashMap<String, String> = HashMap::new();
-    let mut seen: HashSet<&[u8]> = HashSet::new();
+    let mut folded: HashMap<Vec<u8>, &[u8]> = HashMap::with_capacity(entries.len());
+    let mut seen: HashSet<&[u8]> = HashSet::with_capacity(entries.len());
     for entry in entries {
         let path = entry.path().as_bytes();
-        let ends = path
-            .iter()
-            .enumerate()
-            .filter(|(_, b)| **b == b'/')
-            .map(|(at, _)| at);
-        for end in ends.chain([path.len()]) {
+        // From the end on: above a directory that was seen, all were.
+        let ends = path.iter().enumerate().rev().filter(|(_, b)| **b == b'/');
+        for end in std::iter::once(path.len()).chain(ends.map(|(at, _)| at)) {
             let part = &path[..end];
             if end < path.len() && all.contains_key(part) {
                 let why = "an entry lies beneath something that is not a directory";
                 return Err(refused("parent_not_directory", why).name(entry.path().to_string()));
             }
             if !seen.insert(part) {
-                continue;
+                break;
             }
-            let text = String::from_utf8_lossy(part).into_owned();
-            if let Some(other) = folded.insert(fold(&text), text.clone()) {
+            if let Some(other) = folded.insert(fold(part), part) {
                 let why = "two names are one on a filesystem that folds case or normalises";
-                return Err(refused("name_collision", why).names([other, text]));
+                let names = [other, part].map(crate::path::shown);
+                return Err(refused("name_collision", why).names(names));
             }
         }
     }
@@ -241,6 +249,10 @@ fn check_target(path: &RelPath, target: &str) -> Result<(), Refusal> {
     if long || target.chars().any(char::is_control) {
         let why = "a link's target is empty, longer than 4,095 bytes, or holds a control character";
         return Err(refused("link_target", why).name(path.to_string()));
+    }
+    if !composed(target) {
+        let why = "a link's target is not in the composed form of Unicode (NFC)";
+        return Err(refused("name_form", why).name(path.to_string()));
     }
     Ok(())
 }
@@ -280,22 +292,33 @@ fn stays_inside(link: &[u8], links: &HashMap<&[u8], &str>) -> Result<(), Refusal
     Ok(())
 }
 
-/// Makes equal what a filesystem that folds case and normalises would make equal.
-fn fold(text: &str) -> String {
-    let lower: String = text.nfc().flat_map(char::to_lowercase).collect();
-    lower.nfc().collect()
+/// Makes equal what a filesystem that folds case, normalises, and looks past some characters would make equal.
+fn fold(path: &[u8]) -> Vec<u8> {
+    match core::str::from_utf8(path) {
+        Ok(text) if !text.is_ascii() => {
+            let text: String = text.chars().filter(|c| !ignorable(*c)).collect();
+            let upper: String = text.nfd().flat_map(char::to_uppercase).collect();
+            let lower: String = upper.nfd().flat_map(char::to_lowercase).nfc().collect();
+            lower.into_bytes()
+        }
+        _ => path.to_ascii_lowercase(),
+    }
 }
 
-/// Knows the names under which some filesystem would find `.git`.
+/// Knows `C:` and a backslash.
 ///
 /// # Source
-/// Git's `is_hfs_dotgit` and `is_ntfs_dotgit`.
-fn is_git_name(name: &str) -> bool {
-    let ignorable = |c: char| matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
-    let name: String = name.chars().filter(|c| !ignorable(*c)).collect();
-    let name = name.split(':').next().unwrap_or_default();
-    let name = name.trim_end_matches(['.', ' ']);
-    name.eq_ignore_ascii_case(".git") || name.eq_ignore_ascii_case("git~1")
+/// libarchive 3.6.2, `tar/util.c`, `strip_absolute_path`.
+const fn begins_like_a_root(path: &[u8]) -> bool {
+    match path {
+        [b'\\', ..] => true,
+        [letter, b':', ..] => letter.is_ascii_alphabetic(),
+        _ => false,
+    }
+}
+
+fn composed(text: &str) -> bool {
+    text.is_ascii() || unicode_normalization::is_nfc(text)
 }
 
 fn refused(reason: &str, why: &str) -> Refusal {
@@ -351,12 +374,28 @@ mod tests {
             ),
             (vec![file("Readme"), file("README")], "name_collision"),
             (vec![file("Dir/a"), file("dir/b")], "name_collision"),
-            (vec![file("caf\u{e9}"), file("cafe\u{301}")], "name_collision"),
+            (vec![file("caf\u{e9}"), file("cafe\u{301}")], "name_form"),
+            (vec![link("l", "cafe\u{301}")], "name_form"),
+            (vec![file("CAF\u{c9}"), file("caf\u{e9}")], "name_collision"),
+            (vec![file("stra\u{df}e"), file("STRASSE")], "name_collision"),
+            (vec![file("a\u{200b}b"), file("ab")], "name_collision"),
+            (vec![file("d\u{ad}/a"), file("d/b")], "name_collision"),
+            (vec![file("x\u{b2}"), file("x2")], "ok"),
+            (vec![file("C:")], "foreign_root"),
+            (vec![file("c:/x")], "foreign_root"),
+            (vec![file("\\x")], "foreign_root"),
+            (
+                vec![file("a/C:"), file("a:b/\\x"), file("ab:"), file("1:")],
+                "foreign_root",
+            ),
+            (vec![file("a/C:"), file("ab:/\\x"), file("1:")], "ok"),
+            (vec![file("a/b/c"), file("a.b"), file("a/b.c")], "ok"),
             (vec![file("a\nb")], "control_character"),
             (vec![file("x/.GIT/config")], "git_internals"),
             (vec![file(".g\u{200c}it/config")], "git_internals"),
             (vec![file("GIT~1/config")], "git_internals"),
             (vec![file(".git./config")], "git_internals"),
+            (vec![file(".g\u{ad}it/config")], "git_internals"),
             (vec![file(".git::$INDEX_ALLOCATION/x")], "git_internals"),
             (vec![link("l", "/etc/passwd")], "link_outside"),
             (vec![link("l", "../x")], "link_outside"),

@@ -162,6 +162,10 @@ impl RelPath {
     #[must_use]
     pub fn may_lead_to_git(&self) -> bool {
         self.components().any(|part| {
+            // Most names are settled by their first letter.
+            if part.is_ascii() && !matches!(part.first(), Some(b'.' | b'g' | b'G')) {
+                return false;
+            }
             let name = folded(part);
             let rest = name.strip_prefix(b".git").or_else(|| name.strip_prefix(b"git~1"));
             rest.is_some_and(|rest| {
@@ -227,7 +231,7 @@ impl core::fmt::Debug for RelPath {
 /// # Source
 /// Unicode's `Default_Ignorable_Code_Point`, as ext4 and f2fs have it in directories that fold case; HFS+ ignores some
 /// of them.
-const fn ignorable(c: char) -> bool {
+pub(crate) const fn ignorable(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
         | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'

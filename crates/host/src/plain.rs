@@ -172,23 +172,6 @@ pub fn private_directory(path: &Path) -> Result<()> {
         .map_err(|e| Error::io("make", path, e))
 }
 
-/// Makes one new directory.
-///
-/// # Errors
-/// `precondition_failed` where something has the name; `io_failed`.
-pub fn new_directory(path: &Path) -> Result<()> {
-    match std::fs::create_dir(path) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-            let why = "something has this name already";
-            Err(Refusal::new(Code::PreconditionFailed, why)
-                .name(path.display().to_string())
-                .into())
-        }
-        Err(e) => Err(Error::io("make", path, e)),
-    }
-}
-
 /// Copies a regular file and its executable bit to a new name, making the directories above it.
 ///
 /// # Errors
@@ -290,10 +273,6 @@ mod tests {
         let fifo = dir.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
         assert_eq!(read_file(&fifo, 9).unwrap_err().code(), Code::BadInput);
-        assert_eq!(
-            new_directory(dir.path()).unwrap_err().code(),
-            Code::PreconditionFailed
-        );
         append_file(&dir.path().join("log"), b"a").unwrap();
         append_file(&dir.path().join("log"), b"b").unwrap();
         assert_eq!(read_file(&dir.path().join("log"), 9).unwrap(), b"ab");

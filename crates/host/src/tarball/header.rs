@@ -129,32 +129,10 @@ pub(super) fn decode(block: &[u8; BLOCK]) -> Result<Header, Refusal> {
         return Err(refused("format", "a header is not of the ustar format"));
     }
     let kind = type_of(block[156])?;
-    let number = |range: std::ops::Range<usize>, what: &str| {
-        let read = octal(&block[range]);
-        read.ok_or_else(|| refused("number", format!("the {what} of a header is not plain octal")))
-    };
-    let size = number(124..136, "size")?;
-    let mode = u32::try_from(number(100..108, "mode")?).unwrap_or(u32::MAX);
-    for (range, what) in [(108..116, "owner"), (116..124, "group"), (136..148, "time")] {
-        number(range, what)?;
-    }
-    for range in [329..337, 337..345] {
-        let unset = block[range.clone()].iter().all(|b| *b == 0);
-        if !unset && number(range, "device")? != 0 {
-            return Err(refused("special_file", "a header names a device"));
-        }
-    }
-    text(&block[265..297])?;
-    text(&block[297..329])?;
-    if block[500..].iter().any(|b| *b != 0) {
-        return Err(refused("format", "a header has bytes behind its last field"));
-    }
-    if mode & !0o777 != 0 {
-        return Err(refused(
-            "mode",
-            "a mode has setuid, setgid, sticky or unknown bits",
-        ));
-    }
+    let size = number(block, 124..136, "size")?;
+    let mode = u32::try_from(number(block, 100..108, "mode")?).unwrap_or(u32::MAX);
+    check_rest(block)?;
+    check_mode(kind, mode)?;
     if size != 0 && matches!(kind, Type::Symlink | Type::Directory) {
         return Err(refused("size", "something that is no file has a size"));
     }
@@ -179,6 +157,53 @@ pub(super) fn decode(block: &[u8; BLOCK]) -> Result<Header, Refusal> {
         mode,
         size,
     })
+}
+
+fn number(block: &[u8; BLOCK], range: std::ops::Range<usize>, what: &str) -> Result<u64, Refusal> {
+    let read = octal(&block[range]);
+    read.ok_or_else(|| refused("number", format!("the {what} of a header is not plain octal")))
+}
+
+/// Checks the fields that mean nothing here, but something to others.
+fn check_rest(block: &[u8; BLOCK]) -> Result<(), Refusal> {
+    for (range, what) in [(108..116, "owner"), (116..124, "group"), (136..148, "time")] {
+        number(block, range, what)?;
+    }
+    for range in [329..337, 337..345] {
+        let unset = block[range.clone()].iter().all(|b| *b == 0);
+        if !unset && number(block, range, "device")? != 0 {
+            return Err(refused("special_file", "a header names a device"));
+        }
+    }
+    for range in [265..297, 297..329] {
+        // Whatever another reader would make of other bytes: nothing here needs them.
+        if !text(&block[range])?.iter().all(|b| (b' '..=b'~').contains(b)) {
+            return Err(refused("field", "the name of an owner is not plain ASCII"));
+        }
+    }
+    if block[500..].iter().any(|b| *b != 0) {
+        return Err(refused("format", "a header has bytes behind its last field"));
+    }
+    Ok(())
+}
+
+fn check_mode(kind: Type, mode: u32) -> Result<(), Refusal> {
+    if mode & !0o777 != 0 {
+        return Err(refused(
+            "mode",
+            "a mode has setuid, setgid, sticky or unknown bits",
+        ));
+    }
+    let needed = match kind {
+        Type::File => 0o400,
+        Type::Directory => 0o700,
+        Type::Symlink | Type::Pax => 0,
+    };
+    if mode & needed != needed {
+        let why = "a mode keeps its owner from reading, or from what is in a directory";
+        return Err(refused("mode", why));
+    }
+    Ok(())
 }
 
 fn type_of(byte: u8) -> Result<Type, Refusal> {

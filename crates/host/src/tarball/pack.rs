@@ -1,22 +1,25 @@
 //! Sealing: a tree becomes one archive whose bytes depend on its content alone.
 
-use crate::clock;
 use crate::error::{Error, Result};
-use crate::files::read::{FileKind, entries, open_regular};
-use crate::root::{LastLink, Place, Root, failed};
+use crate::files::read::{FileKind, ListFailure, entries};
+use crate::root::{Root, failed};
+use crate::tarball::digests::{Batch, Feed, Part, ROOM, beside};
 use crate::tarball::header::{Header, Type, encode};
-use crate::tarball::{BLOCK, refused};
-use rustix::fs::{CWD, Mode, OFlags};
+use crate::tarball::store::{Store, Written, archive_path};
+use crate::tarball::{BLOCK, Limits, UNREAD, fill, nth_file, refused, tree_of_entries};
+use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
-use semel_core::digest::{Hasher, to_hex};
+use semel_core::git_tree::{ObjectFormat, ObjectId};
 use semel_core::manifest::{Entry, FileMode, LeftOut, Manifest, WhyLeftOut, check_entries};
-use semel_core::{Code, Refusal, RelPath, Sha256};
-use std::io::{Read as _, Write};
-use std::os::fd::AsFd as _;
+use semel_core::{Code, Refusal, RelPath};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// How many entries one directory, and one proposal, may have.
-const MOST_ENTRIES: usize = 200_000;
+/// How many names one directory may hold; most may be ignored ones.
+const MOST_NAMES: usize = 2_000_000;
+
+/// More than the headers of one entry take, with the longest path and the longest target.
+const MOST_HEADERS: usize = 16 << 10;
 
 /// Says what becomes of an entry of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,85 +35,100 @@ pub enum Choice {
 pub struct Sealed {
     /// Every entry, what was left out, and the archive's digest.
     pub manifest: Manifest,
+    /// Its git tree, computed from the bytes that were packed.
+    pub tree: ObjectId,
     /// Where the archive is.
     pub path: PathBuf,
 }
 
-/// Gives the place of an archive under the directory of the proposals.
-#[must_use]
-pub fn archive_path(proposals: &Path, digest: &Sha256) -> PathBuf {
-    proposals.join("sha256").join(format!("{digest}.tar"))
-}
-
-/// Seals a tree into `<proposals>/sha256/<digest>.tar`.
+/// Seals a tree into `<proposals>/sha256/<digest>.tar`, and computes its git tree from the same bytes.
 ///
 /// `choose` is asked for every entry but what belongs to git, which is always left out, in the order of the
 /// paths within a directory; its refusal ends the sealing. Empty directories are left out and listed. The tree
-/// must be quiet: its processes have ended.
+/// must be quiet: its processes have ended. Nothing but names, contents, executable bits and targets has a say: no time,
+/// owner, umask, locale, order of a directory or filesystem.
 ///
 /// # Shape
 /// Plain tar: ustar headers, extended ones with `path`, `linkpath`, `size` where needed; entries sorted by the bytes
 /// of their paths; modes 0644 and 0755; time, owner and group 0; two zero blocks. No directories.
 ///
 /// # Errors
-/// `proposal_refused` for more than `most_bytes` of content, and for devices, FIFOs, sockets, mounts, links that leave, and ambiguous names; `tree_mismatch`
-/// where a file changed while it was read; `io_failed`. Nothing is left on a refusal.
+/// `proposal_refused` for more than the limits, and for devices, FIFOs, sockets, mounts, links that leave, and ambiguous
+/// names; `tree_mismatch` where a file changed while it was read, and for names and contents that git does not hold;
+/// `io_failed`. Nothing is left on a refusal.
 ///
 /// # Durability
 /// The archive and its name survive a power cut.
+///
+/// # Limits
+/// Memory: that of the list of entries, and a few MiB.
 pub fn pack(
     root: &Root,
     choose: &mut dyn FnMut(&RelPath, FileKind) -> std::result::Result<Choice, Refusal>,
-    most_bytes: u64,
+    limits: Limits,
+    format: ObjectFormat,
     proposals: &Path,
 ) -> Result<Sealed> {
     let mut found = Found {
         root,
         choose,
-        left_bytes: most_bytes,
+        limits,
+        left_bytes: limits.archive_bytes.saturating_sub(2 * BLOCK as u64),
         take: Vec::new(),
         left_out: Vec::new(),
     };
-    found.directory(&RelPath::root())?;
+    let top = root
+        .step(root.handle(), b".", OFlags::PATH | OFlags::DIRECTORY)
+        .map_err(|errno| sealing(failed(errno, &RelPath::root())))?;
+    found.directory(&RelPath::root(), &top)?;
     let Found {
         mut take, left_out, ..
     } = found;
-    take.sort_by(|a, b| a.0.cmp(&b.0));
+    take.sort_by(|a, b| a.path().cmp(b.path()));
+    check_entries(&take)?;
     let store = Store::open(proposals)?;
-    let written = write(root, &take, &store);
-    let (entries, archive_sha256, archive_size) = match written {
-        Ok(written) => written,
-        Err(error) => {
-            store.discard();
-            return Err(error);
-        }
-    };
-    store.publish(&archive_sha256)?;
-    Ok(Sealed {
-        path: archive_path(proposals, &archive_sha256),
-        manifest: Manifest {
-            version: Manifest::VERSION,
-            archive_sha256,
-            archive_size,
-            tree: None,
-            entries,
-            left_out,
-        },
-    })
+    let part = store.part()?;
+    let name = |(entries, _): &(Vec<Entry>, u64), n: usize| nth_file(entries, n);
+    let written = beside(Some(format), |feed| write(root, take, &part, feed), name);
+    let sealed = written.and_then(|((mut entries, archive_size), digests)| {
+        fill(&mut entries, digests.contents)?;
+        let tree = tree_of_entries(format, &entries, digests.blobs)?;
+        store.publish(&part, &format!("{}.tar", digests.archive))?;
+        Ok(Sealed {
+            path: archive_path(proposals, &digests.archive),
+            tree,
+            manifest: Manifest {
+                version: Manifest::VERSION,
+                archive_sha256: digests.archive,
+                archive_size,
+                tree: Some(tree.to_string()),
+                entries,
+                left_out,
+            },
+        })
+    });
+    if sealed.is_err() {
+        store.discard(&part);
+    }
+    sealed
 }
 
 struct Found<'a> {
     root: &'a Root,
     choose: &'a mut dyn FnMut(&RelPath, FileKind) -> std::result::Result<Choice, Refusal>,
+    limits: Limits,
     left_bytes: u64,
-    take: Vec<(RelPath, FileKind)>,
+    /// Digests and executable bits come when the files are read.
+    take: Vec<Entry>,
     left_out: Vec<LeftOut>,
 }
 
 impl Found<'_> {
     /// Counts before anything is written: a sparse file costs its maker nothing, and would fill the disk here.
-    fn spend(&mut self, at: &RelPath, bytes: u64) -> Result<()> {
-        match self.left_bytes.checked_sub(bytes) {
+    fn spend(&mut self, at: &RelPath, header: &Header) -> Result<()> {
+        let padded = header.size.checked_next_multiple_of(BLOCK as u64);
+        let bytes = padded.and_then(|size| size.checked_add(encode(header).len() as u64));
+        match bytes.and_then(|bytes| self.left_bytes.checked_sub(bytes)) {
             Some(left) => {
                 self.left_bytes = left;
                 Ok(())
@@ -124,18 +142,26 @@ impl Found<'_> {
         }
     }
 
-    fn directory(&mut self, path: &RelPath) -> Result<()> {
-        let (dir, _) = self.root.directory(path).map_err(sealing)?;
-        let mut names = entries(&dir, MOST_ENTRIES).map_err(|e| e.named(path))?;
+    fn directory(&mut self, path: &RelPath, dir: &OwnedFd) -> Result<()> {
+        let mut names = entries(dir, MOST_NAMES).map_err(|e| match e {
+            ListFailure::TooMany(most) => {
+                let why = format!("a directory holds more than {most} names");
+                refused("entries", why).name(path.to_string()).into()
+            }
+            ListFailure::System(_) => e.named(path),
+        })?;
         names.sort_by(|a, b| a.0.cmp(&b.0));
         if names.is_empty() && !path.is_root() {
             self.leave(path, WhyLeftOut::EmptyDirectory);
         }
         for (name, _) in names {
-            let at = path.join(&name)?;
-            let seen = self.root.step(dir.as_fd(), &name, OFlags::PATH);
-            let stat = seen
-                .and_then(|seen| rustix::fs::fstat(&seen))
+            let at = path.join(&name).map_err(|refusal| {
+                let seen = path
+                    .observed(&name)
+                    .map_or_else(|_| path.to_string(), |at| at.to_string());
+                refused("path", refusal.why).name(seen)
+            })?;
+            let stat = rustix::fs::statat(dir, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)
                 .map_err(|errno| sealing(failed(errno, &at)))?;
             let kind = FileKind::of(&stat);
             if at.in_git_dir() {
@@ -144,20 +170,43 @@ impl Found<'_> {
             }
             match ((self.choose)(&at, kind)?, kind) {
                 (Choice::LeaveOut(why), _) => self.leave(&at, why),
-                (Choice::Take, FileKind::Directory) => self.directory(&at)?,
+                (Choice::Take, FileKind::Directory) => {
+                    let flags = OFlags::PATH | OFlags::DIRECTORY;
+                    let inner = self.root.step(dir.as_fd(), &name, flags);
+                    let inner = inner.map_err(|errno| sealing(failed(errno, &at)))?;
+                    self.directory(&at, &inner)?;
+                }
                 (Choice::Take, FileKind::Special) => {
                     let why = "a device, FIFO or socket cannot be sealed";
                     return Err(refused("special_file", why).name(at.to_string()).into());
                 }
-                (Choice::Take, FileKind::File | FileKind::Symlink) => {
-                    self.spend(&at, u64::try_from(stat.st_size).unwrap_or(u64::MAX))?;
-                    self.take.push((at, kind));
-                }
+                (Choice::Take, FileKind::File | FileKind::Symlink) => self.leaf(at, dir, &name, &stat)?,
             }
-            if self.take.len() > MOST_ENTRIES {
-                return Err(refused("entries", format!("there are more than {MOST_ENTRIES} entries")).into());
+            if self.take.len() > self.limits.entries {
+                let why = format!("there are more than {} entries", self.limits.entries);
+                return Err(refused("entries", why).into());
             }
         }
+        Ok(())
+    }
+
+    fn leaf(&mut self, path: RelPath, dir: &OwnedFd, name: &[u8], stat: &rustix::fs::Stat) -> Result<()> {
+        let entry = if FileKind::of(stat) == FileKind::Symlink {
+            let text = rustix::fs::readlinkat(dir, name, Vec::new()).map_err(|_| moved(&path))?;
+            let target = String::from_utf8(text.into_bytes()).map_err(|_| {
+                refused("name_encoding", "a link's target is not UTF-8").name(path.to_string())
+            })?;
+            Entry::Symlink { path, target }
+        } else {
+            Entry::File {
+                path,
+                mode: FileMode::of(stat.st_mode),
+                size: u64::try_from(stat.st_size).unwrap_or(u64::MAX),
+                sha256: UNREAD,
+            }
+        };
+        self.spend(entry.path(), &header_of(&entry))?;
+        self.take.push(entry);
         Ok(())
     }
 
@@ -169,162 +218,188 @@ impl Found<'_> {
     }
 }
 
-fn write(root: &Root, take: &[(RelPath, FileKind)], store: &Store) -> Result<(Vec<Entry>, Sha256, u64)> {
-    let mut out = Digesting {
-        file: std::io::BufWriter::with_capacity(128 << 10, &store.file),
-        hasher: Hasher::new(),
+fn header_of(entry: &Entry) -> Header {
+    let name = entry.path().as_bytes().to_vec();
+    match entry {
+        Entry::File { mode, size, .. } => Header {
+            kind: Type::File,
+            name,
+            link: Vec::new(),
+            mode: mode.bits(),
+            size: *size,
+        },
+        Entry::Symlink { target, .. } => Header {
+            kind: Type::Symlink,
+            name,
+            link: target.clone().into_bytes(),
+            mode: 0o777,
+            size: 0,
+        },
+    }
+}
+
+/// Writes every entry; what the files' digests are is found out beside it.
+fn write(root: &Root, mut entries: Vec<Entry>, part: &Written, feed: &Feed) -> Result<(Vec<Entry>, u64)> {
+    let mut out = Output {
+        part,
+        feed,
+        batch: feed.batch()?,
         size: 0,
     };
-    let mut entries = Vec::with_capacity(take.len());
-    for (path, kind) in take {
-        let place = root.place(path, LastLink::Keep).map_err(sealing)?;
-        entries.push(match kind {
-            FileKind::Symlink => write_link(path, &place, &mut out)?,
-            _ => write_file(root, path, &place, &mut out)?,
-        });
+    let mut above = Above::new(root);
+    for entry in &mut entries {
+        out.room_for_headers()?;
+        match entry {
+            Entry::Symlink { .. } => out.batch.bytes.extend_from_slice(&encode(&header_of(entry))),
+            Entry::File { .. } => {
+                let (dir, name) = above.of(entry.path())?;
+                let file = root.step(dir, name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
+                let file = file.map_err(|errno| sealing(failed(errno, entry.path())))?;
+                write_file(entry, &file, &mut out)?;
+            }
+        }
     }
-    check_entries(&entries)?;
-    out.put(&[0; 2 * BLOCK])?;
-    out.file
-        .flush()
-        .map_err(|e| Error::io("write", &store.shown, e))?;
-    Ok((entries, out.hasher.finish(), out.size))
+    out.batch.bytes.extend_from_slice(&[0; 2 * BLOCK]);
+    let size = out.end()?;
+    Ok((entries, size))
 }
 
-fn write_link(path: &RelPath, place: &Place, out: &mut Digesting<'_>) -> Result<Entry> {
-    let text = rustix::fs::readlinkat(&place.parent, place.name.as_slice(), Vec::new());
-    let link = text.map_err(|_| moved(path))?.into_bytes();
-    let target = String::from_utf8(link.clone())
-        .map_err(|_| refused("name_encoding", "a link's target is not UTF-8").name(path.to_string()))?;
-    out.put(&encode(&Header {
-        kind: Type::Symlink,
-        name: path.as_bytes().to_vec(),
-        link,
-        mode: 0o777,
-        size: 0,
-    }))?;
-    let path = path.clone();
-    Ok(Entry::Symlink { path, target })
-}
-
-fn write_file(root: &Root, path: &RelPath, place: &Place, out: &mut Digesting<'_>) -> Result<Entry> {
-    let (mut file, stat) = open_regular(root, place).map_err(|error| match error {
-        Error::Refused(_) => moved(path),
-        other => other,
-    })?;
-    let size = u64::try_from(stat.st_size).unwrap_or_default();
-    let mode = FileMode::of(stat.st_mode);
-    out.put(&encode(&Header {
-        kind: Type::File,
-        name: path.as_bytes().to_vec(),
-        link: Vec::new(),
-        mode: mode.bits(),
-        size,
-    }))?;
-    let (mut hasher, mut buffer, mut read) = (Hasher::new(), vec![0_u8; 128 << 10], 0_u64);
-    loop {
-        let n = file
-            .read(&mut buffer)
-            .map_err(|e| Error::io("read", path.to_string(), e))?;
-        read += n as u64;
-        if read > size || (n == 0 && read < size) {
-            return Err(moved(path));
-        }
-        if n == 0 {
-            break;
-        }
-        hasher.update(&buffer[..n]);
-        out.put(&buffer[..n])?;
-    }
-    let end = rustix::fs::fstat(&file).map_err(|e| Error::io("examine", path.to_string(), e))?;
-    let times = |s: &rustix::fs::Stat| (s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec);
-    if times(&end) != times(&stat) {
+fn write_file(entry: &mut Entry, file: &OwnedFd, out: &mut Output<'_>) -> Result<()> {
+    let header = header_of(entry);
+    let Entry::File { path, mode, size, .. } = entry else {
+        return Err(Refusal::new(Code::Internal, "a link has no content").into());
+    };
+    let examine = || rustix::fs::fstat(file).map_err(|e| Error::io("examine", path.to_string(), e));
+    let stat = examine()?;
+    if FileKind::of(&stat) != FileKind::File || u64::try_from(stat.st_size) != Ok(*size) {
         return Err(moved(path));
     }
-    let padding = size.next_multiple_of(BLOCK as u64) - size;
-    out.put(&[0; BLOCK][..usize::try_from(padding).unwrap_or_default()])?;
-    Ok(Entry::File {
-        path: path.clone(),
-        mode,
-        size,
-        sha256: hasher.finish(),
-    })
+    *mode = FileMode::of(stat.st_mode);
+    out.batch.bytes.extend_from_slice(&encode(&Header {
+        mode: mode.bits(),
+        ..header
+    }));
+    let (mut begins, mut left) = (Some(*size), *size);
+    loop {
+        let bytes = &mut out.batch.bytes;
+        let from = bytes.len();
+        let room = ROOM.saturating_sub(from);
+        let room = usize::try_from(left).map_or(room, |left| left.min(room));
+        bytes.resize(from + room, 0);
+        let mut at = from;
+        while at < from + room {
+            match rustix::io::read(file, &mut bytes[at..from + room]) {
+                Ok(0) => return Err(moved(path)),
+                Ok(n) => at += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(Error::io("read", path.to_string(), e)),
+            }
+        }
+        left -= room as u64;
+        out.batch.parts.push(Part {
+            begins: begins.take(),
+            at: from..at,
+        });
+        if left == 0 {
+            break;
+        }
+        out.turn()?;
+    }
+    let end = examine()?;
+    let seen = |s: &rustix::fs::Stat| {
+        (
+            s.st_size,
+            s.st_mtime,
+            s.st_mtime_nsec,
+            s.st_ctime,
+            s.st_ctime_nsec,
+        )
+    };
+    if seen(&end) != seen(&stat) {
+        return Err(moved(path));
+    }
+    let padding = size.next_multiple_of(BLOCK as u64) - *size;
+    let padding = usize::try_from(padding).unwrap_or_default();
+    out.batch.bytes.extend_from_slice(&[0; BLOCK][..padding]);
+    Ok(())
 }
 
-struct Digesting<'a> {
-    file: std::io::BufWriter<&'a std::fs::File>,
-    hasher: Hasher,
+/// Opens the directories of entries; neighbours share them. No link is followed, no mount entered.
+pub(super) struct Above<'a> {
+    root: &'a Root,
+    open: Vec<(Vec<u8>, OwnedFd)>,
+}
+
+impl<'a> Above<'a> {
+    pub(super) fn new(root: &'a Root) -> Self {
+        let open = Vec::new();
+        Self { root, open }
+    }
+
+    /// Gives the open directory of an entry, and the entry's name in it.
+    ///
+    /// # Errors
+    /// `proposal_refused`, or `tree_mismatch` where a directory is gone.
+    pub(super) fn of<'p>(&mut self, path: &'p RelPath) -> Result<(BorrowedFd<'_>, &'p [u8])> {
+        let bytes = path.as_bytes();
+        let (parent, name) = match bytes.iter().rposition(|b| *b == b'/') {
+            Some(at) => (&bytes[..at], &bytes[at + 1..]),
+            None => (&bytes[..0], bytes),
+        };
+        let parts = || parent.split(|b| *b == b'/').filter(|part| !part.is_empty());
+        let same = self.open.iter().zip(parts());
+        let same = same.take_while(|((open, _), part)| open == part).count();
+        self.open.truncate(same);
+        for part in parts().skip(same) {
+            let dir = self
+                .open
+                .last()
+                .map_or(self.root.handle(), |(_, dir)| dir.as_fd());
+            let next = self.root.step(dir, part, OFlags::PATH | OFlags::DIRECTORY);
+            let next = next.map_err(|errno| sealing(failed(errno, path)))?;
+            self.open.push((part.to_vec(), next));
+        }
+        Ok((
+            self.open
+                .last()
+                .map_or(self.root.handle(), |(_, dir)| dir.as_fd()),
+            name,
+        ))
+    }
+}
+
+/// Takes the bytes of an archive, batch by batch.
+struct Output<'a> {
+    part: &'a Written,
+    feed: &'a Feed,
+    batch: Batch,
     size: u64,
 }
 
-impl Digesting<'_> {
-    fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.hasher.update(bytes);
-        self.size += bytes.len() as u64;
-        self.file
-            .write_all(bytes)
-            .map_err(|e| Error::io("write", "a proposal", e))
-    }
-}
-
-/// Holds an archive that is being written.
-struct Store {
-    dir: std::os::fd::OwnedFd,
-    target: std::os::fd::OwnedFd,
-    name: String,
-    file: std::fs::File,
-    shown: PathBuf,
-}
-
-impl Store {
-    fn open(proposals: &Path) -> Result<Self> {
-        let fail = |e: Errno| Error::io("open", proposals, e);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let under = |name: &str| {
-            let path = proposals.join(name);
-            std::fs::create_dir_all(&path).map_err(|e| Error::io("make", &path, e))?;
-            rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(fail)
-        };
-        let (dir, target) = (under("tmp")?, under("sha256")?);
-        rustix::fs::fsync(under(".")?).map_err(fail)?;
-        let name = format!("{}.part", to_hex(&clock::random::<16>()?));
-        let create = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::RGRP | Mode::ROTH;
-        let file = rustix::fs::openat(&dir, name.as_str(), create, mode)
-            .map_err(fail)?
-            .into();
-        let shown = proposals.join("tmp").join(&name);
-        Ok(Self {
-            dir,
-            target,
-            name,
-            file,
-            shown,
-        })
-    }
-
-    fn discard(&self) {
-        // The error that led here is what the caller must hear.
-        rustix::fs::unlinkat(&self.dir, self.name.as_str(), rustix::fs::AtFlags::empty()).ok();
-    }
-
-    /// Gives the archive its name; an archive of this name is the same archive.
-    fn publish(&self, digest: &Sha256) -> Result<()> {
-        let fail = |e: Errno| Error::io("publish", &self.shown, e);
-        let name = format!("{digest}.tar");
-        let renamed = rustix::fs::fsync(&self.file).and_then(|()| {
-            let from = (self.dir.as_fd(), self.name.as_bytes());
-            crate::files::rename_ours(from, (self.target.as_fd(), name.as_bytes()))
-        });
-        match renamed {
-            Ok(()) => {}
-            Err(Errno::EXIST) => self.discard(),
-            Err(errno) => {
-                self.discard();
-                return Err(fail(errno));
-            }
+impl Output<'_> {
+    fn room_for_headers(&mut self) -> Result<()> {
+        if self.batch.bytes.len() + MOST_HEADERS > ROOM {
+            self.turn()?;
         }
-        crate::files::sync(&self.target, &self.shown.display().to_string())
+        Ok(())
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        self.write()?;
+        let full = std::mem::replace(&mut self.batch, self.feed.batch()?);
+        self.feed.give(full);
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<()> {
+        self.size += self.batch.bytes.len() as u64;
+        self.part.write(&self.batch.bytes)
+    }
+
+    fn end(mut self) -> Result<u64> {
+        self.write()?;
+        self.feed.give(self.batch);
+        Ok(self.size)
     }
 }
 

@@ -3,12 +3,13 @@
 use crate::error::{Error, Result};
 use crate::files::syncable;
 use crate::root::Root;
+use crate::tarball::digests::{Batch, Feed, Part, ROOM, beside};
 use crate::tarball::header::{Extended, Header, Type, decode, extend, extended, extended_size};
-use crate::tarball::{BLOCK, refused};
+use crate::tarball::{BLOCK, Limits, UNREAD, fill, nth_file, refused, tree_of_entries};
 use crate::volume::reaper;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use semel_core::digest::Hasher;
+use semel_core::git_tree::ObjectFormat;
 use semel_core::manifest::{Entry, FileMode, Manifest, check_entries, check_name};
 use semel_core::{Code, Refusal, RelPath};
 use std::collections::HashSet;
@@ -18,33 +19,22 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 /// The most zero bytes that may follow the end: the record size of other writers.
 const MOST_PADDING: u64 = 10_240;
 
-/// Bounds what is unpacked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Files, links and directories.
-    pub entries: usize,
-    /// The length of the archive, in bytes.
-    pub archive_bytes: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            entries: 200_000,
-            archive_bytes: 4 << 30,
-        }
-    }
-}
-
-/// Unpacks an archive into an empty root, and lists what it held.
+/// Unpacks an archive into an empty root, and lists what it held; its git tree, too, where a format is given.
 ///
 /// # Errors
-/// `proposal_refused` with a reason for whatever is hostile, ambiguous or past a limit; `precondition_failed` where
-/// the root is not empty; `io_failed`. On every error the root is empty again.
+/// `proposal_refused` with a reason for whatever is hostile, ambiguous or past a limit; `tree_mismatch` for names and
+/// contents that git does not hold; `precondition_failed` where the root is not empty; `io_failed`. On every error the
+/// root is empty again.
 ///
 /// # Limits
-/// Those of [`Limits`] and of [`RelPath`]: 4,096 bytes, 255 a component, 64 components.
-pub fn unpack(reader: &mut dyn Read, limits: Limits, into: &Root) -> Result<Manifest> {
+/// Those of [`Limits`] and of [`RelPath`]: 4,096 bytes, 255 a component, 64 components. Memory: that of the list of
+/// entries, and a few MiB.
+pub fn unpack(
+    reader: &mut dyn Read,
+    limits: Limits,
+    into: &Root,
+    tree: Option<ObjectFormat>,
+) -> Result<Manifest> {
     let top = syncable(into.handle())?;
     let held = crate::files::read::entries(&top, 1).map_or(1, |names| names.len());
     if held != 0 {
@@ -55,23 +45,73 @@ pub fn unpack(reader: &mut dyn Read, limits: Limits, into: &Root) -> Result<Mani
         .reason("not_empty")
         .into());
     }
+    let done = beside(
+        tree,
+        |feed| all(reader, feed, limits, &top),
+        |unpacked, n| nth_file(&unpacked.entries, n),
+    );
+    let manifest = done.and_then(|(unpacked, digests)| {
+        let Unpacked { mut entries, size } = unpacked;
+        fill(&mut entries, digests.contents)?;
+        let tree = tree.map(|format| tree_of_entries(format, &entries, digests.blobs));
+        let tree = tree.transpose()?.map(|tree| tree.to_string());
+        entries.sort_by(|a, b| a.path().cmp(b.path()));
+        Ok(Manifest {
+            version: Manifest::VERSION,
+            archive_sha256: digests.archive,
+            archive_size: size,
+            tree,
+            entries,
+            left_out: Vec::new(),
+        })
+    });
+    manifest.map_err(|error| emptied(&top).err().unwrap_or(error))
+}
+
+/// Empties a root into which was unpacked what is not to stay.
+///
+/// # Errors
+/// `io_failed` where something stays.
+pub fn clear(root: &Root) -> Result<()> {
+    emptied(&syncable(root.handle())?)
+}
+
+fn emptied(top: &OwnedFd) -> Result<()> {
+    if reaper::empty(top)?.kept.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::io("clear", "what was unpacked", Errno::NOTEMPTY))
+    }
+}
+
+/// Is what an archive held, in its order; the digests of the files are still to come.
+struct Unpacked {
+    entries: Vec<Entry>,
+    size: u64,
+}
+
+fn all(reader: &mut dyn Read, feed: &Feed, limits: Limits, top: &OwnedFd) -> Result<Unpacked> {
     let mut unpacking = Unpacking {
         input: Input {
             reader,
-            hasher: Hasher::new(),
+            feed,
+            batch: feed.batch()?,
+            at: 0,
             read: 0,
             limit: limits.archive_bytes,
         },
         limits,
-        top: &top,
+        top,
         at: Vec::new(),
         entries: Vec::new(),
         directories: HashSet::new(),
     };
-    unpacking.all().map_err(|error| match reaper::empty(&top) {
-        Ok(reaped) if reaped.kept.is_empty() => error,
-        Ok(_) => Error::io("clear", "what was unpacked", Errno::NOTEMPTY),
-        Err(worse) => worse,
+    unpacking.all()?;
+    let Unpacking { input, entries, .. } = unpacking;
+    feed.give(input.batch);
+    Ok(Unpacked {
+        entries,
+        size: input.read,
     })
 }
 
@@ -86,7 +126,7 @@ struct Unpacking<'a> {
 }
 
 impl Unpacking<'_> {
-    fn all(&mut self) -> Result<Manifest> {
+    fn all(&mut self) -> Result<()> {
         while let Some(header) = self.next()? {
             self.entry(header)?;
             if self.entries.len() + self.directories.len() > self.limits.entries {
@@ -96,27 +136,16 @@ impl Unpacking<'_> {
         }
         self.input.only_zeroes()?;
         self.no_empty_directory()?;
-        self.entries.sort_by(|a, b| a.path().cmp(b.path()));
         check_entries(&self.entries)?;
         // Links last, and only after all of them were found to stay inside: nothing was created through one.
-        self.links()?;
-        Ok(Manifest {
-            version: Manifest::VERSION,
-            archive_sha256: std::mem::take(&mut self.input.hasher).finish(),
-            archive_size: self.input.read,
-            tree: None,
-            entries: std::mem::take(&mut self.entries),
-            left_out: Vec::new(),
-        })
+        self.links()
     }
 
     /// Reads the headers of the next entry; `None` at the end marker.
     fn next(&mut self) -> Result<Option<Header>> {
-        let mut block = [0; BLOCK];
-        self.input.fill(&mut block)?;
+        let block = self.input.block()?;
         if block == [0; BLOCK] {
-            self.input.fill(&mut block)?;
-            if block != [0; BLOCK] {
+            if self.input.block()? != [0; BLOCK] {
                 return Err(refused("end", "one zero block stands where two must").into());
             }
             return Ok(None);
@@ -126,15 +155,16 @@ impl Unpacking<'_> {
             return Ok(Some(header));
         }
         let size = extended_size(&header)?;
-        let mut body = vec![0; size.next_multiple_of(BLOCK)];
-        self.input.fill(&mut body)?;
+        let mut body = Vec::with_capacity(size.next_multiple_of(BLOCK));
+        while body.len() < size {
+            body.extend_from_slice(&self.input.block()?);
+        }
         let (body, padding) = body.split_at(size);
         if padding.iter().any(|b| *b != 0) {
             return Err(refused("padding", "the padding of an extended header is not zero").into());
         }
         let words: Extended = extended(body)?;
-        self.input.fill(&mut block)?;
-        header = decode(&block)?;
+        header = decode(&self.input.block()?)?;
         if header.kind == Type::Pax {
             return Err(refused("extended_twice", "an entry has two extended headers").into());
         }
@@ -182,12 +212,12 @@ impl Unpacking<'_> {
             _ => Error::io("create", path.to_string(), errno),
         })?;
         rustix::fs::fchmod(&file, bits).map_err(|e| Error::io("set the mode of", path.to_string(), e))?;
-        let sha256 = self.input.copy(header.size, &mut file.into(), &path)?;
+        self.input.copy(header.size, &mut file.into(), &path)?;
         self.entries.push(Entry::File {
             path,
             mode,
             size: header.size,
-            sha256,
+            sha256: UNREAD,
         });
         Ok(())
     }
@@ -273,6 +303,8 @@ fn enter(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
         Err(Errno::NOENT) => {
             let mode = Mode::from_raw_mode(0o755);
             rustix::fs::mkdirat(dir, name, mode)?;
+            // Whatever the umask, or a default list of access rights, would have it be.
+            rustix::fs::chmodat(dir, name, mode, AtFlags::empty())?;
             rustix::fs::openat(dir, name, flags, Mode::empty())
         }
         found => found,
@@ -301,26 +333,52 @@ fn path_of(header: &Header) -> Result<RelPath> {
     Ok(path)
 }
 
+/// Is the archive, batch by batch; all batches but the last are full, so that no block lies in two of them.
 struct Input<'a> {
     reader: &'a mut dyn Read,
-    hasher: Hasher,
+    feed: &'a Feed,
+    batch: Batch,
+    /// Where in the batch the next byte is.
+    at: usize,
+    /// How much was read, the whole batch included.
     read: u64,
     limit: u64,
 }
 
 impl Input<'_> {
-    /// Reads exactly a buffer; an archive that ends before is refused.
-    fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
-        self.read += buffer.len() as u64;
+    /// Reads on where the batch is used up; says how many bytes of it are left, none at the end of the archive.
+    fn more(&mut self) -> Result<usize> {
+        if self.at < self.batch.bytes.len() {
+            return Ok(self.batch.bytes.len() - self.at);
+        }
+        let used = std::mem::replace(&mut self.batch, self.feed.batch()?);
+        self.feed.give(used);
+        self.at = 0;
+        let (bytes, mut end) = (&mut self.batch.bytes, 0);
+        bytes.resize(ROOM, 0);
+        while end < ROOM {
+            match self.reader.read(&mut bytes[end..]) {
+                Ok(0) => break,
+                Ok(n) => end += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(Error::io("read", "a proposal", e)),
+            }
+        }
+        bytes.truncate(end);
+        self.read += end as u64;
         if self.read > self.limit {
             return Err(self.too_long());
         }
-        self.reader.read_exact(buffer).map_err(|e| match e.kind() {
-            ErrorKind::UnexpectedEof => refused("truncated", "the archive ends before its end marker").into(),
-            _ => Error::io("read", "a proposal", e),
-        })?;
-        self.hasher.update(buffer);
-        Ok(())
+        Ok(end)
+    }
+
+    /// Takes the next block; an archive that ends before is refused.
+    fn block(&mut self) -> Result<[u8; BLOCK]> {
+        self.more()?;
+        let block = self.batch.bytes[self.at..].first_chunk::<BLOCK>();
+        let block = *block.ok_or_else(truncated)?;
+        self.at += BLOCK;
+        Ok(block)
     }
 
     fn too_long(&self) -> Error {
@@ -332,49 +390,64 @@ impl Input<'_> {
     }
 
     /// Copies the content of one file and checks its padding.
-    fn copy(&mut self, size: u64, file: &mut std::fs::File, path: &RelPath) -> Result<semel_core::Sha256> {
-        if size > self.limit.saturating_sub(self.read) {
+    fn copy(&mut self, size: u64, file: &mut std::fs::File, path: &RelPath) -> Result<()> {
+        let here = self.read - (self.batch.bytes.len() - self.at) as u64;
+        if size > self.limit.saturating_sub(here) {
             return Err(self.too_long());
         }
-        let (mut hasher, mut left) = (Hasher::new(), size);
-        let room = usize::try_from(size.clamp(BLOCK as u64, 128 << 10)).unwrap_or(BLOCK);
-        let mut buffer = vec![0; room];
-        while left > 0 {
-            let n = usize::try_from(left).map_or(room, |left| left.min(room));
-            self.fill(&mut buffer[..n])?;
-            hasher.update(&buffer[..n]);
-            file.write_all(&buffer[..n])
+        let (mut begins, mut left) = (Some(size), size);
+        loop {
+            let there = if left == 0 { 0 } else { self.more()? };
+            let n = usize::try_from(left).map_or(there, |left| left.min(there));
+            if n == 0 && left > 0 {
+                return Err(truncated().into());
+            }
+            let at = self.at..self.at + n;
+            file.write_all(&self.batch.bytes[at.clone()])
                 .map_err(|e| Error::io("write", path.to_string(), e))?;
+            self.at = at.end;
+            self.batch.parts.push(Part {
+                begins: begins.take(),
+                at,
+            });
             left -= n as u64;
+            if left == 0 {
+                break;
+            }
         }
         let padding = usize::try_from(size.next_multiple_of(BLOCK as u64) - size).unwrap_or_default();
-        let mut rest = [0; BLOCK];
-        self.fill(&mut rest[..padding])?;
-        if rest[..padding].iter().any(|b| *b != 0) {
+        let padding = self.batch.bytes.get(self.at..self.at + padding);
+        let padding = padding.ok_or_else(truncated)?;
+        if padding.iter().any(|b| *b != 0) {
             let why = "the padding of a file is not zero";
             return Err(refused("padding", why).name(path.to_string()).into());
         }
-        Ok(hasher.finish())
+        self.at += padding.len();
+        Ok(())
     }
 
-    /// Reads to the end of the input, where nothing but a bounded number of zero bytes may stand.
+    /// Reads to the end of the input, where nothing but a bounded number of zero blocks may stand.
     fn only_zeroes(&mut self) -> Result<()> {
-        let (mut buffer, mut seen) = ([0; 4096], 0_u64);
+        let mut seen = 0;
         loop {
-            let n = match self.reader.read(&mut buffer) {
-                Ok(n) => n,
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => return Err(Error::io("read", "a proposal", e)),
-            };
-            if n == 0 {
-                return Ok(());
+            let there = self.more()?;
+            if there == 0 {
+                break;
             }
-            seen += n as u64;
-            if seen > MOST_PADDING || buffer[..n].iter().any(|b| *b != 0) {
+            seen += there as u64;
+            if seen > MOST_PADDING || self.batch.bytes[self.at..].iter().any(|b| *b != 0) {
                 return Err(refused("trailing_data", "something follows the end of the archive").into());
             }
-            self.read += n as u64;
-            self.hasher.update(&buffer[..n]);
+            self.at += there;
+        }
+        if self.read.is_multiple_of(BLOCK as u64) {
+            Ok(())
+        } else {
+            Err(refused("trailing_data", "the archive ends within a block").into())
         }
     }
+}
+
+fn truncated() -> Refusal {
+    refused("truncated", "the archive ends before its end marker")
 }

@@ -28,6 +28,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         "schema": "semel.unseal/v1",
         "proposal": args.proposal,
         "entries": manifest.entries.len(),
+        "size_bytes": manifest.archive_size,
         "directory": args.into,
     });
     Ok(Answer::new(

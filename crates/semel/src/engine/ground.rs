@@ -103,7 +103,7 @@ fn sealed(engine: &Engine, proposal: &Proposal) -> Result<Lower, Refusal> {
     }
     let name = format!("p-{digest}");
     let mut fill = |root: &Root| -> semel_host::Result<Vec<u8>> {
-        let manifest = proposal::unpack(&proposal.archive, &digest, root)?;
+        let manifest = proposal::unpack(proposal, root, None)?;
         Ok(seal_of(&manifest.entries)?)
     };
     let lower = engine.volumes.lower(&name, &mut fill).map_err(host)?;

@@ -9,7 +9,7 @@ use semel_core::manifest::{Manifest, WhyLeftOut};
 use semel_core::record::Sealing;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::files::FileKind;
-use semel_host::git::{Git, Repository, Selection, Why, select, tree_of};
+use semel_host::git::{Git, Repository, Selection, Why, select};
 use semel_host::process::Cancel;
 use semel_host::root::Root;
 use semel_host::tarball::{self, Choice};
@@ -70,7 +70,7 @@ pub(crate) fn directory(engine: &Engine) -> PathBuf {
 }
 
 fn manifest_path(engine: &Engine, digest: &Sha256) -> PathBuf {
-    directory(engine).join("sha256").join(format!("{digest}.json"))
+    tarball::manifest_path(&directory(engine), digest)
 }
 
 /// Reads from where a draft began; `None` where it began from no repository.
@@ -180,11 +180,15 @@ pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) ->
     let chosen = Chosen::of(selection);
     refuse_leftover(&rules, &chosen, disk.tree())?;
     let mut choose = |path: &RelPath, kind| Ok(chosen.choose(path, kind));
-    let sealed = tarball::pack(disk.tree(), &mut choose, LIMITS.archive_bytes, &directory(engine))
-        .map_err(unreadable)?;
-    let proposal = complete(sealed.manifest, sealed.path, disk.tree(), format)?;
+    let sealed = tarball::pack(disk.tree(), &mut choose, LIMITS, format, &directory(engine));
+    let sealed = sealed.map_err(unreadable)?;
+    let proposal = Proposal {
+        manifest: sealed.manifest,
+        tree: sealed.tree,
+        archive: sealed.path,
+    };
     let text = proposal.manifest.to_json()?;
-    plain::write_file(&manifest_path(engine, &proposal.digest()), &text).map_err(host)?;
+    tarball::keep_manifest(&directory(engine), &proposal.digest(), &text).map_err(host)?;
     engine
         .journal
         .sealed(Sealing {
@@ -227,26 +231,6 @@ fn unreadable(error: semel_host::Error) -> Refusal {
     }
 }
 
-fn complete(
-    mut manifest: Manifest,
-    archive: PathBuf,
-    root: &Root,
-    format: ObjectFormat,
-) -> Result<Proposal, Refusal> {
-    let chosen: Vec<RelPath> = manifest
-        .entries
-        .iter()
-        .map(|entry| entry.path().clone())
-        .collect();
-    let tree = tree_of(root.handle(), format, &chosen).map_err(host)?;
-    manifest.tree = Some(tree.to_string());
-    Ok(Proposal {
-        manifest,
-        tree,
-        archive,
-    })
-}
-
 /// Finds a proposal by its digest.
 ///
 /// # Errors
@@ -279,40 +263,89 @@ pub(crate) fn find(engine: &Engine, digest: &Sha256) -> Result<Proposal, Refusal
     })
 }
 
-/// Unpacks a proposal into an empty root, and checks that it is the one that was named.
+/// Unpacks a proposal into an empty root, and checks that it is the one that was named and holds what its manifest lists;
+/// computes its git tree where a format is given.
 ///
 /// # Errors
-/// `proposal_refused` for a hostile or ambiguous archive, or another one than was named; nothing is left then.
-pub(crate) fn unpack(archive: &Path, digest: &Sha256, into: &Root) -> Result<Manifest, Refusal> {
-    let other = |found: Sha256| {
-        let why = format!("its bytes are those of {found}");
-        Refusal::new(Code::ProposalRefused, why)
-            .reason("other_archive")
-            .name(digest.to_string())
+/// `proposal_refused` for a hostile or ambiguous archive, or another one than was named; `tree_mismatch` for what git does
+/// not hold. Nothing is left then.
+pub(crate) fn unpack(
+    proposal: &Proposal,
+    into: &Root,
+    tree: Option<ObjectFormat>,
+) -> Result<Manifest, Refusal> {
+    let digest = proposal.digest();
+    let mut reader = plain::open_file(&proposal.archive).map_err(host)?;
+    let unpacked = tarball::unpack(&mut reader, LIMITS, into, tree);
+    let manifest = match unpacked {
+        Ok(manifest) => manifest,
+        // That it is another archive says more than what is wrong with that one.
+        Err(error) => {
+            let found = plain::digest_file(&proposal.archive).map_err(host)?;
+            return Err(if found == digest {
+                host(error)
+            } else {
+                other(&digest, found)
+            });
+        }
     };
-    // Looked at before anything is unpacked, so that nothing is left of another archive.
-    let found = plain::digest_file(archive).map_err(host)?;
-    if found != *digest {
-        return Err(other(found));
-    }
-    let mut reader = plain::open_file(archive).map_err(host)?;
-    let manifest = tarball::unpack(&mut reader, LIMITS, into).map_err(host)?;
-    if manifest.archive_sha256 == *digest {
-        Ok(manifest)
-    } else {
-        Err(other(manifest.archive_sha256))
+    match held_against(proposal, &manifest) {
+        Ok(()) => Ok(manifest),
+        Err(refusal) => {
+            tarball::clear(into).map_err(host)?;
+            Err(refusal)
+        }
     }
 }
 
-/// Unpacks a proposal into a new directory of a person.
+fn other(named: &Sha256, found: Sha256) -> Refusal {
+    Refusal::new(Code::ProposalRefused, format!("its bytes are those of {found}"))
+        .reason("other_archive")
+        .name(named.to_string())
+}
+
+/// Holds what was unpacked against what was sealed.
+fn held_against(proposal: &Proposal, found: &Manifest) -> Result<(), Refusal> {
+    if found.archive_sha256 != proposal.digest() {
+        return Err(other(&proposal.digest(), found.archive_sha256));
+    }
+    if found.entries != proposal.manifest.entries {
+        let why = "the archive does not hold what its manifest lists";
+        return Err(Refusal::new(Code::ProposalRefused, why).reason("manifest_differs"));
+    }
+    Ok(())
+}
+
+/// Checks that what was unpacked makes the git tree that was sealed.
 ///
 /// # Errors
-/// As [`find`] and [`unpack`]; `precondition_failed` where the directory exists.
+/// `tree_mismatch`.
+pub(crate) fn same_tree(proposal: &Proposal, unpacked: &Manifest) -> Result<(), Refusal> {
+    let sealed = proposal.tree.to_string();
+    match &unpacked.tree {
+        Some(tree) if *tree == sealed => Ok(()),
+        tree => {
+            let found = tree.as_deref().unwrap_or("unknown");
+            let why = format!("the source tree is {found}, sealed was {sealed}");
+            Err(Refusal::new(Code::TreeMismatch, why))
+        }
+    }
+}
+
+/// Unpacks a proposal into a new directory of a person, whole or not at all.
+///
+/// # Errors
+/// As [`find`] and [`unpack`]; `precondition_failed` where something has the name.
+///
+/// # Durability
+/// Nothing is synced. What an unpacking that was killed left beside the directory is removed by the next one.
 pub(crate) fn unseal(engine: &Engine, digest: &Sha256, into: &Path) -> Result<Manifest, Refusal> {
     let proposal = find(engine, digest)?;
-    plain::new_directory(into).map_err(host)?;
-    let root = Root::open(into).map_err(host)?;
-    unpack(&proposal.archive, digest, &root)
+    tarball::appear(into, |root| {
+        // That the bytes are those that were named is enough; which git tree they make is asked by who certifies.
+        unpack(&proposal, root, None)
+    })
+    .map_err(host)
 }
 
 /// Lists the proposals that are kept, with the time at which each was sealed.

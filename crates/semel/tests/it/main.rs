@@ -53,6 +53,7 @@ mod retry;
 mod room;
 mod run;
 mod schemas;
+mod seals;
 mod snapshots;
 mod supervised;
 mod surface;

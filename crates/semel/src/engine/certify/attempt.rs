@@ -168,13 +168,13 @@ pub(super) fn run(
     say.reached(Point::Installed);
     attempt.keep_records(&records, evidence)?;
     say.reached(Point::Recorded);
-    attempt.verify(&plans, &records, &manifest, proposal)?;
+    attempt.verify(&plans, &records, &manifest)?;
     attempt.set_apart(&plans, &manifest, evidence)?;
     let untouched = Untouched::now(&manifest, disk.tree())?;
     disk.loosen().map_err(host)?;
     attempt.test(&plans, evidence)?;
     say.reached(Point::Tested);
-    attempt.verify(&plans, &records, &manifest, proposal)?;
+    attempt.verify(&plans, &records, &manifest)?;
     untouched.still(&manifest, disk.tree())?;
     say.line("verify   locks, installed bytes and source tree are what they were");
     Ok(())
@@ -340,18 +340,12 @@ impl Attempt<'_> {
     }
 
     /// Looks again, where nobody writes: locks, installed bytes, source tree.
-    fn verify(
-        &self,
-        plans: &[Plan],
-        records: &[InstallRecord],
-        manifest: &Manifest,
-        proposal: &Proposal,
-    ) -> Result<(), Refusal> {
+    fn verify(&self, plans: &[Plan], records: &[InstallRecord], manifest: &Manifest) -> Result<(), Refusal> {
         self.quiet()?;
         for (plan, record) in plans.iter().zip(records) {
             verify_again(plan, record, self.disk.generation()).map_err(host)?;
         }
-        input::same_tree(manifest, proposal.tree, self.disk.tree())
+        input::still_there(manifest, self.disk.tree())
     }
 
     /// Sets apart what an installation left in the tree besides what it installed: no merge will hold it.

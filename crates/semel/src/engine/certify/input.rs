@@ -4,16 +4,16 @@ use super::super::proposal::{self, BaseRules, Proposal};
 use super::super::{binding, host};
 use crate::limits;
 use semel_core::backend::Backend;
-use semel_core::git_tree::ObjectId;
 use semel_core::ignore::{EntryKind, Ignore};
 use semel_core::install::leftover::{self, What};
 use semel_core::installer::Installer;
 use semel_core::lockset::{self, Declared, Format, Lockfile, Yarn};
 use semel_core::manifest::{Entry, FileMode, Manifest};
 use semel_core::{Code, Refusal, RelPath, Sha256};
-use semel_host::files::{FileKind, Stamp, file_info, list_directory, read_file, stamps};
+use semel_host::files::{FileKind, Stamp, list_directory, read_file, stamps};
 use semel_host::git::tree_of;
 use semel_host::root::Root;
+use semel_host::tarball;
 use semel_host::volume::Volume as Disk;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,15 +29,11 @@ pub(super) fn take(proposal: &Proposal, rules: &BaseRules, disk: &Disk) -> Resul
     let root = disk.tree();
     let manifest = match disk.backend() {
         Backend::Overlay => sealed(proposal, root)?,
-        Backend::Dir | Backend::Tmpfs => proposal::unpack(&proposal.archive, &proposal.digest(), root)?,
+        Backend::Dir | Backend::Tmpfs => proposal::unpack(proposal, root, Some(proposal.tree.format()))?,
     };
-    if manifest.entries != proposal.manifest.entries {
-        let why = "the archive does not hold what its manifest lists";
-        return Err(Refusal::new(Code::ProposalRefused, why).reason("manifest_differs"));
-    }
     refuse_leftovers(&manifest, rules, root)?;
     refuse_ignored(&manifest, rules, root)?;
-    same_tree(&manifest, proposal.tree, root)?;
+    proposal::same_tree(proposal, &manifest)?;
     Ok(manifest)
 }
 
@@ -47,43 +43,27 @@ pub(super) fn take(proposal: &Proposal, rules: &BaseRules, disk: &Disk) -> Resul
 /// # Errors
 /// `tree_mismatch`, reason `sealed_tree`, naming what differs.
 fn sealed(proposal: &Proposal, root: &Root) -> Result<Manifest, Refusal> {
-    let differs = |names: Vec<String>| {
-        let why = "the sealed tree is not what was unpacked";
-        Err(Refusal::new(Code::TreeMismatch, why)
-            .reason("sealed_tree")
-            .names(names))
+    let differs = |refusal: Refusal| match refusal.code {
+        Code::TreeMismatch => refusal.reason("sealed_tree"),
+        _ => refusal,
     };
-    for entry in &proposal.manifest.entries {
-        if seen(entry, root)? != *entry {
-            return differs(vec![entry.path().to_string()]);
-        }
-    }
+    still_there(&proposal.manifest, root).map_err(differs)?;
     let more = new_files(&proposal.manifest, &[], root)?;
-    if more.is_empty() {
-        return Ok(proposal.manifest.clone());
+    if !more.is_empty() {
+        let why = "the sealed tree is not what was unpacked";
+        let names = more.iter().take(20).map(ToString::to_string);
+        return Err(differs(Refusal::new(Code::TreeMismatch, why).names(names)));
     }
-    differs(more.iter().take(20).map(ToString::to_string).collect())
-}
-
-/// Gives an entry as it stands in the tree; where it is of another type, as a link that nothing equals.
-fn seen(entry: &Entry, root: &Root) -> Result<Entry, Refusal> {
-    let path = entry.path().clone();
-    let info = file_info(root, &path, u64::MAX).map_err(host)?;
-    Ok(match (info.kind, info.sha256) {
-        (FileKind::File, Some(sha256)) => Entry::File {
-            path,
-            mode: if info.mode & 0o100 == 0 {
-                FileMode::Plain
-            } else {
-                FileMode::Executable
-            },
-            size: info.size,
-            sha256,
-        },
-        (FileKind::File | FileKind::Symlink | FileKind::Directory | FileKind::Special, _) => Entry::Symlink {
-            path,
-            target: String::from_utf8(info.target.unwrap_or_default()).unwrap_or_default(),
-        },
+    let paths: Vec<RelPath> = proposal
+        .manifest
+        .entries
+        .iter()
+        .map(|entry| entry.path().clone())
+        .collect();
+    let tree = tree_of(root.handle(), proposal.tree.format(), &paths).map_err(host)?;
+    Ok(Manifest {
+        tree: Some(tree.to_string()),
+        ..proposal.manifest.clone()
     })
 }
 
@@ -124,21 +104,9 @@ impl Untouched {
 /// Checks that the entries of the manifest are still exactly what was sealed.
 ///
 /// # Errors
-/// `tree_mismatch`.
-pub(super) fn same_tree(manifest: &Manifest, sealed: ObjectId, root: &Root) -> Result<(), Refusal> {
-    let paths: Vec<RelPath> = manifest
-        .entries
-        .iter()
-        .map(|entry| entry.path().clone())
-        .collect();
-    let tree = tree_of(root.handle(), sealed.format(), &paths).map_err(host)?;
-    if tree == sealed {
-        return Ok(());
-    }
-    Err(Refusal::new(
-        Code::TreeMismatch,
-        format!("the source tree is {tree}, sealed was {sealed}"),
-    ))
+/// `tree_mismatch`, naming the first entry that is not.
+pub(super) fn still_there(manifest: &Manifest, root: &Root) -> Result<(), Refusal> {
+    tarball::verify(manifest, root).map_err(host)
 }
 
 /// Lists the files and links that are in the tree, but neither in the manifest nor beneath `apart`: what was installed,

@@ -3,8 +3,8 @@
 use crate::engine::gateway::Gateway;
 use crate::engine::gateway::quota;
 use crate::engine::gateway::recover;
-use crate::engine::job::draft::{self, Keep};
 use crate::engine::gateway::standing::Standing;
+use crate::engine::job::draft::{self, Keep};
 use crate::engine::proposal::Base;
 use crate::engine::volume::{self, Source, Wanted};
 use crate::engine::{host, store};
