@@ -9,7 +9,7 @@ mod command;
 pub(crate) mod crash;
 pub(crate) mod evict;
 pub(crate) mod hands;
-mod key;
+pub(crate) mod key;
 mod leaving;
 mod locks;
 mod mutate;
