@@ -110,7 +110,12 @@ mod tests {
             assert_eq!(decode(coded.as_bytes()).as_deref(), Some(text));
         }
         assert_eq!(decode(b"  us-west1\t").as_deref(), Some("us-west1"));
-        for wrong in [&b"=?base64?SGVsbG8?="[..], b"=?base64?SGVs!!!bG8=?=", b"\xff", b"a\x01b"] {
+        for wrong in [
+            &b"=?base64?SGVsbG8?="[..],
+            b"=?base64?SGVs!!!bG8=?=",
+            b"\xff",
+            b"a\x01b",
+        ] {
             assert_eq!(decode(wrong), None);
         }
         // Half of a frame is no frame.
@@ -119,7 +124,8 @@ mod tests {
 
     #[test]
     fn header_and_body_say_the_same_or_nothing() {
-        let headers = |values: &[&str]| -> Vec<Vec<u8>> { values.iter().map(|v| v.as_bytes().to_vec()).collect() };
+        let headers =
+            |values: &[&str]| -> Vec<Vec<u8>> { values.iter().map(|v| v.as_bytes().to_vec()).collect() };
         let cases = [
             (&["a"][..], Some(json!("a")), true),
             (&["=?base64?YQ==?="], Some(json!("a")), true),

@@ -235,7 +235,12 @@ mod tests {
                 INVALID_REQUEST,
                 Code::BadInput,
             ),
-            (r#"{"id":1,"method":"m"}"#, id(json!(1)), INVALID_REQUEST, Code::BadInput),
+            (
+                r#"{"id":1,"method":"m"}"#,
+                id(json!(1)),
+                INVALID_REQUEST,
+                Code::BadInput,
+            ),
             (
                 r#"{"jsonrpc":"2.0","id":null,"method":"m"}"#,
                 None,
@@ -270,7 +275,11 @@ mod tests {
         ];
         for (text, id, code, refused) in cases {
             let wrong = parsed(text).unwrap_err();
-            assert_eq!((wrong.id, wrong.code, wrong.refusal.code), (id, code, refused), "{text}");
+            assert_eq!(
+                (wrong.id, wrong.code, wrong.refusal.code),
+                (id, code, refused),
+                "{text}"
+            );
         }
     }
 
@@ -280,7 +289,10 @@ mod tests {
         assert_eq!(answered(&id, json!({}))["id"], "7");
         let error = Error::new(PARSE_ERROR, "no").data(json!({"type": "bad_input"}));
         let told = refused(None, &error);
-        assert_eq!((told.get("id"), &told["error"]["data"]["type"]), (None, &json!("bad_input")));
+        assert_eq!(
+            (told.get("id"), &told["error"]["data"]["type"]),
+            (None, &json!("bad_input"))
+        );
         assert_eq!(refused(Some(&id), &error)["id"], "7");
     }
 }

@@ -130,7 +130,12 @@ async fn answered(app: &App, request: Request) -> Result<Response<Body>, Refused
 fn wants_to_hear(parts: &Parts, request: &Asked) -> Option<Value> {
     let token = request.params.get("_meta")?.get("progressToken")?;
     let mut accepted = parts.headers.get_all(header::ACCEPT).iter();
-    let takes = accepted.any(|value| value.as_bytes().windows(17).any(|part| part == b"text/event-stream"));
+    let takes = accepted.any(|value| {
+        value
+            .as_bytes()
+            .windows(17)
+            .any(|part| part == b"text/event-stream")
+    });
     let fits = token.is_string() || token.is_i64() || token.is_u64();
     (takes && fits && request.method == mcp::CALL && mcp::streams(&request.params)).then(|| token.clone())
 }

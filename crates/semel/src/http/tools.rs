@@ -50,9 +50,7 @@ async fn answered(
     let source = source("http", &parts);
     let lease = lease(app, &parts.headers, tool.name(), &source).await?;
     let keys = header_keys(&parts.headers);
-    app.gateway
-        .admit_generation(tool, &lease, &source, &keys)
-        .await?;
+    app.gateway.admit_generation(tool, &lease, &source, &keys).await?;
     let _share = app.gateway.share(&lease)?;
     let body = match body(app, &parts.headers, incoming, limits::BODY).await {
         Ok(body) => body,

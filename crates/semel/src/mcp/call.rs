@@ -120,11 +120,7 @@ async fn while_told(told: &Told, call: impl Future<Output = Answer>) -> Answer {
 }
 
 /// Reads the parameters of a call.
-fn read(
-    mut params: Map<String, Value>,
-    mut keys: Vec<Carried>,
-    fixture: Fixture,
-) -> Result<Asked, Error> {
+fn read(mut params: Map<String, Value>, mut keys: Vec<Carried>, fixture: Fixture) -> Result<Asked, Error> {
     let invalid = |why: &str| Error::new(rpc::INVALID_PARAMS, why);
     let name = match params.get("name") {
         Some(Value::String(name)) => name,
@@ -192,11 +188,15 @@ fn fitting(tool: Tool, mut success: Success) -> Result<(Success, Value), Failure
             "the answer would have more than {} bytes as a result; ask for it in parts",
             limits::RESULT
         );
-        return Err(Refusal::new(Code::TooLarge, why).reason("result_too_large").into());
+        return Err(Refusal::new(Code::TooLarge, why)
+            .reason("result_too_large")
+            .into());
     }
     for many in ["changed", "notes"] {
         if let Some(Value::Array(left_out)) = success.body.remove(many) {
-            success.body.insert(format!("{many}_left_out"), json!(left_out.len()));
+            success
+                .body
+                .insert(format!("{many}_left_out"), json!(left_out.len()));
         }
     }
     let result = self::result(&success);
@@ -258,7 +258,11 @@ mod tests {
         let keys: Vec<String> = asked.keys.iter().map(|k| k.key().unwrap().to_string()).collect();
         assert_eq!(keys, ["c", "b", "a"]);
         assert_eq!(asked.keyed, Keyed::ByTheClient);
-        let model = read(params(json!({"name": "write_file", "arguments": {"idempotency_key": "d"}})), Vec::new(), Fixture::Absent);
+        let model = read(
+            params(json!({"name": "write_file", "arguments": {"idempotency_key": "d"}})),
+            Vec::new(),
+            Fixture::Absent,
+        );
         assert_eq!(model.unwrap().keyed, Keyed::ByTheModel);
         for wrong in [
             json!({}),
@@ -269,7 +273,9 @@ mod tests {
             json!({"name": "write_file", "arguments": [1]}),
             json!({"name": "write_file", "arguments": "x"}),
         ] {
-            let error = read(params(wrong.clone()), Vec::new(), Fixture::Absent).map(drop).unwrap_err();
+            let error = read(params(wrong.clone()), Vec::new(), Fixture::Absent)
+                .map(drop)
+                .unwrap_err();
             assert_eq!(error.code, rpc::INVALID_PARAMS, "{wrong}");
         }
     }
@@ -289,6 +295,9 @@ mod tests {
         assert_eq!(told["changed_left_out"], json!(limits::RESULT / 1000));
         assert_eq!((told.get("changed"), &told["execution_id"]), (None, &json!("x")));
         let small = body("content", json!("x"));
-        assert_eq!(fitting(Tool::ReadFile, small).unwrap().1["structuredContent"]["content"], "x");
+        assert_eq!(
+            fitting(Tool::ReadFile, small).unwrap().1["structuredContent"]["content"],
+            "x"
+        );
     }
 }

@@ -6,8 +6,8 @@
 use super::serve::Done;
 use crate::engine::gateway::answer::{Failure, Replayed};
 use crate::http::retry_after;
-use semel_core::mcp::rpc::Malformed;
 use semel_core::mcp::Error;
+use semel_core::mcp::rpc::Malformed;
 use semel_core::{Code, Refusal};
 use serde_json::{Value, json};
 
@@ -167,7 +167,10 @@ pub(super) fn data(failure: &Failure) -> Value {
 fn result(failure: &Failure) -> Value {
     let refusal = &failure.refusal;
     let code = refusal.code;
-    let reason = refusal.reason.as_deref().map_or_else(String::new, |reason| format!(" ({reason})"));
+    let reason = refusal
+        .reason
+        .as_deref()
+        .map_or_else(String::new, |reason| format!(" ({reason})"));
     let text = format!(
         "{code}{reason}: {}. {}. Next: {}.",
         code.meaning(),
@@ -201,7 +204,10 @@ mod tests {
                 match refused(&failure, keyed) {
                     Ok(done) => {
                         assert_eq!(done.result["isError"], true, "{code}");
-                        assert_eq!(done.result["structuredContent"]["error"]["type"], json!(code.wire()));
+                        assert_eq!(
+                            done.result["structuredContent"]["error"]["type"],
+                            json!(code.wire())
+                        );
                         let text = done.result["content"][0]["text"].as_str().unwrap();
                         assert!(text.contains(code.wire()) && text.contains(code.next()), "{text}");
                     }

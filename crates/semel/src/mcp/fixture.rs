@@ -58,7 +58,10 @@ impl Fixture {
     pub(super) fn find(self, name: &str) -> Option<Shown> {
         match self {
             Self::Absent => None,
-            Self::Conformance => ALL.iter().find(|(_, known)| *known == name).map(|(shown, _)| *shown),
+            Self::Conformance => ALL
+                .iter()
+                .find(|(_, known)| *known == name)
+                .map(|(shown, _)| *shown),
         }
     }
 
@@ -119,7 +122,9 @@ pub(super) async fn answer(shown: Shown, params: &Map<String, Value>, told: &Tol
             }
             json!([text("The client could be asked.")])
         }
-        Shown::Stream | Shown::Silent | Shown::Schema => json!([text("Nothing was asked, and nothing logged.")]),
+        Shown::Stream | Shown::Silent | Shown::Schema => {
+            json!([text("Nothing was asked, and nothing logged.")])
+        }
     };
     Ok(json!({"content": content, "isError": false}).into())
 }

@@ -11,11 +11,7 @@ use serde_json::{Map, Value, json};
 ///
 /// # Errors
 /// `-32602` for a cursor: none was given out.
-pub(super) fn answer(
-    lease: &Lease,
-    fixture: Fixture,
-    params: &Map<String, Value>,
-) -> Result<Value, Error> {
+pub(super) fn answer(lease: &Lease, fixture: Fixture, params: &Map<String, Value>) -> Result<Value, Error> {
     if params.get("cursor").is_some_and(|cursor| !cursor.is_null()) {
         return Err(Error::new(rpc::INVALID_PARAMS, "the cursor is none of ours"));
     }
@@ -111,7 +107,12 @@ mod tests {
     fn every_tool_says_all_four_hints_and_has_both_schemas() {
         for tool in Tool::callable() {
             let told = described(tool);
-            for hint in ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"] {
+            for hint in [
+                "readOnlyHint",
+                "destructiveHint",
+                "idempotentHint",
+                "openWorldHint",
+            ] {
                 assert!(told["annotations"][hint].is_boolean(), "{}: {hint}", tool.name());
             }
             for schema in ["inputSchema", "outputSchema"] {

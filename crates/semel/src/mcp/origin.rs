@@ -15,7 +15,12 @@ use std::net::IpAddr;
 /// Revision 2026-07-28, "Streamable HTTP", section "Security & Endpoint".
 pub(crate) fn permitted(hosts: &[&[u8]], origins: &[&[u8]]) -> Result<(), Refusal> {
     let denied = |reason: &str, why: &str, value: &[u8]| {
-        let shown = value.escape_ascii().to_string().chars().take(80).collect::<String>();
+        let shown = value
+            .escape_ascii()
+            .to_string()
+            .chars()
+            .take(80)
+            .collect::<String>();
         Err(Refusal::new(Code::Denied, why).reason(reason).name(shown))
     };
     match hosts {
@@ -70,16 +75,31 @@ mod tests {
     #[test]
     fn a_foreign_page_or_name_is_not_answered() {
         let ask = |hosts: &[&str], origins: &[&str]| {
-            let bytes = |texts: &[&str]| -> Vec<Vec<u8>> { texts.iter().map(|t| t.as_bytes().to_vec()).collect() };
+            let bytes =
+                |texts: &[&str]| -> Vec<Vec<u8>> { texts.iter().map(|t| t.as_bytes().to_vec()).collect() };
             let (hosts, origins) = (bytes(hosts), bytes(origins));
             let hosts: Vec<&[u8]> = hosts.iter().map(Vec::as_slice).collect();
             let origins: Vec<&[u8]> = origins.iter().map(Vec::as_slice).collect();
             permitted(&hosts, &origins).map_err(|refusal| refusal.reason.unwrap_or_default())
         };
-        for host in ["localhost", "LOCALHOST:1", "127.0.0.1:80", "[::1]:80", "[::1]", "10.0.0.7:1"] {
+        for host in [
+            "localhost",
+            "LOCALHOST:1",
+            "127.0.0.1:80",
+            "[::1]:80",
+            "[::1]",
+            "10.0.0.7:1",
+        ] {
             assert_eq!(ask(&[host], &[]), Ok(()), "{host}");
         }
-        for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil:1", "", "localhost:x", "[::1]x"] {
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil:1",
+            "",
+            "localhost:x",
+            "[::1]x",
+        ] {
             assert_eq!(ask(&[host], &[]), Err("foreign_host".to_owned()), "{host}");
         }
         assert!(ask(&[], &[]).is_err() && ask(&["localhost", "localhost"], &[]).is_err());
@@ -95,7 +115,11 @@ mod tests {
             "file://",
             "",
         ] {
-            assert_eq!(ask(&["localhost"], &[origin]), Err("foreign_origin".to_owned()), "{origin}");
+            assert_eq!(
+                ask(&["localhost"], &[origin]),
+                Err("foreign_origin".to_owned()),
+                "{origin}"
+            );
         }
     }
 }

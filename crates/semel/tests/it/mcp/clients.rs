@@ -28,7 +28,16 @@ fn check(seen: &Value, spoken: &str) {
     assert_eq!(seen["tools"].as_array().unwrap().len(), 15, "{client}: {seen}");
     let called = seen["called"].as_object().unwrap();
     assert_eq!(called.len(), 15, "{client}");
-    let changes = json!([false, false, false, true, false, true, true, "missing_idempotency_key"]);
+    let changes = json!([
+        false,
+        false,
+        false,
+        true,
+        false,
+        true,
+        true,
+        "missing_idempotency_key"
+    ]);
     for (tool, once) in called {
         if once.as_array().unwrap().len() == 2 {
             assert_eq!(once[0], false, "{client} {tool}: {seen}");
@@ -36,13 +45,24 @@ fn check(seen: &Value, spoken: &str) {
             assert_eq!(*once, changes, "{client} {tool}: {seen}");
         }
     }
-    assert_eq!(called.values().filter(|once| **once == changes).count(), 9, "{client}");
+    assert_eq!(
+        called.values().filter(|once| **once == changes).count(),
+        9,
+        "{client}"
+    );
     // A program that made the key is told in an error; a model that made it, in a result.
     let conflict = &seen["conflict"];
     assert_eq!(conflict["code"], 40912, "{client}: {conflict}");
-    assert_eq!(conflict["data"]["type"], "replay_conflict", "{client}: {conflict}");
+    assert_eq!(
+        conflict["data"]["type"], "replay_conflict",
+        "{client}: {conflict}"
+    );
     let model = &seen["model_conflict"]["result"];
-    assert_eq!((&model[0], &model[1]["error"]["type"]), (&json!(true), &json!("replay_conflict")), "{client}");
+    assert_eq!(
+        (&model[0], &model[1]["error"]["type"]),
+        (&json!(true), &json!("replay_conflict")),
+        "{client}"
+    );
     assert_eq!(seen["unknown"]["code"], -32602, "{client}: {}", seen["unknown"]);
 }
 
@@ -57,7 +77,10 @@ fn run(mut command: Command, spoken: &str) {
     let out = command.output().unwrap();
     assert!(out.status.success(), "{command:?}: {}", said(&out));
     let line = String::from_utf8(out.stdout).unwrap();
-    check(&serde_json::from_str(line.lines().last().unwrap()).unwrap(), spoken);
+    check(
+        &serde_json::from_str(line.lines().last().unwrap()).unwrap(),
+        spoken,
+    );
 }
 
 fn python(line: &str, mode: &str, spoken: &str) {
@@ -65,12 +88,15 @@ fn python(line: &str, mode: &str, spoken: &str) {
         return skipped("scripts/setup.sh has not installed the Python clients");
     };
     let mut command = Command::new(python);
-    command.arg(root().join("scripts/mcp/client.py")).args([mode, "k"]);
+    command
+        .arg(root().join("scripts/mcp/client.py"))
+        .args([mode, "k"]);
     run(command, spoken);
 }
 
 fn typescript(line: &str, mode: &str, spoken: &str) {
-    let (Some(node), Some(modules)) = (installed("node_modules/node/bin/node"), installed("node_modules")) else {
+    let (Some(node), Some(modules)) = (installed("node_modules/node/bin/node"), installed("node_modules"))
+    else {
         return skipped("scripts/setup.sh has not installed the TypeScript clients");
     };
     let mut command = Command::new(node);

@@ -26,7 +26,10 @@ fn sent(raw: &mut Raw, version: &str, call: &(Value, Vec<(String, String)>)) -> 
         return raw.modern_with("tools/call", &call.0, &more);
     }
     let body = raw.request("tools/call", &call.0);
-    raw.post(&[&[("mcp-protocol-version", version)], &more[..]].concat(), body.as_bytes())
+    raw.post(
+        &[&[("mcp-protocol-version", version)], &more[..]].concat(),
+        body.as_bytes(),
+    )
 }
 
 /// Gives the wire name of a refusal, in either face.
@@ -46,16 +49,28 @@ fn every_carrier_carries_the_same_key() {
             let key = json!(format!("{version}-{n}"));
             let path = format!("{version}-{n}");
             let reply = sent(&mut raw, version, &write(&path, "1", &[(first, key.clone())]));
-            assert_eq!(reply.body["result"]["structuredContent"]["replayed"], false, "{first}: {}", reply.body);
+            assert_eq!(
+                reply.body["result"]["structuredContent"]["replayed"], false,
+                "{first}: {}",
+                reply.body
+            );
             // Whichever carries it the next time, and all of them at once, it is the same call.
             for again in carriers {
                 let reply = sent(&mut raw, version, &write(&path, "1", &[(again, key.clone())]));
                 let told = &reply.body["result"]["structuredContent"];
-                assert_eq!((&told["replayed"], &told["idempotency_key"]), (&json!(true), &key), "{first} {again}");
+                assert_eq!(
+                    (&told["replayed"], &told["idempotency_key"]),
+                    (&json!(true), &key),
+                    "{first} {again}"
+                );
             }
             let all: Vec<(&str, Value)> = carriers.iter().map(|c| (*c, key.clone())).collect();
             let reply = sent(&mut raw, version, &write(&path, "1", &all));
-            assert_eq!(reply.body["result"]["structuredContent"]["replayed"], true, "{}", reply.body);
+            assert_eq!(
+                reply.body["result"]["structuredContent"]["replayed"], true,
+                "{}",
+                reply.body
+            );
         }
     }
     // The header has two forms of one key; the others are text as it is.
@@ -73,28 +88,56 @@ fn carriers_that_disagree_are_refused() {
             for other in carriers.iter().filter(|other| **other != one) {
                 let call = write("a", "1", &[(one, json!("k1")), (other, json!("k2"))]);
                 let reply = sent(&mut raw, version, &call);
-                assert_eq!(named(&reply), "idempotency_key_mismatch", "{one} {other}: {}", reply.body);
+                assert_eq!(
+                    named(&reply),
+                    "idempotency_key_mismatch",
+                    "{one} {other}: {}",
+                    reply.body
+                );
                 assert_eq!(reply.body["error"]["code"], 40010);
             }
         }
-        for wrong in [json!(7), json!(""), json!("a b"), json!(null), json!("\u{e4}"), json!("x".repeat(256))] {
+        for wrong in [
+            json!(7),
+            json!(""),
+            json!("a b"),
+            json!(null),
+            json!("\u{e4}"),
+            json!("x".repeat(256)),
+        ] {
             for carrier in ["meta", "params", "argument"] {
                 let reply = sent(&mut raw, LEGACY, &write("a", "1", &[(carrier, wrong.clone())]));
-                assert_eq!(named(&reply), "invalid_idempotency_key", "{carrier} {wrong}: {}", reply.body);
+                assert_eq!(
+                    named(&reply),
+                    "invalid_idempotency_key",
+                    "{carrier} {wrong}: {}",
+                    reply.body
+                );
             }
         }
     }
     assert_eq!(content(&volume, "a"), None);
     // A header that says again what the argument says has to say it.
-    let call = json!({"name": "write_file", "arguments": {"path": "a", "content": "1", "idempotency_key": "k"}});
+    let call =
+        json!({"name": "write_file", "arguments": {"path": "a", "content": "1", "idempotency_key": "k"}});
     let mut whole = call.clone();
     whole["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}});
-    let base = [("mcp-protocol-version", MODERN), ("mcp-method", "tools/call"), ("mcp-name", "write_file")];
+    let base = [
+        ("mcp-protocol-version", MODERN),
+        ("mcp-method", "tools/call"),
+        ("mcp-name", "write_file"),
+    ];
     for (mirrored, status) in [
         (&[][..], 400),
         (&[("mcp-param-idempotency-key", "other")], 400),
         (&[("mcp-param-idempotency-key", "=?base64?aw?=")], 400),
-        (&[("mcp-param-idempotency-key", "k"), ("mcp-param-idempotency-key", "k")], 400),
+        (
+            &[
+                ("mcp-param-idempotency-key", "k"),
+                ("mcp-param-idempotency-key", "k"),
+            ],
+            400,
+        ),
         (&[("mcp-param-idempotency-key", "=?base64?aw==?=")], 200),
     ] {
         let body = raw.request("tools/call", &whole);
@@ -106,10 +149,19 @@ fn carriers_that_disagree_are_refused() {
         }
     }
     // One without the argument is believed in nothing.
-    whole["arguments"].as_object_mut().unwrap().remove("idempotency_key");
+    whole["arguments"]
+        .as_object_mut()
+        .unwrap()
+        .remove("idempotency_key");
     let body = raw.request("tools/call", &whole);
-    let reply = raw.post(&[&base[..], &[("mcp-param-idempotency-key", "k")]].concat(), body.as_bytes());
-    assert_eq!((reply.status, &reply.body["error"]["code"]), (400, &json!(-32020)));
+    let reply = raw.post(
+        &[&base[..], &[("mcp-param-idempotency-key", "k")]].concat(),
+        body.as_bytes(),
+    );
+    assert_eq!(
+        (reply.status, &reply.body["error"]["code"]),
+        (400, &json!(-32020))
+    );
 }
 
 /// The id of a message, a progress token, another vendor's key and the connection are no keys.
@@ -126,8 +178,14 @@ fn nothing_else_is_a_key() {
     let call = write("a", "1", &[("meta", json!("k"))]).0;
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).to_string();
     let versions = [("mcp-protocol-version", LEGACY)];
-    let replies = [raw.post(&versions, body.as_bytes()), raw.post(&versions, body.as_bytes())];
-    let replayed: Vec<&Value> = replies.iter().map(|r| &r.body["result"]["structuredContent"]["replayed"]).collect();
+    let replies = [
+        raw.post(&versions, body.as_bytes()),
+        raw.post(&versions, body.as_bytes()),
+    ];
+    let replayed: Vec<&Value> = replies
+        .iter()
+        .map(|r| &r.body["result"]["structuredContent"]["replayed"])
+        .collect();
     assert_eq!(replayed, [&json!(false), &json!(true)]);
 }
 
@@ -136,14 +194,25 @@ fn nothing_else_is_a_key() {
 fn a_conflict_reaches_whoever_made_the_key() {
     let (_home, daemon, volume) = scene();
     let mut raw = Raw::new(&daemon, &volume);
-    assert_eq!(sent(&mut raw, LEGACY, &write("a", "1", &[("meta", json!("k"))])).status, 200);
+    assert_eq!(
+        sent(&mut raw, LEGACY, &write("a", "1", &[("meta", json!("k"))])).status,
+        200
+    );
     for version in [LEGACY, MODERN] {
         for carrier in ["meta", "params", "header"] {
             let reply = sent(&mut raw, version, &write("a", "2", &[(carrier, json!("k"))]));
             let error = &reply.body["error"];
-            assert_eq!((reply.status, &error["code"]), (200, &json!(40912)), "{}", reply.body);
+            assert_eq!(
+                (reply.status, &error["code"]),
+                (200, &json!(40912)),
+                "{}",
+                reply.body
+            );
             assert_eq!(error["data"]["type"], "replay_conflict");
-            assert_eq!((&error["data"]["reason"], &error["data"]["retry"]), (&json!("body_mismatch"), &json!("never")));
+            assert_eq!(
+                (&error["data"]["reason"], &error["data"]["retry"]),
+                (&json!("body_mismatch"), &json!("never"))
+            );
             assert!(error["data"]["execution_id"].is_string());
         }
         let reply = sent(&mut raw, version, &write("a", "2", &[("argument", json!("k"))]));
@@ -171,13 +240,28 @@ fn a_call_under_way_is_told_of() {
     let mut raw = Raw::new(&daemon, &volume);
     let reply = raw.modern_with("tools/call", &call, &[("prefer", "wait=0")]);
     let error = &reply.body["error"];
-    assert_eq!((reply.status, &error["code"]), (200, &json!(40913)), "{}", reply.body);
-    assert_eq!((&error["data"]["type"], &error["data"]["retry"]), (&json!("call_in_flight"), &json!("same_key")));
+    assert_eq!(
+        (reply.status, &error["code"]),
+        (200, &json!(40913)),
+        "{}",
+        reply.body
+    );
+    assert_eq!(
+        (&error["data"]["type"], &error["data"]["retry"]),
+        (&json!("call_in_flight"), &json!("same_key"))
+    );
     assert_eq!(error["data"]["retry_after_ms"], 1000);
     std::fs::write(volume.tree.join("go"), "").unwrap();
-    assert_eq!(first.join().unwrap().body["result"]["structuredContent"]["replayed"], false);
+    assert_eq!(
+        first.join().unwrap().body["result"]["structuredContent"]["replayed"],
+        false
+    );
     let reply = raw.modern("tools/call", &call);
-    assert_eq!(reply.body["result"]["structuredContent"]["replayed"], true, "{}", reply.body);
+    assert_eq!(
+        reply.body["result"]["structuredContent"]["replayed"], true,
+        "{}",
+        reply.body
+    );
     assert_eq!(content(&volume, "log").as_deref(), Some("ran\n"));
 }
 
@@ -200,13 +284,20 @@ fn a_retry_after_a_kill_has_no_second_effect() {
         volume.token,
         body.len()
     );
-    assert!(raw.conn.raw(head.as_bytes()).is_none(), "killed before it answered");
+    assert!(
+        raw.conn.raw(head.as_bytes()).is_none(),
+        "killed before it answered"
+    );
     assert!(daemon.ended(LONG).is_some());
     assert_eq!(content(&volume, "a").as_deref(), Some("11"));
     let daemon = home.serve(&[]);
     let mut raw = Raw::new(&daemon, &volume);
     raw.id = 100;
     let reply = raw.legacy("tools/call", &params);
-    assert_eq!(reply.body["result"]["structuredContent"]["replayed"], true, "{}", reply.body);
+    assert_eq!(
+        reply.body["result"]["structuredContent"]["replayed"], true,
+        "{}",
+        reply.body
+    );
     assert_eq!(content(&volume, "a").as_deref(), Some("11"));
 }

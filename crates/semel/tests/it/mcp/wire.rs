@@ -8,17 +8,27 @@ use serde_json::{Value, json};
 fn a_client_of_a_handshake_lists_and_calls() {
     let (_home, daemon, volume) = scene();
     let mut raw = Raw::new(&daemon, &volume);
-    let params = json!({"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
+    let params =
+        json!({"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
     let hello = raw.request("initialize", &params);
-    let hello = raw.post(&[("accept", "application/json, text/event-stream")], hello.as_bytes());
+    let hello = raw.post(
+        &[("accept", "application/json, text/event-stream")],
+        hello.as_bytes(),
+    );
     assert_eq!(hello.status, 200, "{}", hello.body);
     assert_eq!(hello.header("content-type"), Some("application/json"));
     assert_eq!(hello.header("mcp-session-id"), None);
     let result = &hello.body["result"];
-    assert_eq!((&hello.body["id"], &result["protocolVersion"]), (&json!(1), &json!(LEGACY)));
+    assert_eq!(
+        (&hello.body["id"], &result["protocolVersion"]),
+        (&json!(1), &json!(LEGACY))
+    );
     assert_eq!(result["serverInfo"]["name"], "semel");
     let extension = &result["capabilities"]["experimental"]["dev.semel/idempotency"];
-    assert_eq!((&extension["required"], &extension["durable"]), (&json!(true), &json!(true)));
+    assert_eq!(
+        (&extension["required"], &extension["durable"]),
+        (&json!(true), &json!(true))
+    );
     let body = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
     let taken = raw.post(&[("mcp-protocol-version", LEGACY)], body.as_bytes());
     assert_eq!((taken.status, &taken.body), (202, &Value::Null));
@@ -27,7 +37,10 @@ fn a_client_of_a_handshake_lists_and_calls() {
     let tools = list.body["result"]["tools"].as_array().unwrap();
     let names: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert_eq!(names.len(), 15);
-    assert!(names.contains(&"write_file") && !names.contains(&"undo"), "{names:?}");
+    assert!(
+        names.contains(&"write_file") && !names.contains(&"undo"),
+        "{names:?}"
+    );
     let call = json!({
         "name": "write_file",
         "arguments": {"path": "a", "content": "1"},
@@ -35,9 +48,17 @@ fn a_client_of_a_handshake_lists_and_calls() {
     });
     let first = raw.legacy("tools/call", &call);
     let result = &first.body["result"];
-    assert_eq!((first.status, &result["isError"]), (200, &json!(false)), "{}", first.body);
+    assert_eq!(
+        (first.status, &result["isError"]),
+        (200, &json!(false)),
+        "{}",
+        first.body
+    );
     let told = &result["structuredContent"];
-    assert_eq!((&told["replayed"], &told["idempotency_key"]), (&json!(false), &json!("k")));
+    assert_eq!(
+        (&told["replayed"], &told["idempotency_key"]),
+        (&json!(false), &json!("k"))
+    );
     assert_eq!(told["generation"], json!(volume.generation));
     assert!(told["execution_id"].is_string());
     let text: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
@@ -50,9 +71,21 @@ fn a_client_of_a_handshake_lists_and_calls() {
     assert_eq!(replay["structuredContent"]["replayed"], true);
     assert_eq!(replay["_meta"]["dev.semel/replayed"], true);
     assert_eq!(replay["structuredContent"]["execution_id"], told["execution_id"]);
-    assert!(replay["content"][1]["text"].as_str().unwrap().starts_with("Replayed: "));
-    assert_eq!(content(&volume, "a").as_deref(), Some("by hand"), "a replay has no effect");
-    let read = raw.legacy("tools/call", &json!({"name": "read_file", "arguments": {"path": "a"}}));
+    assert!(
+        replay["content"][1]["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("Replayed: ")
+    );
+    assert_eq!(
+        content(&volume, "a").as_deref(),
+        Some("by hand"),
+        "a replay has no effect"
+    );
+    let read = raw.legacy(
+        "tools/call",
+        &json!({"name": "read_file", "arguments": {"path": "a"}}),
+    );
     assert_eq!(read.body["result"]["structuredContent"]["content"], "by hand");
 }
 
@@ -70,11 +103,20 @@ fn a_handshake_agrees_on_a_revision() {
     ] {
         let body = raw.request("initialize", &json!({"protocolVersion": asked}));
         let hello = raw.post(&[], body.as_bytes());
-        assert_eq!(hello.body["result"]["protocolVersion"], answered, "{asked}: {}", hello.body);
+        assert_eq!(
+            hello.body["result"]["protocolVersion"], answered,
+            "{asked}: {}",
+            hello.body
+        );
     }
     // What was agreed on is remembered nowhere: each request says it again.
     let body = raw.request("tools/list", &json!({}));
-    for (version, status) in [("2025-06-18", 200), (LEGACY, 200), ("1999-01-01", 400), (MODERN, 400)] {
+    for (version, status) in [
+        ("2025-06-18", 200),
+        (LEGACY, 200),
+        ("1999-01-01", 400),
+        (MODERN, 400),
+    ] {
         let reply = raw.post(&[("mcp-protocol-version", version)], body.as_bytes());
         assert_eq!(reply.status, status, "{version}: {}", reply.body);
     }
@@ -92,15 +134,32 @@ fn a_client_of_the_newest_revision_needs_no_handshake() {
     });
     let first = raw.modern("tools/call", &call);
     let result = &first.body["result"];
-    assert_eq!((first.status, &result["resultType"]), (200, &json!("complete")), "{}", first.body);
-    assert_eq!(result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"], "semel");
+    assert_eq!(
+        (first.status, &result["resultType"]),
+        (200, &json!("complete")),
+        "{}",
+        first.body
+    );
+    assert_eq!(
+        result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"],
+        "semel"
+    );
     assert_eq!(result["_meta"]["dev.semel/idempotencyKey"], "k");
-    assert_eq!(raw.modern("tools/call", &call).body["result"]["structuredContent"]["replayed"], true);
+    assert_eq!(
+        raw.modern("tools/call", &call).body["result"]["structuredContent"]["replayed"],
+        true
+    );
     // The same call in the other kind of revision is the same call.
-    assert_eq!(raw.legacy("tools/call", &call).body["result"]["structuredContent"]["replayed"], true);
+    assert_eq!(
+        raw.legacy("tools/call", &call).body["result"]["structuredContent"]["replayed"],
+        true
+    );
     let found = raw.modern("server/discover", &json!({}));
     let found = &found.body["result"];
-    assert_eq!(found["supportedVersions"], json!(["2026-07-28", "2025-11-25", "2025-06-18"]));
+    assert_eq!(
+        found["supportedVersions"],
+        json!(["2026-07-28", "2025-11-25", "2025-06-18"])
+    );
     assert_eq!(found["resultType"], "complete");
     let extension = &found["capabilities"]["extensions"]["dev.semel/idempotency"];
     assert_eq!(extension["carriers"].as_array().unwrap().len(), 4);
@@ -110,7 +169,10 @@ fn a_client_of_the_newest_revision_needs_no_handshake() {
     assert_eq!(list["cacheScope"], "private");
     assert!(list["ttlMs"].is_u64());
     let noted = home_log(&_home);
-    assert!(noted.contains(&"2026-07-28".to_owned()) && noted.contains(&LEGACY.to_owned()), "{noted:?}");
+    assert!(
+        noted.contains(&"2026-07-28".to_owned()) && noted.contains(&LEGACY.to_owned()),
+        "{noted:?}"
+    );
 }
 
 /// Gives the revisions that the log tells of, of calls through this door.
@@ -133,7 +195,12 @@ fn what_the_newest_revision_has_to_say_is_asked_for() {
     let method = ("mcp-method", "tools/list");
     let cases: [(&Value, &[(&str, &str)], u16, i32); 12] = [
         (&whole, &[version, method], 200, 0),
-        (&whole, &[("MCP-PROTOCOL-VERSION", MODERN), ("MCP-METHOD", "  tools/list ")], 200, 0),
+        (
+            &whole,
+            &[("MCP-PROTOCOL-VERSION", MODERN), ("MCP-METHOD", "  tools/list ")],
+            200,
+            0,
+        ),
         (&json!({}), &[version, method], 400, -32602),
         (&no_version, &[version, method], 400, -32602),
         (&no_capabilities, &[version, method], 400, -32602),
@@ -149,17 +216,37 @@ fn what_the_newest_revision_has_to_say_is_asked_for() {
         let body = raw.request("tools/list", &json!({"_meta": meta}));
         let reply = raw.post(headers, body.as_bytes());
         let told = reply.body["error"]["code"].as_i64().unwrap_or(0);
-        assert_eq!((reply.status, told), (status, i64::from(code)), "{meta} {headers:?}: {}", reply.body);
+        assert_eq!(
+            (reply.status, told),
+            (status, i64::from(code)),
+            "{meta} {headers:?}: {}",
+            reply.body
+        );
         assert_eq!(reply.body["id"], json!(raw.id), "{}", reply.body);
     }
-    for gone in ["initialize", "ping", "logging/setLevel", "resources/list", "prompts/list", "nope"] {
+    for gone in [
+        "initialize",
+        "ping",
+        "logging/setLevel",
+        "resources/list",
+        "prompts/list",
+        "nope",
+    ] {
         let reply = raw.modern(gone, &json!({}));
-        assert_eq!((reply.status, &reply.body["error"]["code"]), (404, &json!(-32601)), "{gone}");
+        assert_eq!(
+            (reply.status, &reply.body["error"]["code"]),
+            (404, &json!(-32601)),
+            "{gone}"
+        );
     }
     // An older client reads errors in answers alone.
     for gone in ["server/discover", "logging/setLevel", "nope"] {
         let reply = raw.legacy(gone, &json!({}));
-        assert_eq!((reply.status, &reply.body["error"]["code"]), (200, &json!(-32601)), "{gone}");
+        assert_eq!(
+            (reply.status, &reply.body["error"]["code"]),
+            (200, &json!(-32601)),
+            "{gone}"
+        );
     }
 }
 
@@ -187,7 +274,12 @@ fn what_is_no_message_is_refused_by_number_and_has_no_effect() {
         (call("1").replace("2.0", "1.0"), 400, -32600, "bad_input"),
         (deep, 400, -32600, "bad_input"),
         ("\"\\ud800\"".to_owned(), 400, -32600, "bad_input"),
-        (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.to_owned(), 400, 40065, "bad_input"),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.to_owned(),
+            400,
+            40065,
+            "bad_input",
+        ),
     ];
     let before = home.entries();
     for (body, status, code, named) in &cases {
@@ -207,8 +299,14 @@ fn what_is_no_message_is_refused_by_number_and_has_no_effect() {
     assert_eq!((reply.status, &reply.body["error"]["code"]), (413, &json!(41379)));
     let mut raw = Raw::new(&daemon, &volume);
     let reply = raw.post(&[("content-type", "text/plain")], call("1").as_bytes());
-    assert_eq!((reply.status, &reply.body["error"]["data"]["reason"]), (400, &json!("unsupported_media_type")));
-    let reply = raw.post(&[("content-type", "application/json"), ("content-encoding", "gzip")], call("1").as_bytes());
+    assert_eq!(
+        (reply.status, &reply.body["error"]["data"]["reason"]),
+        (400, &json!("unsupported_media_type"))
+    );
+    let reply = raw.post(
+        &[("content-type", "application/json"), ("content-encoding", "gzip")],
+        call("1").as_bytes(),
+    );
     assert_eq!(reply.status, 400);
 }
 
@@ -225,7 +323,10 @@ fn a_foreign_page_is_not_answered() {
         (&[("host", "localhost"), ("origin", "http://localhost:5173")], 200),
         (&[("host", "localhost"), ("origin", "http://evil.example")], 403),
         (&[("host", "localhost"), ("origin", "null")], 403),
-        (&[("host", "evil.example"), ("origin", "http://evil.example")], 403),
+        (
+            &[("host", "evil.example"), ("origin", "http://evil.example")],
+            403,
+        ),
         (&[("host", "evil.example")], 403),
         (&[("host", "localhost.evil.example")], 403),
     ] {
@@ -238,7 +339,9 @@ fn a_foreign_page_is_not_answered() {
         }
     }
     // Over the Unix socket there is no browser, and any name does.
-    let reply = home.app().send("POST", "/mcp", &[("authorization", &auth)], body.as_bytes());
+    let reply = home
+        .app()
+        .send("POST", "/mcp", &[("authorization", &auth)], body.as_bytes());
     assert_eq!(reply.status, 200, "{}", reply.body);
 }
 
@@ -247,31 +350,57 @@ fn only_the_holder_of_a_token_is_answered() {
     let (home, daemon, volume) = scene();
     let mut raw = Raw::new(&daemon, &volume);
     for method in ["initialize", "tools/list", "tools/call"] {
-        let body = raw.request(method, &json!({"name": "write_file", "arguments": {"path": "a", "content": "1"}}));
+        let body = raw.request(
+            method,
+            &json!({"name": "write_file", "arguments": {"path": "a", "content": "1"}}),
+        );
         for auth in [None, Some("Bearer nope"), Some("Bearer 7bf8")] {
             let mut headers = vec![("host", "localhost")];
             headers.extend(auth.map(|auth| ("authorization", auth)));
             let reply = raw.bare(&headers, body.as_bytes());
-            assert_eq!((reply.status, &reply.body["error"]["code"]), (401, &json!(40177)), "{}", reply.body);
+            assert_eq!(
+                (reply.status, &reply.body["error"]["code"]),
+                (401, &json!(40177)),
+                "{}",
+                reply.body
+            );
             assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
         }
     }
     for method in ["GET", "DELETE", "PUT"] {
         let reply = daemon.conn().send(method, "/mcp", &[], b"");
-        assert_eq!((reply.status, reply.header("allow")), (405, Some("POST")), "{method}");
+        assert_eq!(
+            (reply.status, reply.header("allow")),
+            (405, Some("POST")),
+            "{method}"
+        );
     }
     // A token for fewer tools lists and calls no others.
     let auth = format!("Bearer {}", volume.token);
     let wanted = json!({"tools": ["read_file"], "name": "reader"}).to_string();
-    let narrow = daemon.conn().send("POST", "/v1/tokens", &[("authorization", &auth)], wanted.as_bytes());
+    let narrow = daemon.conn().send(
+        "POST",
+        "/v1/tokens",
+        &[("authorization", &auth)],
+        wanted.as_bytes(),
+    );
     raw.token = narrow.body["token"].as_str().unwrap().to_owned();
     let list = raw.modern("tools/list", &json!({}));
-    let names: Vec<&Value> = list.body["result"]["tools"].as_array().unwrap().iter().map(|tool| &tool["name"]).collect();
+    let names: Vec<&Value> = list.body["result"]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| &tool["name"])
+        .collect();
     assert_eq!(names, [&json!("read_file")]);
-    let call = json!({"name": "write_file", "arguments": {"path": "a", "content": "1"}, "idempotencyKey": "k"});
+    let call =
+        json!({"name": "write_file", "arguments": {"path": "a", "content": "1"}, "idempotencyKey": "k"});
     let reply = raw.modern("tools/call", &call);
     let error = &reply.body["result"]["structuredContent"]["error"];
-    assert_eq!((&error["type"], &error["reason"]), (&json!("denied"), &json!("tool_not_granted")));
+    assert_eq!(
+        (&error["type"], &error["reason"]),
+        (&json!("denied"), &json!("tool_not_granted"))
+    );
     // An ended generation takes no call.
     raw.token.clone_from(&volume.token);
     let end = format!("/v1/admin/volumes/{}/end", volume.generation);
@@ -280,7 +409,11 @@ fn only_the_holder_of_a_token_is_answered() {
     let error = &reply.body["error"];
     assert_eq!(
         (&error["code"], &error["data"]["type"], &error["data"]["reason"]),
-        (&json!(40912), &json!("replay_conflict"), &json!("stale_generation")),
+        (
+            &json!(40912),
+            &json!("replay_conflict"),
+            &json!("stale_generation")
+        ),
         "{}",
         reply.body
     );
@@ -296,8 +429,16 @@ fn a_refusal_reaches_whoever_can_do_something_about_it() {
         ("read_file", json!({"path": "../x"}), "path_escapes_root"),
         ("read_file", json!({"path": "a", "nope": 1}), "bad_input"),
         ("read_file", json!({}), "empty_body_not_replayable"),
-        ("write_file", json!({"path": "a", "content": "1"}), "missing_idempotency_key"),
-        ("write_file", json!({"idempotency_key": "k"}), "empty_body_not_replayable"),
+        (
+            "write_file",
+            json!({"path": "a", "content": "1"}),
+            "missing_idempotency_key",
+        ),
+        (
+            "write_file",
+            json!({"idempotency_key": "k"}),
+            "empty_body_not_replayable",
+        ),
         (
             "edit_file",
             json!({"path": "a", "old_string": "1", "new_string": "2", "idempotency_key": "e"}),
@@ -309,13 +450,25 @@ fn a_refusal_reaches_whoever_can_do_something_about_it() {
             raw.modern("tools/call", &json!({"name": tool, "arguments": arguments})),
         ] {
             let result = &reply.body["result"];
-            assert_eq!((reply.status, &result["isError"]), (200, &json!(true)), "{}", reply.body);
-            assert_eq!(result["structuredContent"]["error"]["type"], named, "{}", reply.body);
+            assert_eq!(
+                (reply.status, &result["isError"]),
+                (200, &json!(true)),
+                "{}",
+                reply.body
+            );
+            assert_eq!(
+                result["structuredContent"]["error"]["type"], named,
+                "{}",
+                reply.body
+            );
             assert!(result["content"][0]["text"].as_str().unwrap().starts_with(named));
         }
     }
     let call = json!({"name": "read_file"});
-    assert_eq!(raw.modern("tools/call", &call).body["result"]["structuredContent"]["error"]["type"], "empty_body_not_replayable");
+    assert_eq!(
+        raw.modern("tools/call", &call).body["result"]["structuredContent"]["error"]["type"],
+        "empty_body_not_replayable"
+    );
     for wrong in [
         json!({"name": "nope", "arguments": {}}),
         json!({"name": "undo", "arguments": {"execution_id": "x"}}),
@@ -323,9 +476,17 @@ fn a_refusal_reaches_whoever_can_do_something_about_it() {
         json!({"name": "read_file", "arguments": ["a"]}),
     ] {
         let reply = raw.legacy("tools/call", &wrong);
-        assert_eq!((reply.status, &reply.body["error"]["code"]), (200, &json!(-32602)), "{wrong}");
+        assert_eq!(
+            (reply.status, &reply.body["error"]["code"]),
+            (200, &json!(-32602)),
+            "{wrong}"
+        );
     }
-    assert_eq!(raw.modern_with("tools/call", &json!({"name": "nope"}), &[]).status, 400);
+    assert_eq!(
+        raw.modern_with("tools/call", &json!({"name": "nope"}), &[])
+            .status,
+        400
+    );
 }
 
 /// A file that would not fit into a client's buffer is asked for in parts.
@@ -336,13 +497,22 @@ fn an_answer_stays_below_the_buffers_of_clients() {
     std::fs::write(volume.tree.join("large"), "x\n".repeat(3 << 20)).unwrap();
     let read = |more: Value| {
         let mut arguments = json!({"path": "large"});
-        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        arguments
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         json!({"name": "read_file", "arguments": arguments})
     };
     let whole = raw.legacy("tools/call", &read(json!({})));
     let error = &whole.body["result"]["structuredContent"]["error"];
-    assert_eq!((&error["type"], &error["reason"]), (&json!("too_large"), &json!("result_too_large")));
-    let part = raw.legacy("tools/call", &read(json!({"byte_offset": 0, "byte_limit": 1 << 20})));
+    assert_eq!(
+        (&error["type"], &error["reason"]),
+        (&json!("too_large"), &json!("result_too_large"))
+    );
+    let part = raw.legacy(
+        "tools/call",
+        &read(json!({"byte_offset": 0, "byte_limit": 1 << 20})),
+    );
     assert_eq!(part.body["result"]["structuredContent"]["bytes"], 1 << 20);
     assert!(part.header("content-length").unwrap().parse::<usize>().unwrap() < 10 << 20);
 }
@@ -359,9 +529,16 @@ fn a_command_is_answered_in_a_stream_where_that_is_asked_for() {
         "_meta": {"progressToken": 7},
     });
     let body = raw.request("tools/call", &params);
-    let plain = raw.post(&[("mcp-protocol-version", LEGACY), ("accept", "application/json")], body.as_bytes());
+    let plain = raw.post(
+        &[("mcp-protocol-version", LEGACY), ("accept", "application/json")],
+        body.as_bytes(),
+    );
     assert_eq!(plain.header("content-type"), Some("application/json"));
-    assert_eq!(plain.body["result"]["structuredContent"]["stdout"], "hi\n", "{}", plain.body);
+    assert_eq!(
+        plain.body["result"]["structuredContent"]["stdout"], "hi\n",
+        "{}",
+        plain.body
+    );
     let head = format!(
         "POST /mcp HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {}\r\nmcp-protocol-version: {LEGACY}\r\naccept: application/json, text/event-stream\r\ncontent-length: {}\r\n\r\n{body}",
         volume.token,
@@ -372,7 +549,10 @@ fn a_command_is_answered_in_a_stream_where_that_is_asked_for() {
     let mut text = String::new();
     std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
     assert!(text.contains("content-type: text/event-stream"), "{text}");
-    let data = text.lines().find_map(|line| line.strip_prefix("data: ")).expect("an event");
+    let data = text
+        .lines()
+        .find_map(|line| line.strip_prefix("data: "))
+        .expect("an event");
     let told: Value = serde_json::from_str(data).unwrap();
     assert_eq!(told["id"], json!(raw.id));
     assert_eq!(told["result"]["structuredContent"]["replayed"], true, "{told}");

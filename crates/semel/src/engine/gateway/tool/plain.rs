@@ -93,7 +93,9 @@ mod tests {
             assert_eq!(keyed, tool.kind() == Kind::Mutation, "{}", tool.name());
         }
         let write = Tool::WriteFile.description();
-        assert!(write.ends_with("Give exactly one of path and path_b64. Give exactly one of content and content_b64."));
+        assert!(write.ends_with(
+            "Give exactly one of path and path_b64. Give exactly one of content and content_b64."
+        ));
         assert_eq!(Tool::ApplyPatch.plain_schema()["required"], json!(["patch"]));
     }
 }
