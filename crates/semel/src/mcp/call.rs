@@ -3,6 +3,7 @@
 use super::faces::{self, Keyed};
 use super::fixture::{self, Fixture, Shown};
 use super::serve::{Caller, Done, Server, Told};
+use super::tasks::Tasks;
 use crate::engine::gateway::answer::{Answer, Failure, Replayed, Success};
 use crate::engine::gateway::call::{Call, Sent};
 use crate::engine::gateway::key::Carried;
@@ -68,6 +69,7 @@ impl Server {
         era: Era,
         params: Map<String, Value>,
     ) -> Result<Done, Error> {
+        let tasks = Tasks::of(&params);
         let asked = read(params, caller.keys, self.fixture)?;
         let keyed = asked.keyed;
         let tool = match asked.target {
@@ -87,6 +89,10 @@ impl Server {
         {
             return faces::refused(&failure, keyed);
         }
+        // What runs longer is a task, where the client takes one.
+        let of =
+            (tool == Tool::RunCommand && era.is_modern() && tasks == Tasks::Taken).then(|| lease.clone());
+        let wait = caller.wait.or(of.as_ref().map(|_| limits::TASK_AFTER));
         let call = Call {
             tool,
             lease,
@@ -94,10 +100,25 @@ impl Server {
             sent: Sent::Read(asked.arguments),
             form: Ok(()),
             source,
-            wait: caller.wait,
+            wait,
+        };
+        let most = if caller.told.is_heard() {
+            limits::EVENT
+        } else {
+            limits::RESULT
         };
         let answer = while_told(&caller.told, self.gateway.call(call)).await;
-        told(tool, answer, keyed)
+        match (of, &answer) {
+            (
+                Some(lease),
+                Err(Failure {
+                    refusal,
+                    execution_id: Some(execution),
+                    ..
+                }),
+            ) if refusal.code == Code::CallInFlight => self.created(lease, execution.clone()).await,
+            _ => told(tool, answer, keyed, most),
+        }
     }
 }
 
@@ -158,57 +179,66 @@ fn read(mut params: Map<String, Value>, mut keys: Vec<Carried>, fixture: Fixture
     })
 }
 
-/// Gives an answer of the gateway the form of a result, or of an error.
-fn told(tool: Tool, answer: Answer, keyed: Keyed) -> Result<Done, Error> {
-    match answer {
-        Ok(success) => fitting(tool, success).map_or_else(
-            |failure| faces::refused(&failure, keyed),
-            |(success, result)| {
-                Ok(Done {
-                    result,
-                    replayed: success.replayed,
-                })
-            },
-        ),
+/// Gives an answer of the gateway the form of a result, of at most so many bytes, or of an error.
+pub(super) fn told(tool: Tool, answer: Answer, keyed: Keyed, most: usize) -> Result<Done, Error> {
+    match answer.and_then(|success| fitting(tool, &success, most)) {
+        Ok(done) => Ok(done),
         Err(failure) => faces::refused(&failure, keyed),
     }
 }
 
-/// Makes the result of a call that did what it asked, no larger than clients take it.
+/// Makes the result of a call that did what it asked, no larger than its client takes it.
 ///
 /// # Errors
 /// `too_large` where the call read: it is asked for in parts. What a change did is told in every case.
-fn fitting(tool: Tool, mut success: Success) -> Result<(Success, Value), Failure> {
-    let result = result(&success);
-    if result.to_string().len() <= limits::RESULT {
-        return Ok((success, result));
+fn fitting(tool: Tool, success: &Success, most: usize) -> Result<Done, Failure> {
+    let replayed = success.replayed;
+    let done = |result: Value| Ok(Done { result, replayed });
+    let whole = result(&success.body, &success.body, replayed);
+    if whole.to_string().len() <= most {
+        return done(whole);
     }
     if tool.kind() != Kind::Mutation {
-        let why = format!(
-            "the answer would have more than {} bytes as a result; ask for it in parts",
-            limits::RESULT
-        );
+        let why = format!("the answer would have more than {most} bytes as a result; ask for it in parts");
         return Err(Refusal::new(Code::TooLarge, why)
             .reason("result_too_large")
             .into());
     }
-    for many in ["changed", "notes"] {
-        if let Some(Value::Array(left_out)) = success.body.remove(many) {
-            success
-                .body
-                .insert(format!("{many}_left_out"), json!(left_out.len()));
-        }
+    // Clients that read one of the two read the text.
+    let short = shortened(&success.body);
+    let text_alone = result(&short, &success.body, replayed);
+    if text_alone.to_string().len() <= most {
+        return done(text_alone);
     }
-    let result = self::result(&success);
-    Ok((success, result))
+    done(result(&short, &short, replayed))
 }
 
-fn result(success: &Success) -> Value {
-    let body = &success.body;
-    let mut content = vec![json!({"type": "text", "text": Value::Object(body.clone()).to_string()})];
-    let replayed = success.replayed == Replayed::Yes;
-    if replayed {
-        let execution = body.get("execution_id").and_then(Value::as_str).unwrap_or("?");
+/// Leaves out what is long, and says how long it was.
+fn shortened(body: &Map<String, Value>) -> Map<String, Value> {
+    const LONG: usize = 4 << 10;
+    let mut short = Map::new();
+    for (name, value) in body {
+        let left_out = match value {
+            Value::Array(items) => Some(items.len()),
+            Value::String(text) if text.len() > LONG => Some(text.len()),
+            _ => None,
+        };
+        match left_out {
+            Some(length) => short.insert(format!("{name}_left_out"), json!(length)),
+            None => short.insert(name.clone(), value.clone()),
+        };
+    }
+    short
+}
+
+fn result(structured: &Map<String, Value>, text: &Map<String, Value>, replayed: Replayed) -> Value {
+    let text = serde_json::to_string(text).unwrap_or_default();
+    let mut content = vec![json!({"type": "text", "text": text})];
+    if replayed == Replayed::Yes {
+        let execution = structured
+            .get("execution_id")
+            .and_then(Value::as_str)
+            .unwrap_or("?");
         let line = format!("Replayed: the recorded answer of execution {execution}; nothing was done again.");
         content.push(json!({"type": "text", "text": line}));
     }
@@ -219,13 +249,13 @@ fn result(success: &Success) -> Value {
         ("generation", "dev.semel/generation"),
         ("replayed", "dev.semel/replayed"),
     ] {
-        if let Some(value) = body.get(name) {
+        if let Some(value) = structured.get(name) {
             meta.insert(member.to_owned(), value.clone());
         }
     }
     json!({
         "content": content,
-        "structuredContent": body,
+        "structuredContent": structured,
         "isError": false,
         "_meta": meta,
     })
@@ -286,18 +316,25 @@ mod tests {
             body: params(json!({name: value, "execution_id": "x", "replayed": false})),
             replayed: Replayed::No,
         };
-        let content = body("content", json!("x".repeat(limits::RESULT / 2 + 1)));
-        let refused = fitting(Tool::ReadFile, content).map(drop).unwrap_err();
+        let most = limits::RESULT;
+        let content = body("content", json!("x".repeat(most / 2 + 1)));
+        let refused = fitting(Tool::ReadFile, &content, most).map(drop).unwrap_err();
         assert_eq!(refused.refusal.code, Code::TooLarge);
-        let many = body("changed", json!(vec!["x".repeat(1000); limits::RESULT / 1000]));
-        let (_, result) = fitting(Tool::ApplyPatch, many).unwrap();
-        let told = &result["structuredContent"];
-        assert_eq!(told["changed_left_out"], json!(limits::RESULT / 1000));
-        assert_eq!((told.get("changed"), &told["execution_id"]), (None, &json!("x")));
-        let small = body("content", json!("x"));
+        let many = body("changed", json!(vec!["x".repeat(1000); most / 1000]));
+        let told = fitting(Tool::ApplyPatch, &many, most).unwrap().result;
+        let structured = &told["structuredContent"];
+        assert_eq!(structured["changed_left_out"], json!(most / 1000));
         assert_eq!(
-            fitting(Tool::ReadFile, small).unwrap().1["structuredContent"]["content"],
-            "x"
+            (structured.get("changed"), &structured["execution_id"]),
+            (None, &json!("x"))
         );
+        assert!(told.to_string().len() < most);
+        // Where the text alone fits, it is whole.
+        let half = body("stdout", json!("x".repeat(most / 2)));
+        let told = fitting(Tool::RunCommand, &half, most).unwrap().result;
+        assert_eq!(told["structuredContent"]["stdout_left_out"], json!(most / 2));
+        assert!(told["content"][0]["text"].as_str().unwrap().len() > most / 2);
+        let small = fitting(Tool::ReadFile, &body("content", json!("x")), most).unwrap();
+        assert_eq!(small.result["structuredContent"]["content"], "x");
     }
 }

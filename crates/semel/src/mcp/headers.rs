@@ -39,6 +39,7 @@ fn named_by(method: &str) -> Option<&'static str> {
     match method {
         call::METHOD | "prompts/get" => Some("name"),
         "resources/read" => Some("uri"),
+        "tasks/get" | "tasks/cancel" | "tasks/update" => Some("taskId"),
         _ => None,
     }
 }

@@ -12,6 +12,7 @@ mod headers;
 mod list;
 mod origin;
 mod serve;
+mod tasks;
 
 pub(crate) use call::{METHOD as CALL, streams};
 pub(crate) use faces::{malformed, of_refusal};

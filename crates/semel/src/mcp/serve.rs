@@ -3,6 +3,7 @@
 use super::call;
 use super::fixture::Fixture;
 use super::list;
+use super::tasks::{self, About};
 use crate::engine::gateway::Gateway;
 use crate::engine::gateway::answer::Replayed;
 use crate::engine::gateway::key::Carried;
@@ -114,6 +115,9 @@ impl Server {
             ("server/discover", true) => discovery().into(),
             ("tools/list", _) => list::answer(&caller.lease, self.fixture, &params)?.into(),
             (call::METHOD, _) => self.call(caller, era, params).await?,
+            ("tasks/get", true) => self.task(About::Get, caller, &params).await?,
+            ("tasks/cancel", true) => self.task(About::Cancel, caller, &params).await?,
+            ("tasks/update", true) => self.task(About::Update, caller, &params).await?,
             _ => {
                 let shown: String = method.chars().take(80).collect();
                 let why = format!("there is no method {shown:?} in {}", era.name());
@@ -129,12 +133,14 @@ impl Server {
 
 /// Adds what every result of the newest revision bears.
 fn complete(method: &str, result: &mut Value) {
-    result["resultType"] = json!("complete");
+    if result.get("resultType").is_none() {
+        result["resultType"] = json!("complete");
+    }
     if !result["_meta"].is_object() {
         result["_meta"] = json!({});
     }
     result["_meta"][era::SERVER] = me();
-    if method != call::METHOD {
+    if matches!(method, "server/discover" | "tools/list") {
         result["ttlMs"] = json!(KEPT_MS);
         // Which tools there are depends on the token.
         result["cacheScope"] = json!("private");
@@ -165,7 +171,10 @@ fn discovery() -> Value {
     let versions: Vec<&str> = Era::ALL.into_iter().map(Era::name).collect();
     json!({
         "supportedVersions": versions,
-        "capabilities": {"tools": {}, "extensions": {EXTENSION: idempotency()}},
+        "capabilities": {
+            "tools": {},
+            "extensions": {EXTENSION: idempotency(), tasks::EXTENSION: {}},
+        },
         "instructions": INSTRUCTIONS,
     })
 }

@@ -3,6 +3,7 @@
 mod clients;
 mod keys;
 mod suite;
+mod tasks;
 mod wire;
 
 use crate::harness::{Conn, Daemon, Home, Reply, Volume};
@@ -61,17 +62,17 @@ impl Raw {
     /// Asks so, with more headers.
     fn modern_with(&mut self, method: &str, params: &Value, more: &[(&str, &str)]) -> Reply {
         let mut params = params.clone();
-        for (name, value) in [
-            ("protocolVersion", json!(MODERN)),
-            ("clientCapabilities", json!({})),
-        ] {
-            params["_meta"][format!("io.modelcontextprotocol/{name}")] = value;
+        params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!(MODERN);
+        let declared = &mut params["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        if declared.is_null() {
+            *declared = json!({});
         }
         let body = self.request(method, &params);
-        let name = params["name"].as_str().unwrap_or_default().to_owned();
+        let name = params["name"].as_str().or(params["taskId"].as_str());
+        let name = name.unwrap_or_default().to_owned();
         let key = params["arguments"]["idempotency_key"].as_str().map(str::to_owned);
         let mut headers = vec![("mcp-protocol-version", MODERN), ("mcp-method", method)];
-        if method == "tools/call" {
+        if method == "tools/call" || method.starts_with("tasks/") {
             headers.push(("mcp-name", &name));
             headers.extend(key.as_deref().map(|key| ("mcp-param-idempotency-key", key)));
         }

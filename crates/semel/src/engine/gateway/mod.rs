@@ -26,6 +26,7 @@ mod room;
 mod running;
 mod share;
 mod shows;
+pub(crate) mod task;
 pub(crate) mod token;
 pub(crate) mod tool;
 mod undo;

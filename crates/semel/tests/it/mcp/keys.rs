@@ -222,6 +222,113 @@ fn a_conflict_reaches_whoever_made_the_key() {
     assert_eq!(content(&volume, "a").as_deref(), Some("1"));
 }
 
+/// One gateway has two doors: what was done through one is known at the other.
+#[test]
+fn a_call_through_the_other_door_is_the_same_call() {
+    let (home, daemon, volume) = scene();
+    let mut raw = Raw::new(&daemon, &volume);
+    let arguments = json!({"path": "a", "content": "1"});
+    let http = daemon.conn().call(&volume, "write_file", "k", &arguments);
+    assert_eq!(http.body["replayed"], false, "{}", http.body);
+    let mcp = raw.modern("tools/call", &write("a", "1", &[("meta", json!("k"))]).0);
+    let told = &mcp.body["result"]["structuredContent"];
+    assert_eq!(
+        (&told["replayed"], &told["execution_id"]),
+        (&json!(true), &http.body["execution_id"])
+    );
+    raw.legacy("tools/call", &write("b", "1", &[("argument", json!("l"))]).0);
+    let http = daemon
+        .conn()
+        .call(&volume, "write_file", "l", &json!({"path": "b", "content": "1"}));
+    assert_eq!(http.body["replayed"], true, "{}", http.body);
+    let doors: Vec<String> = home
+        .lines(&["log", "--key", "k"])
+        .iter()
+        .map(|line| line["door"].to_string())
+        .collect();
+    assert!(
+        doors.contains(&"\"http\"".to_owned()) && doors.contains(&"\"mcp\"".to_owned()),
+        "{doors:?}"
+    );
+}
+
+/// Sixteen at once, in all revisions, under one key: one effect, and everybody has its answer.
+#[test]
+fn a_crowd_under_one_key_has_one_effect() {
+    let (_home, daemon, volume) = scene();
+    std::fs::write(volume.tree.join("a"), "1").unwrap();
+    let params = json!({
+        "name": "edit_file",
+        "arguments": {"path": "a", "old_string": "1", "new_string": "11", "replace_all": true},
+        "idempotencyKey": "k",
+    });
+    let callers: Vec<_> = (0..16)
+        .map(|n| {
+            let (mut raw, params) = (Raw::new(&daemon, &volume), params.clone());
+            std::thread::spawn(move || match n % 2 {
+                0 => raw.legacy("tools/call", &params),
+                _ => raw.modern("tools/call", &params),
+            })
+        })
+        .collect();
+    let told: Vec<Value> = callers
+        .into_iter()
+        .map(|caller| caller.join().unwrap().body["result"]["structuredContent"].clone())
+        .collect();
+    let fresh = told.iter().filter(|told| told["replayed"] == false).count();
+    let replayed = told.iter().filter(|told| told["replayed"] == true).count();
+    assert_eq!((fresh, replayed), (1, 15), "{told:?}");
+    assert_eq!(content(&volume, "a").as_deref(), Some("11"));
+}
+
+/// A call that waits for a person is a result that says so, and runs once when it was decided.
+#[test]
+fn a_call_that_waits_for_a_person_says_so() {
+    let home = Home::new();
+    let rule = "[[rule]]\npaths = [\"**\"]\ntools = [\"delete_file\"]\nanswer = \"ask\"\n";
+    let place = crate::policy::write(&home, rule);
+    let config = home.path().join("config.toml");
+    let said = format!(
+        "policy = \"{}\"\napprovals_without_confinement = true\n",
+        place.display()
+    );
+    std::fs::write(&config, said).unwrap();
+    let daemon = home.serve(&["--config", config.to_str().unwrap()]);
+    let volume = home.open("job", "process");
+    std::fs::write(volume.tree.join("a"), "1").unwrap();
+    let mut raw = Raw::new(&daemon, &volume);
+    let params = json!({"name": "delete_file", "arguments": {"path": "a"}, "idempotencyKey": "k"});
+    let reply = raw.modern("tools/call", &params);
+    let error = &reply.body["result"]["structuredContent"]["error"];
+    assert_eq!(
+        (reply.status, &reply.body["result"]["isError"]),
+        (200, &json!(true)),
+        "{}",
+        reply.body
+    );
+    assert_eq!(
+        (&error["type"], &error["executed"]),
+        (&json!("approval_required"), &json!(false))
+    );
+    assert_eq!(
+        (&error["status"], &error["retry"]),
+        (&json!(202), &json!("same_key"))
+    );
+    assert!(error["approval_id"].is_string() && content(&volume, "a").is_some());
+    let place = format!("/v1/admin/approvals/{}", error["approval_id"].as_str().unwrap());
+    let decided = home.admin("POST", &place, &json!({"decision": "approve", "by": "ada"}));
+    assert_eq!(decided.status, 200, "{}", decided.body);
+    for replayed in [false, true] {
+        let reply = raw.modern("tools/call", &params);
+        assert_eq!(
+            reply.body["result"]["structuredContent"]["replayed"], replayed,
+            "{}",
+            reply.body
+        );
+    }
+    assert_eq!(content(&volume, "a"), None);
+}
+
 /// While the first one runs, the same call waits for its receipt, or is told at once where it says so.
 #[test]
 fn a_call_under_way_is_told_of() {
