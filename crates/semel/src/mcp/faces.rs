@@ -117,9 +117,10 @@ pub(crate) fn of_refusal(refusal: Refusal) -> Error {
 /// Gives a body that is no message as an error of the protocol; one that is a refusal of ours with its own number.
 pub(crate) fn malformed(malformed: &Malformed) -> Error {
     let failure = Failure::from(malformed.refusal.clone());
-    match failure.refusal.code {
-        Code::BadInput => Error::new(malformed.code, failure.refusal.to_string()).data(data(&failure)),
-        _ => error(&failure),
+    if failure.refusal.code == Code::BadInput {
+        Error::new(malformed.code, failure.refusal.to_string()).data(data(&failure))
+    } else {
+        error(&failure)
     }
 }
 
@@ -144,7 +145,7 @@ pub(super) fn data(failure: &Failure) -> Value {
         "message": refusal.to_string(),
         "why": refusal.why,
         "names": refusal.names,
-        "next": code.next(),
+        "next": next(code),
         "replayed": failure.replayed == Replayed::Yes,
     });
     if let Some(reason) = &refusal.reason {
@@ -163,6 +164,15 @@ pub(super) fn data(failure: &Failure) -> Value {
     data
 }
 
+/// Says what to do next, where a message has no header of its own to say it by.
+const fn next(code: Code) -> &'static str {
+    if matches!(code, Code::MissingIdempotencyKey) {
+        "send the call again with the argument idempotency_key: one new value for this operation, the same for its retries"
+    } else {
+        code.next()
+    }
+}
+
 /// Gives a refusal as a result that the model reads.
 fn result(failure: &Failure) -> Value {
     let refusal = &failure.refusal;
@@ -175,7 +185,7 @@ fn result(failure: &Failure) -> Value {
         "{code}{reason}: {}. {}. Next: {}.",
         code.meaning(),
         refusal,
-        code.next()
+        next(code)
     );
     json!({
         "content": [{"type": "text", "text": text}],
@@ -209,7 +219,7 @@ mod tests {
                             json!(code.wire())
                         );
                         let text = done.result["content"][0]["text"].as_str().unwrap();
-                        assert!(text.contains(code.wire()) && text.contains(code.next()), "{text}");
+                        assert!(text.contains(code.wire()) && text.contains(next(*code)), "{text}");
                     }
                     Err(error) => assert_eq!(error.code, code.rpc()),
                 }

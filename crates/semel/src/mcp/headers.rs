@@ -12,7 +12,7 @@ pub(crate) type Headers<'a> = &'a dyn Fn(&str) -> Vec<Vec<u8>>;
 ///
 /// # Errors
 /// `-32020` where one is missing, cannot be read, or says something else.
-pub(crate) fn check(request: &Request, headers: Headers<'_>) -> Result<(), Error> {
+pub(crate) fn check_headers(request: &Request, headers: Headers<'_>) -> Result<(), Error> {
     let method = Value::String(request.method.clone());
     mirror::check("Mcp-Method", &headers("mcp-method"), Some(&method))?;
     if let Some(named) = named_by(&request.method) {

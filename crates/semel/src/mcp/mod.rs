@@ -17,7 +17,7 @@ mod tasks;
 pub(crate) use call::{METHOD as CALL, streams};
 pub(crate) use faces::{malformed, of_refusal};
 pub(crate) use fixture::Fixture;
-pub(crate) use headers::check as check_headers;
+pub(crate) use headers::check_headers;
 pub(crate) use list::document as tools;
 pub(crate) use origin::permitted;
 pub(crate) use serve::{Caller, Done, Server, Told};

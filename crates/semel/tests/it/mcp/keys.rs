@@ -117,7 +117,13 @@ fn carriers_that_disagree_are_refused() {
         }
     }
     assert_eq!(content(&volume, "a"), None);
-    // A header that says again what the argument says has to say it.
+}
+
+/// A header that says again what the argument says has to say it, and one without the argument is believed in nothing.
+#[test]
+fn a_header_that_says_the_argument_again_has_to_say_it() {
+    let (_home, daemon, volume) = scene();
+    let mut raw = Raw::new(&daemon, &volume);
     let call =
         json!({"name": "write_file", "arguments": {"path": "a", "content": "1", "idempotency_key": "k"}});
     let mut whole = call.clone();
@@ -148,7 +154,6 @@ fn carriers_that_disagree_are_refused() {
             assert_eq!(content(&volume, "a"), None);
         }
     }
-    // One without the argument is believed in nothing.
     whole["arguments"]
         .as_object_mut()
         .unwrap()

@@ -1,7 +1,7 @@
 //! What goes over the wire: both kinds of revision, errors with their numbers, and who is not answered.
 
 use super::{LEGACY, MODERN, Raw, content, scene};
-use crate::harness::Home;
+use crate::harness::{Home, RUN, Site, text};
 use serde_json::{Value, json};
 
 #[test]
@@ -41,6 +41,13 @@ fn a_client_of_a_handshake_lists_and_calls() {
         names.contains(&"write_file") && !names.contains(&"undo"),
         "{names:?}"
     );
+}
+
+/// A call has one effect, its answer is whole in either form, and a replay says that it is one.
+#[test]
+fn a_call_is_answered_as_text_and_as_structure_and_replayed() {
+    let (_home, daemon, volume) = scene();
+    let mut raw = Raw::new(&daemon, &volume);
     let call = json!({
         "name": "write_file",
         "arguments": {"path": "a", "content": "1"},
@@ -183,6 +190,9 @@ fn home_log(home: &Home) -> Vec<String> {
         .collect()
 }
 
+/// What stands in `_meta`, the headers, and the status and number of the answer.
+type Case<'a> = (&'a Value, &'a [(&'a str, &'a str)], u16, i32);
+
 #[test]
 fn what_the_newest_revision_has_to_say_is_asked_for() {
     let (_home, daemon, volume) = scene();
@@ -193,7 +203,7 @@ fn what_the_newest_revision_has_to_say_is_asked_for() {
     let other = json!({"io.modelcontextprotocol/protocolVersion": "v999", "io.modelcontextprotocol/clientCapabilities": {}});
     let version = ("mcp-protocol-version", MODERN);
     let method = ("mcp-method", "tools/list");
-    let cases: [(&Value, &[(&str, &str)], u16, i32); 12] = [
+    let cases: [Case<'_>; 12] = [
         (&whole, &[version, method], 200, 0),
         (
             &whole,
@@ -556,4 +566,23 @@ fn a_command_is_answered_in_a_stream_where_that_is_asked_for() {
     let told: Value = serde_json::from_str(data).unwrap();
     assert_eq!(told["id"], json!(raw.id));
     assert_eq!(told["result"]["structuredContent"]["replayed"], true, "{told}");
+}
+
+/// An agent of a job finds the door in its environment, from inside of its sandbox.
+#[test]
+fn an_agent_of_a_job_finds_the_door() {
+    let site = Site::new();
+    site.agent(
+        r#"
+import json, os, sys, urllib.request
+body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+headers = {"Authorization": "Bearer " + os.environ["SEMEL_TOKEN"], "Content-Type": "application/json"}
+request = urllib.request.Request(os.environ["SEMEL_MCP_URL"], json.dumps(body).encode(), headers)
+with urllib.request.urlopen(request) as reply:
+    sys.exit(40 + len(json.load(reply)["result"]["tools"]))
+"#,
+    );
+    let refusal = site.refused(RUN, 3);
+    assert_eq!(text(&refusal["reason"]), "agent_failed");
+    assert!(text(&refusal["why"]).contains("55"), "{refusal}");
 }
