@@ -127,8 +127,40 @@ node_tools() {
     fi
 }
 
+# Official clients of the Model Context Protocol, two lines of each, its conformance suite, and the Node that it needs.
+mcp_clients() {
+    local want stamp=.tools/mcp/stamp made=scripts/mcp line
+    want="$(cat $made/package-lock.json $made/python-?.txt | sha256sum | cut -d' ' -f1) $(cat .tools/stamp)"
+    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
+        return 0
+    fi
+    if ! has npm; then
+        say "missing npm: the tests with clients of the Model Context Protocol are skipped, and counted"
+        return 0
+    fi
+    say "making .tools/mcp (clients and conformance suite of the Model Context Protocol)"
+    rm -rf .tools/mcp
+    mkdir -p .tools/mcp || return 1
+    cp $made/package.json $made/package-lock.json .tools/mcp/ || return 1
+    npm ci --prefix .tools/mcp --no-audit --no-fund --silent || return 1
+    .tools/mcp/node_modules/node/bin/node --version >/dev/null || return 1
+    for line in 1 2; do
+        .tools/bin/uv venv --quiet --python "$(command -v python3)" ".tools/mcp/python-$line" || return 1
+        .tools/bin/uv pip install --quiet --python ".tools/mcp/python-$line/bin/python" --require-hashes \
+            --only-binary :all: -r "$made/python-$line.txt" || return 1
+    done
+    printf '%s\n' "$want" >"$stamp"
+}
+
+# uv and Node bring lists of authorities of their own; the machine's may know more, such as a proxy of the house.
+machine=/etc/ssl/certs/ca-certificates.crt
+if [ -r "$machine" ]; then
+    [ -n "${SSL_CERT_FILE-}${SSL_CERT_DIR-}" ] || export SSL_CERT_FILE=$machine
+    [ -n "${NODE_EXTRA_CA_CERTS-}" ] || export NODE_EXTRA_CA_CERTS=$machine
+fi
 install_packages
 check_programs
 python_tools
 poetry_tools
 node_tools
+mcp_clients || say "the clients of the Model Context Protocol cannot be had: their tests are skipped, and counted"

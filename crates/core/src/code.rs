@@ -62,6 +62,13 @@ macro_rules! table {
                 match self { $(Code::$variant => $http,)* }
             }
 
+            /// Gives the number of an error of JSON-RPC that carries this refusal: HTTP status and exit status in one,
+            /// such as 40912, outside of what JSON-RPC and the Model Context Protocol reserve.
+            #[must_use]
+            pub const fn rpc(self) -> i32 {
+                self.http() as i32 * 100 + self.exit() as i32
+            }
+
             /// Says whether the refused call may be sent again.
             #[must_use]
             pub const fn retry(self) -> Retry {
@@ -389,6 +396,7 @@ mod tests {
             assert!((2..=79).contains(&code.exit()), "{code}");
             assert!(code.http() == 202 || (400..=599).contains(&code.http()), "{code}");
             assert!(!code.meaning().is_empty() && !code.next().is_empty(), "{code}");
+            assert_eq!(code.rpc(), i32::from(code.http()) * 100 + i32::from(code.exit()));
             let page = code.page();
             assert!(
                 page.starts_with(&format!("# `{code}`\n")),

@@ -29,6 +29,7 @@ pub mod job;
 pub mod key_header;
 pub mod lockset;
 pub mod manifest;
+pub mod mcp;
 pub mod noise;
 pub mod patch;
 pub mod path;

@@ -28,6 +28,10 @@ macro_rules! limits {
 
 limits! {
     BODY: usize = 8 << 20, "8 MiB", "a request body: `too_large`";
+    MESSAGE: usize = 9 << 20, "9 MiB", "a message at `/mcp`: `too_large`";
+    RESULT: usize = 9 << 20, "9 MiB", "a result at `/mcp`, its text and its structure together: of a read, `too_large`; of a change, what is long is left out, and said so";
+    EVENT: usize = 960 << 10, "960 KiB", "such a result in a stream: as there";
+    TASK_AFTER: Duration = Duration::from_secs(2), "2 s", "a command at `/mcp` that runs longer is answered as a task, to a client that takes one";
     READ: u64 = 8 << 20, "8 MiB", "of a file in one answer: the whole is `too_large`; a part ends there, with `truncated`";
     DIGEST: u64 = semel_host::files::DIGEST_CAP, "64 MiB", "a larger file is not digested unless `digest` asks for it: `sha256` is null";
     DIGEST_ASKED: u64 = semel_host::files::DIGEST_MOST, "4 GiB", "a larger file is not digested at all; what is expected of it, by `expected_sha256`, is `too_large`";

@@ -6,6 +6,7 @@ mod config;
 mod engine;
 mod http;
 mod limits;
+mod mcp;
 mod probe;
 mod telemetry;
 mod wire;

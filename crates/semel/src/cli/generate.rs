@@ -3,7 +3,7 @@
 use super::Context;
 use super::answer::Answer;
 use crate::engine::gateway::crash::CrashPoint;
-use crate::{http, limits};
+use crate::{http, limits, mcp};
 use clap::Subcommand;
 use semel_core::{Code, Refusal};
 use serde_json::json;
@@ -29,6 +29,8 @@ enum What {
     },
     /// The OpenAPI document of the app listener
     Openapi,
+    /// The tools as the Model Context Protocol lists them
+    McpTools,
     /// The table of all bounds
     Limits,
     /// The table of all refusals
@@ -53,6 +55,12 @@ pub(crate) fn run(args: Args, _context: &Context) -> Result<Answer, Refusal> {
             let text = serde_json::to_string_pretty(&document)
                 .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
             Ok(Answer::new(text, document))
+        }
+        What::McpTools => {
+            let tools = mcp::tools();
+            let text = serde_json::to_string_pretty(&tools)
+                .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
+            Ok(Answer::new(text, tools))
         }
         What::Limits => Ok(limits_table()),
         What::Errors => Ok(errors_table()),
@@ -121,14 +129,15 @@ fn limits_table() -> Answer {
 
 fn errors_table() -> Answer {
     let mut text = String::from(
-        "# Errors\n\nMade by `semel generate errors`; one page each in this directory.\n\n| exit | code | HTTP | retry | meaning |\n|---|---|---|---|---|\n",
+        "# Errors\n\nMade by `semel generate errors`; one page each in this directory.\n\n| exit | code | HTTP | MCP | retry | meaning |\n|---|---|---|---|---|---|\n",
     );
     let word = |code: &Code| json!(code.retry()).as_str().unwrap_or_default().to_owned();
     for code in Code::ALL {
         text.push_str(&format!(
-            "| {} | [`{code}`]({code}.md) | {} | {} | {} |\n",
+            "| {} | [`{code}`]({code}.md) | {} | {} | {} | {} |\n",
             code.exit(),
             code.http(),
+            code.rpc(),
             word(code),
             code.meaning()
         ));
@@ -136,8 +145,8 @@ fn errors_table() -> Answer {
     let all: Vec<_> = Code::ALL
         .iter()
         .map(|code| {
-            json!({"code": code, "exit": code.exit(), "http": code.http(), "retry": code.retry(),
-                "meaning": code.meaning(), "next": code.next()})
+            json!({"code": code, "exit": code.exit(), "http": code.http(), "mcp": code.rpc(),
+                "retry": code.retry(), "meaning": code.meaning(), "next": code.next()})
         })
         .collect();
     Answer::new(

@@ -13,7 +13,7 @@ use crate::engine::gateway::reaping;
 use crate::http::{self, Activity, App, Door, Name, Network, Patience, Side};
 use crate::telemetry::Phase;
 use crate::wire::{self, Bind};
-use crate::{limits, probe};
+use crate::{limits, mcp, probe};
 use semel_core::{Code, Refusal};
 use serde_json::{Value, json};
 use std::net::TcpListener;
@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// For tests: hold a call at a named point while a file is there
     #[arg(long, hide = true, value_name = "POINT=PATH")]
     hold_at: Option<String>,
+    /// For tests: the tools that the conformance suite of the Model Context Protocol asks for
+    #[arg(long, hide = true)]
+    conformance_fixture: bool,
     /// For tests: write the name of each point that is reached to a file
     #[arg(long, hide = true, value_name = "PATH")]
     tell_points: Option<PathBuf>,
@@ -223,6 +226,11 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         },
         patience: Patience::divided(args.hasten),
         manager,
+        fixture: if args.conformance_fixture {
+            mcp::Fixture::Conformance
+        } else {
+            mcp::Fixture::Absent
+        },
     };
     runtime.block_on(until_over(&made, open.doors, open.admin, about, &life, context))?;
     if let Err(refusal) = keeper::last_words(&made.gateway) {
@@ -258,6 +266,7 @@ struct Life {
     span: Span,
     patience: Patience,
     manager: Manager,
+    fixture: mcp::Fixture,
 }
 
 /// Makes the doors: those that were opened or handed down, and the daemon's own sockets.
@@ -309,6 +318,7 @@ async fn until_over(
     let app = App {
         gateway: gateway.clone(),
         operator: made.operator,
+        mcp: Arc::new(mcp::Server::new(gateway.clone(), life.fixture)),
         face: Face::new(made.root.clone(), about.clone()),
         network,
         patience: life.patience,

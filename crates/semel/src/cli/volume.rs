@@ -198,13 +198,14 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
     };
     let reached = link.reached()?;
     let text = format!(
-        "generation {}\nattempt    {}\nbackend    {}: {}\ntoken      {}\nsocket     {}\n\nexport SEMEL_URL={}\nexport SEMEL_TOKEN={}",
+        "generation {}\nattempt    {}\nbackend    {}: {}\ntoken      {}\nsocket     {}\n\nexport SEMEL_URL={}\nexport SEMEL_MCP_URL={}/mcp\nexport SEMEL_TOKEN={}",
         opened.volume.generation,
         opened.volume.attempt,
         opened.choice.backend,
         opened.choice.why,
         opened.token,
         reached.socket.display(),
+        reached.url,
         reached.url,
         opened.token,
     );

@@ -6,8 +6,10 @@
 mod accept;
 mod admin;
 mod approvals;
+mod events;
 mod executions;
 mod framing;
+mod mcp;
 mod openapi;
 mod problem;
 mod receipts;
@@ -17,7 +19,8 @@ mod tools;
 mod wire_guard;
 
 pub(crate) use accept::{Door, Name, Network, Patience, Side, serve};
-pub(crate) use openapi::document as openapi;
+pub(crate) use openapi::{answer as answer_schema, document as openapi};
+pub(crate) use problem::retry_after;
 
 use crate::engine::daemon::face::Face;
 use crate::engine::gateway::Gateway;
@@ -47,6 +50,8 @@ pub(crate) struct App {
     pub(crate) gateway: Arc<Gateway>,
     /// The digest of the operator's token.
     pub(crate) operator: Sha256,
+    /// What speaks the Model Context Protocol.
+    pub(crate) mcp: Arc<crate::mcp::Server>,
     /// What the daemon says of itself.
     pub(crate) face: Arc<Face>,
     /// Opens a TCP port where a job needs one.
@@ -154,6 +159,7 @@ fn router(app: App) -> Router {
             "/v1/executions/{execution_id}/output/{stream}",
             get(executions::output),
         )
+        .route("/mcp", post(mcp::post))
         .route("/v1/openapi.json", get(async || axum::Json(openapi())))
         .nest("/v1/admin", admin)
         .method_not_allowed_fallback(no_method)
@@ -167,6 +173,7 @@ pub(crate) const ROUTES: &[(&str, &str)] = &[
     ("POST", "/v1/tokens"),
     ("GET", "/v1/receipts/{key}"),
     ("GET", "/v1/executions/{execution_id}/output/{stream}"),
+    ("POST", "/mcp"),
     ("GET", "/v1/openapi.json"),
     ("POST", "/v1/admin/journal"),
     ("GET", "/v1/admin/status"),

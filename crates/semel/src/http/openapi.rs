@@ -61,6 +61,16 @@ pub(crate) fn document() -> Value {
     })
 }
 
+/// Gives the schema of what a tool is answered with.
+pub(crate) fn answer(tool: Tool) -> Value {
+    match tool.kind() {
+        Kind::Mutation if tool == Tool::RunCommand => answers::command(),
+        Kind::Mutation | Kind::Person => answers::effect(),
+        Kind::Read => reads::answer(tool),
+        Kind::Journal => answers::receipt(),
+    }
+}
+
 const EVERY_CALL: &[Code] = &[
     Code::Unauthorized,
     Code::ReplayConflict,

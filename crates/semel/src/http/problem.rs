@@ -81,8 +81,8 @@ impl Problem {
         };
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if retry_after(code) {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER));
+        if let Some(seconds) = retry_after(code) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if code == Code::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -94,9 +94,11 @@ impl Problem {
     }
 }
 
-const fn retry_after(code: Code) -> bool {
-    matches!(
+/// Says after how many seconds the same may be sent again, where that is a matter of waiting.
+pub(crate) const fn retry_after(code: Code) -> Option<u32> {
+    let waits = matches!(
         code,
         Code::CallInFlight | Code::TooMany | Code::Draining | Code::StoreUnavailable | Code::VolumeBusy
-    )
+    );
+    if waits { Some(RETRY_AFTER) } else { None }
 }

@@ -3,7 +3,8 @@
 use super::problem::Problem;
 use super::{App, Named, Peer, bearer, body};
 use crate::engine::gateway::answer::{Replayed, Success};
-use crate::engine::gateway::call::Call;
+use crate::engine::gateway::call::{Call, Sent};
+use crate::engine::gateway::key::Carried;
 use crate::engine::gateway::tool::Tool;
 use crate::limits;
 use axum::body::Body;
@@ -11,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use semel_core::call::Source;
-use semel_core::volume::Volume;
+use semel_core::volume::{Lease, Volume};
 use semel_core::{Code, Refusal};
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -48,15 +49,8 @@ async fn answered(
     let (parts, incoming) = request.into_parts();
     let source = source("http", &parts);
     let lease = lease(app, &parts.headers, tool.name(), &source).await?;
-    let header_keys: Vec<Vec<u8>> = parts
-        .headers
-        .get_all("idempotency-key")
-        .iter()
-        .map(|value| value.as_bytes().to_vec())
-        .collect();
-    app.gateway
-        .admit_generation(tool, &lease, &source, &header_keys)
-        .await?;
+    let keys = header_keys(&parts.headers);
+    app.gateway.admit_generation(tool, &lease, &source, &keys).await?;
     let _share = app.gateway.share(&lease)?;
     let body = match body(app, &parts.headers, incoming, limits::BODY).await {
         Ok(body) => body,
@@ -70,13 +64,21 @@ async fn answered(
     let call = Call {
         tool,
         lease,
-        header_keys,
-        body: body.to_vec(),
+        keys,
+        sent: Sent::Bytes(body.to_vec()),
         form: json_content(&parts.headers),
         source,
         wait: preference.wait(),
     };
     Ok(app.gateway.call(call).await?)
+}
+
+/// Gives the keys that the headers of a request carry.
+pub(super) fn header_keys(headers: &HeaderMap) -> Vec<Carried> {
+    let values = headers.get_all("idempotency-key").iter();
+    values
+        .map(|value| Carried::Header(value.as_bytes().to_vec()))
+        .collect()
 }
 
 /// Finds the volume of the request's token, as the token sees it; a request without a valid one is noise.
@@ -86,6 +88,16 @@ pub(super) async fn lease(
     tool: &'static str,
     source: &Source,
 ) -> Result<Volume, Refusal> {
+    whole_lease(app, headers, tool, source).await?.for_tool(tool)
+}
+
+/// Finds what the request's token stands for; a request without a valid one is noise.
+pub(super) async fn whole_lease(
+    app: &App,
+    headers: &HeaderMap,
+    tool: &'static str,
+    source: &Source,
+) -> Result<Lease, Refusal> {
     let gateway = app.gateway.clone();
     let token = bearer(headers);
     let found = match gateway.lease_at_once(token) {
@@ -103,7 +115,7 @@ pub(super) async fn lease(
     {
         app.gateway.unauthorized(tool, source.clone(), refusal).await;
     }
-    found?.for_tool(tool)
+    found
 }
 
 /// Says where a request comes from.
@@ -123,7 +135,7 @@ pub(super) fn source(door: &str, parts: &Parts) -> Source {
 }
 
 /// Refuses a body that says it is not JSON; one that says nothing is read as JSON.
-fn json_content(headers: &HeaderMap) -> Result<(), Refusal> {
+pub(super) fn json_content(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(value) = headers.get(header::CONTENT_TYPE) else {
         return Ok(());
     };
@@ -143,7 +155,7 @@ fn json_content(headers: &HeaderMap) -> Result<(), Refusal> {
 
 /// Says how long the caller wants to wait for the same call that runs already (RFC 7240).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Preference {
+pub(super) enum Preference {
     /// It does not say.
     Unsaid,
     /// So many seconds, within the bound.
@@ -152,7 +164,7 @@ enum Preference {
 
 impl Preference {
     /// Reads `Prefer: wait=N`. The first one counts, and one that has no sense is as good as none.
-    fn of(headers: &HeaderMap) -> Self {
+    pub(super) fn of(headers: &HeaderMap) -> Self {
         let values = headers
             .get_all("prefer")
             .iter()
@@ -171,7 +183,8 @@ impl Preference {
         }
     }
 
-    fn wait(self) -> Option<Duration> {
+    /// Gives how long, where it says so.
+    pub(super) fn wait(self) -> Option<Duration> {
         match self {
             Self::Unsaid => None,
             Self::Wait(seconds) => Some(Duration::from_secs(seconds)),

@@ -36,6 +36,7 @@ mod laws;
 mod library;
 mod log;
 mod log_audit;
+mod mcp;
 mod metrics;
 mod npm;
 mod openapi;

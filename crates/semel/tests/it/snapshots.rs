@@ -35,6 +35,7 @@ fn same(file: &str, args: &[&str], made: &str) {
 fn the_documents_are_those_of_the_binary() {
     for (file, args) in [
         ("openapi.json", &["generate", "openapi"][..]),
+        ("mcp-tools.json", &["generate", "mcp-tools"]),
         ("../../docs/limits.md", &["generate", "limits"]),
         ("../../docs/errors/README.md", &["generate", "errors"]),
     ] {
@@ -73,6 +74,10 @@ fn the_openapi_document_names_what_it_should() {
     let paths = document["paths"].as_object().unwrap();
     for line in printed(&["generate", "routes"]).lines() {
         let (method, path) = line.split_once(' ').unwrap();
+        // What is spoken there is not OpenAPI's to say.
+        if path == "/mcp" {
+            continue;
+        }
         let method = method.to_lowercase();
         let found = if path == "/v1/tools/{tool}" {
             paths

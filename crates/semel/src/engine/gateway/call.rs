@@ -7,7 +7,7 @@ use super::Gateway;
 use super::answer::{Answer, Failure, Replayed, Success};
 use super::arguments::{Args, Domain, InTree, Run, Understood, only_a_key, take_keys, understand};
 use super::hands::Work;
-use super::key::{agree, from_header};
+use super::key::{Carried, agree};
 use super::leaving::Trail;
 use super::tool::{Kind, Tool};
 use crate::limits;
@@ -22,6 +22,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// Is what a call is sent with.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// The bytes of its arguments.
+    Bytes(Vec<u8>),
+    /// Its arguments, read by the door with [`parse_strict`]; `Null` where there are none.
+    Read(Value),
+}
+
 /// Is a call as it came through a door, with its token looked up.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -29,10 +38,10 @@ pub(crate) struct Call {
     pub(crate) tool: Tool,
     /// The volume that the token is of.
     pub(crate) lease: Volume,
-    /// The raw values of the key's header.
-    pub(crate) header_keys: Vec<Vec<u8>>,
-    /// The raw arguments.
-    pub(crate) body: Vec<u8>,
+    /// The keys that came beside the arguments.
+    pub(crate) keys: Vec<Carried>,
+    /// The arguments.
+    pub(crate) sent: Sent,
     /// What the door found wrong with their form, such as another media type.
     pub(crate) form: Result<(), Refusal>,
     /// Where it came from.
@@ -183,11 +192,12 @@ pub(crate) fn generation_lives(tool: Tool, lease: &Volume) -> Result<(), Refusal
 
 impl Gateway {
     /// Answers a call.
-    pub(crate) async fn call(self: &Arc<Self>, call: Call) -> Answer {
+    pub(crate) async fn call(self: &Arc<Self>, mut call: Call) -> Answer {
         let gone = Arc::new(AtomicBool::new(false));
         let _waiting = Waiting(gone.clone());
         let since = Instant::now();
-        let (key, understood) = match understood(&call, &|path| {
+        let sent = std::mem::replace(&mut call.sent, Sent::Read(Value::Null));
+        let (key, understood) = match understood(&call, sent, &|path| {
             self.engine
                 .volumes
                 .in_tree(&call.lease.job, &call.lease.generation, path)
@@ -223,13 +233,13 @@ impl Gateway {
         tool: Tool,
         lease: &Volume,
         source: &Source,
-        header_keys: &[Vec<u8>],
+        keys: &[Carried],
     ) -> Result<(), Failure> {
         let Err(refusal) = generation_lives(tool, lease) else {
             return Ok(());
         };
         let mut note = note_of(tool, lease, source, refused(&refusal), Instant::now());
-        note.key = header_keys.first().and_then(|value| from_header(value).ok());
+        note.key = keys.first().and_then(|carried| carried.key().ok());
         self.note_later(note).await;
         Err(refusal.into())
     }
@@ -242,7 +252,7 @@ impl Gateway {
         } else {
             self.counters.refused.add();
             let mut note = note_of(call.tool, &call.lease, &call.source, refused(&refusal), since);
-            note.key = call.header_keys.first().and_then(|value| from_header(value).ok());
+            note.key = call.keys.first().and_then(|carried| carried.key().ok());
             self.note_later(note).await;
         }
         refusal.into()
@@ -382,15 +392,22 @@ fn empty() -> Refusal {
 }
 
 /// Checks body, key and arguments, in this order.
-fn understood(call: &Call, in_tree: InTree<'_>) -> Result<(Option<IdempotencyKey>, Understood), Refusal> {
-    if is_empty_request(&call.body) {
-        return Err(empty());
-    }
+fn understood(
+    call: &Call,
+    sent: Sent,
+    in_tree: InTree<'_>,
+) -> Result<(Option<IdempotencyKey>, Understood), Refusal> {
     let limits = Limits {
         bytes: limits::BODY,
         ..Limits::DEFAULT
     };
-    let mut parsed = parse_strict(&call.body, limits).map(|value| match value {
+    let read = match sent {
+        Sent::Bytes(bytes) if is_empty_request(&bytes) => return Err(empty()),
+        Sent::Bytes(bytes) => parse_strict(&bytes, limits),
+        Sent::Read(Value::Null) => return Err(empty()),
+        Sent::Read(value) => Ok(value),
+    };
+    let mut parsed = read.map(|value| match value {
         Value::Object(arguments) => Ok(arguments),
         _ => Err(Refusal::new(Code::BadInput, "the arguments are not a JSON object").reason("wrong_type")),
     });
@@ -401,8 +418,8 @@ fn understood(call: &Call, in_tree: InTree<'_>) -> Result<(Option<IdempotencyKey
     }
     let mut keys = Vec::new();
     if call.tool.kind() == Kind::Mutation {
-        for value in &call.header_keys {
-            keys.push(from_header(value)?);
+        for carried in &call.keys {
+            keys.push(carried.key()?);
         }
     }
     if let Ok(Ok(arguments)) = &mut parsed {

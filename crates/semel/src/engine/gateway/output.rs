@@ -31,7 +31,7 @@ struct EndExecution {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum How {
+pub(super) enum How {
     Ask,
     Kill,
 }
@@ -165,7 +165,8 @@ impl Gateway {
             .await?
     }
 
-    fn end_command(&self, execution: &ExecutionId, how: How) -> Result<Value, Refusal> {
+    /// Asks that a command be ended. It blocks.
+    pub(super) fn end_command(&self, execution: &ExecutionId, how: How) -> Result<Value, Refusal> {
         let state = self.engine.journal.execution(execution.clone()).map_err(store)?;
         let state = state.ok_or_else(|| {
             Refusal::new(Code::NotFound, "there is no such execution").name(execution.as_str())
@@ -199,7 +200,8 @@ impl Gateway {
     }
 }
 
-fn runs(intent: &Intent) -> bool {
+/// Says whether a call runs a command.
+pub(super) fn runs(intent: &Intent) -> bool {
     intent
         .effects
         .iter()

@@ -5,11 +5,13 @@
 
 mod examples;
 mod forms;
+mod plain;
 mod reads;
 mod spelt;
 mod types;
 
 pub(crate) use forms::KEY as KEY_PATTERN;
+pub(crate) use plain::{KEY_ARGUMENT, KEY_MIRROR};
 pub(super) use types::Type;
 
 use crate::limits;

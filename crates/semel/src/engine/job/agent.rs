@@ -219,13 +219,14 @@ fn command(engine: &Engine, job: &Job, draft: &Draft, around: &Around) -> Result
     if socket.as_os_str().len() < SOCKET_PATH {
         command.env.insert("SEMEL_SOCKET".into(), socket.into());
     }
-    let ours: [(&str, OsString); 10] = [
+    let ours: [(&str, OsString); 11] = [
         ("PATH", around.path.clone()),
         ("HOME", around.home.clone().into()),
         ("TMPDIR", around.tmp.clone().into()),
         ("LANG", "C.UTF-8".into()),
         ("GIT_OPTIONAL_LOCKS", "0".into()),
         ("SEMEL_URL", around.gateway.url.clone().into()),
+        ("SEMEL_MCP_URL", format!("{}/mcp", around.gateway.url).into()),
         ("SEMEL_TOKEN", draft.opened.token.clone().into()),
         ("SEMEL_JOB", volume.job.as_str().into()),
         ("SEMEL_ATTEMPT", volume.attempt.to_string().into()),
