@@ -117,17 +117,15 @@ fn real_project_of_npm() {
         &site.stock,
         &[],
     );
-    for args in [&[
+    let lock = [
         npm,
         "install",
         "--package-lock-only",
         "--ignore-scripts",
         "--no-audit",
         "--no-fund",
-    ][..]]
-    {
-        prepare(&node, args, &site.tree, &env);
-    }
+    ];
+    prepare(&node, &lock, &site.tree, &env);
     let mut plan = site.plan(tools);
     plan.network_env = network();
     let record = certify("minimist", &site, &plan, "package-lock.json");

@@ -8,7 +8,7 @@ use semel_core::ignore::{EntryKind, Ignore};
 use semel_core::install::leftover::{self, What};
 use semel_core::installer::Installer;
 use semel_core::lockset::{self, Declared, Format, Lockfile, Yarn};
-use semel_core::manifest::{Entry, FileMode, Manifest};
+use semel_core::manifest::{Entry, Manifest};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::files::{FileKind, Stamp, list_directory, read_file, stamps};
 use semel_host::git::tree_of;
