@@ -1,10 +1,10 @@
 //! The options of `semel restore`, what it says to people, machines and the daemon, and what it passes through.
 
 use super::{Lab, answer, gits};
-use crate::harness::{said, signal, skipped, wait_until};
+use crate::harness::{said, signal, wait_until};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(300);
@@ -306,45 +306,12 @@ fn a_signal_ends_the_wait() {
     }
 }
 
-fn ends_the_wait(number: i32) {
-    let lab = Lab::new(&gits()[0], 2);
-    std::fs::write(&lab.lock, "").unwrap();
-    let mut child = lab
-        .command(&["--stale", "never"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // Its private file stands ready beside the lock while it waits.
-    let gitdir = lab.lock.parent().unwrap();
-    let waits = || {
-        std::fs::read_dir(gitdir).unwrap().any(|e| {
-            e.unwrap()
-                .file_name()
-                .to_string_lossy()
-                .starts_with("index.lock.semel-")
-        })
-    };
-    assert!(wait_until(LONG, waits));
-    signal(child.id(), number);
-    assert!(wait_until(LONG, || child.try_wait().unwrap().is_some()));
-    let out = child.wait_with_output().unwrap();
-    assert_eq!(out.status.code(), Some(128 + number), "{}", said(&out));
-    let told = answer(&out);
-    assert_eq!(
-        (&told["status"], &told["touched"]),
-        (&json!("cancelled"), &json!("nothing"))
-    );
-    assert!(lab.lock.exists() && !waits());
-}
-
-/// Who had it ignore that a terminal is closed does not end it by that.
-#[test]
-fn nohup_is_heard() {
-    let lab = Lab::new(&gits()[0], 2);
+/// Starts a restoration that waits for its lock through another program, once it waits.
+fn waiting_by(lab: &Lab, program: &[&str]) -> Child {
     std::fs::write(&lab.lock, "").unwrap();
     let restore = lab.command(&["--stale", "never"]);
-    let mut command = Command::new("nohup");
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]);
     command.arg(restore.get_program()).args(restore.get_args());
     for (name, value) in restore.get_envs() {
         match value {
@@ -352,24 +319,47 @@ fn nohup_is_heard() {
             None => command.env_remove(name),
         };
     }
-    let spawned = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let Ok(mut child) = spawned else {
-        return skipped("no nohup here");
-    };
-    let gitdir = lab.lock.parent().unwrap();
-    let waits = || {
-        std::fs::read_dir(gitdir).unwrap().any(|e| {
-            e.unwrap()
-                .file_name()
-                .to_string_lossy()
-                .starts_with("index.lock.semel-")
-        })
-    };
-    assert!(wait_until(LONG, waits));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.unwrap();
+    assert!(wait_until(LONG, || waits(lab)));
+    child
+}
+
+/// Says whether a restoration waits: its private file stands ready beside the lock.
+fn waits(lab: &Lab) -> bool {
+    let gitdir = std::fs::read_dir(lab.lock.parent().unwrap()).unwrap();
+    let mut names = gitdir.map(|entry| entry.unwrap().file_name());
+    names.any(|name| name.to_string_lossy().starts_with("index.lock.semel-"))
+}
+
+fn ended(mut child: Child) -> Output {
+    assert!(wait_until(LONG, || child.try_wait().unwrap().is_some()));
+    child.wait_with_output().unwrap()
+}
+
+fn ends_the_wait(number: i32) {
+    let lab = Lab::new(&gits()[0], 2);
+    // Whoever runs this may ignore the closing of its terminal.
+    let child = waiting_by(&lab, &["env", "--default-signal"]);
+    signal(child.id(), number);
+    let out = ended(child);
+    assert_eq!(out.status.code(), Some(128 + number), "{}", said(&out));
+    let told = answer(&out);
+    assert_eq!(
+        (&told["status"], &told["touched"]),
+        (&json!("cancelled"), &json!("nothing"))
+    );
+    assert!(lab.lock.exists() && !waits(&lab));
+}
+
+/// Who had it ignore that a terminal is closed does not end it by that.
+#[test]
+fn nohup_is_heard() {
+    let lab = Lab::new(&gits()[0], 2);
+    let child = waiting_by(&lab, &["nohup"]);
     signal(child.id(), libc::SIGHUP);
     std::fs::remove_file(&lab.lock).unwrap();
-    assert!(wait_until(LONG, || child.try_wait().unwrap().is_some()));
-    let out = child.wait_with_output().unwrap();
+    let out = ended(child);
     assert!(out.status.success(), "{}", said(&out));
     lab.is_restored();
 }
