@@ -131,7 +131,8 @@ fn certifies(site: &Site, plan: &Plan, lock: &str, weak: usize) {
 fn tampered(site: &Site, plan: &Plan, generation: &Generation, locks: &[Lockfile], record: &InstallRecord) {
     let modules = site.tree.join("node_modules");
     let odd = modules.join("is-odd").canonicalize().unwrap();
-    let changes: [(&str, Box<dyn Fn()>); 4] = [
+    type Change<'a> = (&'a str, Box<dyn Fn() + 'a>);
+    let changes: [Change<'_>; 4] = [
         (
             "edited",
             Box::new(|| std::fs::write(odd.join("index.js"), "module.exports = () => true;\n").unwrap()),
