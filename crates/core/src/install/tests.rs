@@ -1,4 +1,5 @@
 mod crates;
+mod linked;
 mod tarballs;
 mod wheels;
 
