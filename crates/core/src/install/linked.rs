@@ -435,7 +435,7 @@ impl<'a> Walk<'a> {
             Some(Ok(to)) => {
                 let own = self.modules.get(&to).map_or(&[][..], |module| &module.packages);
                 let right = own.iter().any(|at| answers.contains(at));
-                match right || local || optional || elsewhere {
+                match right || local || elsewhere {
                     true => Ok(()),
                     false => Err("a dependency is found in another version than the lock says".to_owned()),
                 }

@@ -89,11 +89,9 @@ pub fn settings(lock: &Lockfile, vendor: &[u8]) -> String {
     text
 }
 
+/// Cargo writes the public registry by the address of its first index, whatever it is asked by.
 fn is_crates_io(source: &str) -> bool {
-    matches!(
-        source,
-        "registry+https://github.com/rust-lang/crates.io-index" | "sparse+https://index.crates.io/"
-    )
+    source == "registry+https://github.com/rust-lang/crates.io-index"
 }
 
 /// Binds a `CARGO_HOME` to the lock that it was filled for.

@@ -1,4 +1,5 @@
 mod crates;
+mod linked;
 mod tarballs;
 mod wheels;
 
@@ -431,7 +432,7 @@ fn a_record_has_one_form_and_one_digest() {
     let (record, _) = record();
     let bytes = record.encode().unwrap();
     let text = String::from_utf8(bytes.clone()).unwrap();
-    assert!(text.starts_with("{\"binding\":"), "{text}");
+    assert!(text.starts_with("{\"artifacts\":{\""), "{text}");
     assert!(
         text.contains("\"tree/.venv/bin/python\":{\"symlink\":{\"target\":\"/opt/py/bin/python3\"}}"),
         "{text}"

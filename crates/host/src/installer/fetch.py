@@ -1,6 +1,6 @@
 # Downloads artifacts that a lock names. It runs in the sandbox of the fetch stage; what it brings is digested outside.
 # Arguments: a JSON file with a list of {"url", "indexes", "name", "file", "to"}, and how many at once.
-import base64, concurrent.futures, html.parser, json, os, shutil, ssl, sys, time
+import base64, concurrent.futures, html.parser, inspect, json, os, shutil, ssl, sys, time
 import urllib.error, urllib.parse, urllib.request
 
 AUTHORITIES = [name for name in ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE") if os.path.isfile(os.environ.get(name, ""))]
@@ -17,13 +17,17 @@ def userinfo(url):
     return ":".join(urllib.parse.unquote(word) for word in words)
 
 
-# Operators give credentials in the addresses of their indexes.
+def origin(parts):
+    return parts.scheme, parts.hostname, parts.port
+
+
+# Operators give credentials in the addresses of their indexes; they are repeated to the very same origin alone.
 KNOWN = {}
 for value in os.environ.values():
     for word in value.split():
         if "://" in word and "@" in word:
             try:
-                KNOWN[urllib.parse.urlsplit(word).hostname] = userinfo(word)
+                KNOWN[origin(urllib.parse.urlsplit(word))] = userinfo(word)
             except ValueError:
                 pass
 
@@ -36,7 +40,7 @@ def open_url(url, accept):
     request = urllib.request.Request(urllib.parse.urlunsplit((parts.scheme, host, parts.path, parts.query, "")))
     request.add_header("Accept", accept)
     request.add_header("User-Agent", "semel")
-    secret = userinfo(url) or KNOWN.get(parts.hostname)
+    secret = userinfo(url) or KNOWN.get(origin(parts))
     if secret:
         # Not repeated to where the answer may lead.
         request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(secret.encode()).decode())
@@ -89,10 +93,25 @@ def download(url, to):
     os.rename(to + ".part", to)
 
 
+def public():
+    """The index that Poetry itself asks where nobody names another; nothing in any other interpreter."""
+    try:
+        from poetry.repositories.pypi_repository import PyPiRepository
+
+        address = inspect.signature(PyPiRepository.__init__).parameters["url"].default
+        return [address.rstrip("/") + "/simple"]
+    except Exception:
+        return []
+
+
+PUBLIC = public()
+
+
 def take(wanted):
     said = []
     ways = [lambda: wanted["url"]] if wanted["url"] else []
-    ways += [lambda index=index: look_up(index, wanted["name"], wanted["file"]) for index in wanted["indexes"]]
+    indexes = wanted["indexes"] or PUBLIC
+    ways += [lambda index=index: look_up(index, wanted["name"], wanted["file"]) for index in indexes]
     for way in ways:
         try:
             return download(way(), wanted["to"])

@@ -115,16 +115,10 @@ fn locked(locks: &[&Lockfile]) -> Result<()> {
     }
 }
 
-/// Makes a step of the interpreter of Python that downloads.
-fn python_step(plan: &Plan, network: crate::sandbox::Network) -> Result<plan::Step> {
+/// Makes a step of an interpreter of Python that downloads.
+fn python_step(plan: &Plan, python: &Path, network: crate::sandbox::Network) -> plan::Step {
     const DOWNLOAD: &str = include_str!("fetch.py");
-    let python = plan.tools.python().ok_or_else(|| {
-        Refusal::new(
-            Code::Internal,
-            "a download in Python was planned with another toolchain",
-        )
-    })?;
-    Ok(plan.step(&python.path, network).args(["-I", "-c", DOWNLOAD]))
+    plan.step(python, network).args(["-I", "-c", DOWNLOAD])
 }
 
 /// Gives the root of what the installer installs.

@@ -66,7 +66,9 @@ pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
     if lacking.is_empty() {
         return Ok(Vec::new());
     }
-    let step = super::python_step(plan, Network::Host)?;
+    // In Poetry's own interpreter, which knows the public index.
+    let own = plan.tools.program().path.with_file_name("python");
+    let step = super::python_step(plan, &own, Network::Host);
     Ok(vec![supply::download(plan, &lacking, step)?])
 }
 

@@ -20,7 +20,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-const DEFAULT_HOSTS: [&str; 2] = ["https://registry.npmjs.org/", "https://registry.yarnpkg.com/"];
 /// How many tarballs one command is told to download.
 const AT_ONCE: usize = 250;
 
@@ -104,12 +103,10 @@ fn spec(plan: &Plan, need: &Need) -> Result<String> {
     let version = need.version.as_deref().unwrap_or("");
     let by_name = format!("{}@{version}", need.name);
     let own = plan.network_env.get(OsStr::new("npm_config_registry"));
+    // What a registry would have, whichever it was, is asked of the operator's; its bytes are bound all the same.
     let spec = match &need.place {
-        Some(url) => {
-            let replaced = own.is_some() && DEFAULT_HOSTS.iter().any(|host| url.starts_with(host));
-            if replaced { by_name } else { url.clone() }
-        }
-        None => by_name,
+        Some(url) if own.is_none() || !url.contains("/-/") => url.clone(),
+        Some(_) | None => by_name,
     };
     let plain = !spec.starts_with('-') && !spec.contains(char::is_whitespace);
     plain.then_some(spec).ok_or_else(|| {

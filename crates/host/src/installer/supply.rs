@@ -90,13 +90,13 @@ pub(super) fn download(plan: &Plan, needs: &[&Need], step: Step) -> Result<Step>
     Ok(step.args([listed.as_os_str()]).args([AT_ONCE]))
 }
 
-/// Gives the operator's own indexes of Python, the public one where there are none.
+/// Gives the operator's own indexes of Python.
 fn indexes(plan: &Plan) -> Vec<String> {
     const NAMES: [&str; 4] = ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL", "UV_INDEX"];
     let given = NAMES
         .iter()
         .filter_map(|name| plan.network_env.get(std::ffi::OsStr::new(name)));
-    let mut found: Vec<String> = given
+    given
         .flat_map(|value| {
             let value = shown(value.as_bytes());
             let words: Vec<String> = value.split_whitespace().map(str::to_owned).collect();
@@ -107,11 +107,7 @@ fn indexes(plan: &Plan) -> Vec<String> {
             Some((name, url)) if !name.contains(':') => url.to_owned(),
             _ => word,
         })
-        .collect();
-    if found.is_empty() {
-        found.push("https://pypi.org/simple".to_owned());
-    }
-    found
+        .collect()
 }
 
 /// Gives the directory that downloads arrive in.

@@ -113,7 +113,10 @@ pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result
     let lacking = supply::missing(plan, &needs);
     let mut steps = Vec::new();
     if !lacking.is_empty() {
-        let step = super::python_step(plan, Network::Host)?;
+        let Tools::Uv { python, .. } = &plan.tools else {
+            return Err(Refusal::new(Code::Internal, "uv was planned with another toolchain").into());
+        };
+        let step = super::python_step(plan, &python.path, Network::Host);
         steps.push(supply::download(plan, &lacking, step)?);
     }
     if plan.project == ProjectInstall::UnboundBackend {

@@ -1,0 +1,217 @@
+//! `node_modules` of pnpm and of both kinds of Yarn, in memory: what is there, what leads where, what nobody owns.
+
+use super::*;
+use crate::artifact::{Held, Locked, Packing, Supply};
+use crate::lockset::Setting;
+
+const SUM: &str =
+    "sha512-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==";
+
+/// Makes a whole integrity, another one for each letter.
+fn sum(letter: char) -> String {
+    SUM.replacen('A', &letter.to_string(), 1)
+}
+
+fn pnpm_lock() -> Lockfile {
+    let package =
+        |name: &str, letter| format!("  {name}:\n    resolution: {{integrity: {}}}\n\n", sum(letter));
+    let text = format!(
+        "lockfileVersion: '9.0'\n\nimporters:\n\n  .:\n    dependencies:\n      a:\n        specifier: ^1.0.0\n        version: 1.0.0\n      b:\n        specifier: ^1.0.0\n        version: 1.0.0\n    devDependencies:\n      d:\n        specifier: ^1.0.0\n        version: 1.0.0\n\npackages:\n\n{}{}{}{}\nsnapshots:\n\n  a@1.0.0:\n    dependencies:\n      b: 2.0.0\n\n  b@1.0.0: {{}}\n\n  b@2.0.0: {{}}\n\n  d@1.0.0: {{}}\n",
+        package("a@1.0.0", 'B'),
+        package("b@1.0.0", 'C'),
+        package("b@2.0.0", 'D'),
+        package("d@1.0.0", 'E')
+    );
+    lock("pnpm-lock.yaml", &text)
+}
+
+fn yarn_lock() -> Lockfile {
+    let entry = |key: &str, version: &str, letter, more: &str| {
+        let (name, _) = key.split_once('@').unwrap();
+        format!(
+            "{key}:\n  version \"{version}\"\n  resolved \"https://host/{name}/-/{name}-{version}.tgz\"\n  integrity {}\n{more}\n",
+            sum(letter)
+        )
+    };
+    let text = format!(
+        "# yarn lockfile v1\n\n\n{}{}{}{}",
+        entry("a@^1.0.0", "1.0.0", 'B', "  dependencies:\n    b \"^2.0.0\"\n"),
+        entry("b@^1.0.0", "1.0.0", 'C', ""),
+        entry("b@^2.0.0", "2.0.0", 'D', ""),
+        entry("d@^1.0.0", "1.0.0", 'E', "")
+    );
+    lock("yarn.lock", &text)
+}
+
+const PROJECT: &str =
+    r#"{"name":"app","dependencies":{"a":"^1.0.0","b":"^1.0.0"},"devDependencies":{"d":"^1.0.0"}}"#;
+
+fn manifest(name: &str, version: &str) -> String {
+    let bin = if name == "d" { ",\"bin\":\"cli.js\"" } else { "" };
+    format!("{{\"name\":\"{name}\",\"version\":\"{version}\"{bin}}}")
+}
+
+fn supply(lock: &Lockfile) -> Supply {
+    let mut supply = Supply::default();
+    for package in &lock.packages {
+        let version = package.version.as_deref().unwrap();
+        let mut held = Held {
+            locked: Locked::of(&package.artifacts[0]),
+            sha256: Sha256::of(package.name.as_bytes()),
+            file: format!("{}-{version}.tgz", package.name),
+            packing: Packing::Npm,
+            members: BTreeMap::new(),
+            texts: BTreeMap::new(),
+        };
+        let text = manifest(&package.name, version);
+        for (path, bytes) in [
+            ("package.json", text.as_str()),
+            ("index.js", "x"),
+            ("cli.js", "y"),
+        ] {
+            let fact = Fact::File {
+                mode: 0o644,
+                size: bytes.len() as u64,
+                sha256: Sha256::of(bytes.as_bytes()),
+            };
+            held.members.insert(at(path), fact);
+        }
+        held.texts.insert(at("package.json"), text.into_bytes());
+        supply.add(held);
+    }
+    supply
+}
+
+fn put(node: &mut Fake, place: &str, name: &str, version: &str) {
+    node.file(
+        &format!("{place}/package.json"),
+        manifest(name, version).as_bytes(),
+    );
+    node.file(&format!("{place}/index.js"), b"x");
+    node.file(&format!("{place}/cli.js"), b"y");
+}
+
+/// As pnpm arranges it.
+fn pnpm() -> Fake {
+    let mut node = Fake::new(Kind::Node, "tree/node_modules");
+    for (name, version) in [("a", "1.0.0"), ("b", "1.0.0"), ("b", "2.0.0"), ("d", "1.0.0")] {
+        put(
+            &mut node,
+            &format!(".pnpm/{name}@{version}/node_modules/{name}"),
+            name,
+            version,
+        );
+    }
+    node.link(".pnpm/a@1.0.0/node_modules/b", "../../b@2.0.0/node_modules/b");
+    node.dir(".pnpm/node_modules");
+    node.link(".pnpm/node_modules/b", "../b@2.0.0/node_modules/b");
+    for name in ["a", "b", "d"] {
+        node.link(name, &format!(".pnpm/{name}@1.0.0/node_modules/{name}"));
+    }
+    node.file(".modules.yaml", b"{}");
+    node.file(".pnpm/lock.yaml", b"");
+    let shim = "#!/bin/sh\nbasedir=$(dirname \"$(echo \"$0\" | sed -e 's,\\\\,/,g')\")\nif [ -x \"$basedir/node\" ]; then\n  exec \"$basedir/node\"  \"$basedir/../.pnpm/d@1.0.0/node_modules/d/cli.js\" \"$@\"\nelse\n  exec node  \"$basedir/../.pnpm/d@1.0.0/node_modules/d/cli.js\" \"$@\"\nfi\n";
+    node.file(".bin/d", shim.as_bytes());
+    node
+}
+
+/// As Yarn arranges it: what does not fit at the top lies with the one that needs it.
+fn flat() -> Fake {
+    let mut node = Fake::new(Kind::Node, "tree/node_modules");
+    put(&mut node, "a", "a", "1.0.0");
+    put(&mut node, "a/node_modules/b", "b", "2.0.0");
+    put(&mut node, "b", "b", "1.0.0");
+    put(&mut node, "d", "d", "1.0.0");
+    node.dir(".bin");
+    node.link(".bin/d", "../d/cli.js");
+    node.file(".yarn-integrity", b"{}");
+    node
+}
+
+fn bind(node: &Fake, lock: &Lockfile, groups: &[&str]) -> Result<Bound, Refusal> {
+    let selection = Selection {
+        groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        ..Selection::default()
+    };
+    let setting = Setting::node("x64", "glibc");
+    let place = place("tree/node_modules");
+    super::super::linked::bind(
+        &node.0,
+        lock,
+        PROJECT,
+        &selection,
+        &setting,
+        &place,
+        &supply(lock),
+    )
+}
+
+#[test]
+fn what_each_tool_arranges_is_bound() {
+    let all = ["a==1.0.0", "b==1.0.0", "b==2.0.0", "d==1.0.0"];
+    for (node, lock) in [(pnpm(), pnpm_lock()), (flat(), yarn_lock())] {
+        let bound = bind(&node, &lock, &["dev"]).unwrap();
+        assert_eq!(bound.packages.into_iter().collect::<Vec<_>>(), all);
+        assert!(bound.weak.is_empty(), "{:?}", bound.weak);
+    }
+    // What only development needs may be left out, where it was not asked for.
+    let mut without = flat();
+    for path in ["d/package.json", "d/index.js", "d/cli.js", "d", ".bin/d"] {
+        without.remove(path);
+    }
+    bind(&without, &yarn_lock(), &[]).unwrap();
+    assert_eq!(
+        bind(&without, &yarn_lock(), &["dev"]).unwrap_err().code,
+        Code::RecordMismatch
+    );
+}
+
+#[test]
+fn what_is_tampered_with_is_refused_by_its_code() {
+    #[rustfmt::skip]
+    let of_pnpm: &[Change] = &[
+        ("edited", Code::RecordMismatch, |n| n.file(".pnpm/b@2.0.0/node_modules/b/index.js", b"evil")),
+        ("stray in a package", Code::RecordMismatch, |n| n.file(".pnpm/b@2.0.0/node_modules/b/evil.js", b"")),
+        ("deleted", Code::RecordMismatch, |n| n.remove(".pnpm/b@2.0.0/node_modules/b/index.js")),
+        ("another version", Code::RecordMismatch, |n| n.link(".pnpm/a@1.0.0/node_modules/b", "../../b@1.0.0/node_modules/b")),
+        ("another package", Code::RecordMismatch, |n| n.link(".pnpm/a@1.0.0/node_modules/b", "../../d@1.0.0/node_modules/d")),
+        ("the project's own, in another version", Code::RecordMismatch, |n| n.link("b", ".pnpm/b@2.0.0/node_modules/b")),
+        ("a link out", Code::RecordOutsideRoot, |n| n.link("b", "/w/b")),
+        ("a link into the tree", Code::RecordMismatch, |n| n.link("b", "../src")),
+        ("a link to nothing", Code::RecordMismatch, |n| n.link("b", ".pnpm/gone/node_modules/b")),
+        ("a package of no lock", Code::RecordMismatch, |n| put(n, ".pnpm/e@1.0.0/node_modules/e", "e", "1.0.0")),
+        ("a locked name of another version", Code::RecordMismatch, |n| put(n, "e", "b", "3.0.0")),
+        ("a file in the store", Code::RecordMismatch, |n| n.file(".pnpm/evil.js", b"")),
+        ("a file beside a package", Code::RecordMismatch, |n| n.file(".pnpm/b@2.0.0/evil.js", b"")),
+        ("a file at the top", Code::RecordMismatch, |n| n.file("evil.js", b"")),
+        ("a hidden file at the top", Code::RecordMismatch, |n| n.file(".evil", b"")),
+        ("a cache", Code::RecordMismatch, |n| n.file(".cache/x", b"")),
+        ("another command", Code::RecordMismatch, |n| n.file(".bin/node", b"#!/bin/sh\nexit 0\n")),
+        ("a command under another name", Code::RecordMismatch, |n| { let text = n.text(".bin/d"); n.file(".bin/node", text.as_bytes()); }),
+        ("a device", Code::RecordMismatch, |n| drop(n.0.entries.insert(at("x"), Fact::Other))),
+    ];
+    #[rustfmt::skip]
+    let of_yarn: &[Change] = &[
+        ("edited", Code::RecordMismatch, |n| n.file("a/node_modules/b/index.js", b"evil")),
+        ("the nested one gone, so that Node finds the other", Code::RecordMismatch, |n| {
+            for path in ["a/node_modules/b/package.json", "a/node_modules/b/index.js", "a/node_modules/b/cli.js", "a/node_modules/b", "a/node_modules"] { n.remove(path); }
+        }),
+        ("one too many, which Node finds first", Code::RecordMismatch, |n| put(n, "d/node_modules/a", "a", "9.0.0")),
+        ("the two swapped", Code::RecordMismatch, |n| { put(n, "a/node_modules/b", "b", "1.0.0"); put(n, "b", "b", "2.0.0"); }),
+        ("a command nobody declares", Code::RecordMismatch, |n| n.link(".bin/node", "../d/cli.js")),
+        ("a command that leads elsewhere", Code::RecordMismatch, |n| n.link(".bin/d", "../d/index.js")),
+        ("a command that leads out", Code::RecordOutsideRoot, |n| n.link(".bin/d", "/w/cli.js")),
+        ("an empty installation", Code::RecordMismatch, |n| n.0.entries.clear()),
+    ];
+    for (node, lock, changes) in [(pnpm(), pnpm_lock(), of_pnpm), (flat(), yarn_lock(), of_yarn)] {
+        for (what, code, change) in changes {
+            let mut changed = node.clone();
+            change(&mut changed);
+            let refusal = bind(&changed, &lock, &["dev"])
+                .err()
+                .unwrap_or_else(|| panic!("{what} passed"));
+            assert_eq!(refusal.code, *code, "{what}: {refusal}");
+            assert!(!refusal.names.is_empty(), "{what}: {refusal}");
+        }
+    }
+}
