@@ -27,6 +27,7 @@ pub mod install;
 pub mod installer;
 pub mod job;
 pub mod key_header;
+pub mod lfs;
 pub mod lockset;
 pub mod manifest;
 pub mod mcp;

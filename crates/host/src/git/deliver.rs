@@ -29,6 +29,8 @@ pub struct Sealed<'a> {
     pub dir: BorrowedFd<'a>,
     /// The entries.
     pub chosen: &'a [RelPath],
+    /// The pointers of Git LFS that are delivered in place of what lies there.
+    pub pointers: &'a BTreeMap<RelPath, Vec<u8>>,
     /// The tree that the certificate names.
     pub certified: ObjectId,
 }
@@ -159,7 +161,12 @@ pub fn make_patch(
 
 /// Writes the blobs that the repository lacks, and the trees, each checked against its id.
 fn write_objects(repo: &Repository, sealed: &Sealed<'_>) -> Result<()> {
-    let entries = entries_of(sealed.dir, repo.format(), sealed.chosen)?;
+    let mut entries = entries_of(sealed.dir, repo.format(), sealed.chosen)?;
+    for (path, _, id) in &mut entries {
+        if let Some(text) = sealed.pointers.get(path) {
+            *id = object_id(repo.format(), Kind::Blob, text)?;
+        }
+    }
     let mut trees: Vec<(ObjectId, Vec<u8>)> = Vec::new();
     let keep = |id, body: &[u8]| trees.push((id, body.to_vec()));
     let tree = tree_objects(repo.format(), entries.iter().cloned(), keep)?;
@@ -202,7 +209,10 @@ fn write_blobs(
         Ok(())
     };
     for (id, (path, mode)) in places {
-        let bytes = content(&mut cursor, path, mode)?;
+        let bytes = match sealed.pointers.get(path) {
+            Some(text) => text.clone(),
+            None => content(&mut cursor, path, mode)?,
+        };
         if object_id(repo.format(), Kind::Blob, &bytes)? != *id {
             let refusal = Refusal::new(Code::TreeMismatch, "the entry changed while it was delivered");
             return Err(refusal.name(path.to_string()).into());

@@ -8,11 +8,16 @@ use semel_core::git_tree::{
     Commit, Kind, Mode, ObjectFormat, ObjectId, TreeEntry, TreeMode, object_id, parse_commit, parse_tree,
 };
 use semel_core::ignore::Ignore;
+use semel_core::lfs::{self, Pointer};
 use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath};
+use std::collections::BTreeMap;
 
 /// How many missing objects are named; the rest is counted.
 pub(super) const NAMED: usize = 20;
+
+/// What attributes say of files that Git LFS keeps.
+const FILTER: &[u8] = b"filter=lfs";
 
 /// Names one leaf of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +119,42 @@ impl Repository {
             ignore.add(directory, &text);
         }
         Ok(ignore)
+    }
+
+    /// Reads the pointers of Git LFS in a tree; none where no attributes of the tree name that filter.
+    ///
+    /// # Errors
+    /// As [`Repository::read_commit`].
+    pub fn lfs_pointers(&self, leaves: &[Leaf]) -> Result<BTreeMap<RelPath, Pointer>> {
+        let files = || {
+            leaves
+                .iter()
+                .filter(|leaf| matches!(leaf.mode, Mode::File | Mode::Executable))
+        };
+        let attributes = files().filter(|leaf| {
+            leaf.path
+                .split_last()
+                .is_some_and(|(_, name)| name == b".gitattributes")
+        });
+        let attributes: Vec<ObjectId> = attributes.map(|leaf| leaf.id).collect();
+        let named = |text: &Vec<u8>| text.windows(FILTER.len()).any(|at| at == FILTER);
+        if !self.read_blobs(&attributes)?.iter().any(named) {
+            return Ok(BTreeMap::new());
+        }
+        let call = self
+            .call(["cat-file", "--batch-check=%(objectsize)", "--buffer"])
+            .stdin(lines(files().map(|leaf| &leaf.id)));
+        let sizes = self.batch(call)?;
+        let small = files().zip(sizes.split(|b| *b == b'\n')).filter(|(_, size)| {
+            let size = core::str::from_utf8(size).ok().and_then(|size| size.parse().ok());
+            // One whose size git does not tell is read, and is missed then.
+            size.is_none_or(|size: usize| size < lfs::LONGEST)
+        });
+        let small: Vec<&Leaf> = small.map(|(leaf, _)| leaf).collect();
+        let ids: Vec<ObjectId> = small.iter().map(|leaf| leaf.id).collect();
+        let pointers = small.into_iter().zip(self.read_blobs(&ids)?);
+        let pointers = pointers.filter_map(|(leaf, text)| Some((leaf.path.clone(), Pointer::parse(&text)?)));
+        Ok(pointers.collect())
     }
 
     fn read_one(&self, id: &ObjectId, kind: Kind) -> Result<Vec<u8>> {

@@ -1,6 +1,7 @@
 //! Sealing: a tree becomes one archive whose bytes depend on its content alone.
 
 use crate::error::{Error, Result};
+use crate::files::digest_within;
 use crate::files::read::{FileKind, ListFailure, entries};
 use crate::root::{Root, failed};
 use crate::tarball::digests::{Batch, Feed, Part, ROOM, beside};
@@ -10,8 +11,11 @@ use crate::tarball::{BLOCK, Limits, UNREAD, fill, nth_file, refused, tree_of_ent
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 use semel_core::git_tree::{ObjectFormat, ObjectId};
+use semel_core::lfs::{self, Pointer};
 use semel_core::manifest::{Entry, FileMode, LeftOut, Manifest, WhyLeftOut, check_entries};
 use semel_core::{Code, Refusal, RelPath};
+use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -22,10 +26,13 @@ const MOST_NAMES: usize = 2_000_000;
 const MOST_HEADERS: usize = 16 << 10;
 
 /// Says what becomes of an entry of the tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// It is sealed; of a directory, what is in it is asked for one by one.
     Take,
+    /// It is a file that Git LFS keeps: its pointer is sealed, wherever the content lies in its place, as git would
+    /// hold it. Content that is not this pointer's is refused: nothing says that anyone has it.
+    TakePointer(Pointer),
     /// It is left out and listed; a directory with everything in it.
     LeaveOut(WhyLeftOut),
 }
@@ -54,7 +61,8 @@ pub struct Sealed {
 ///
 /// # Errors
 /// `proposal_refused` for more than the limits, and for devices, FIFOs, sockets, mounts, links that leave, and ambiguous
-/// names; `tree_mismatch` where a file changed while it was read, and for names and contents that git does not hold;
+/// names; `tree_mismatch` where a file changed while it was read, for names and contents that git does not hold, and for
+/// content in place of a pointer that does not name it;
 /// `io_failed`. Nothing is left on a refusal.
 ///
 /// # Durability
@@ -75,6 +83,7 @@ pub fn pack(
         limits,
         left_bytes: limits.archive_bytes.saturating_sub(2 * BLOCK as u64),
         take: Vec::new(),
+        pointers: Pointers::new(),
         left_out: Vec::new(),
     };
     let top = root
@@ -82,14 +91,21 @@ pub fn pack(
         .map_err(|errno| sealing(failed(errno, &RelPath::root())))?;
     found.directory(&RelPath::root(), &top)?;
     let Found {
-        mut take, left_out, ..
+        mut take,
+        pointers,
+        left_out,
+        ..
     } = found;
     take.sort_by(|a, b| a.path().cmp(b.path()));
     check_entries(&take)?;
     let store = Store::open(proposals)?;
     let part = store.part()?;
     let name = |(entries, _): &(Vec<Entry>, u64), n: usize| nth_file(entries, n);
-    let written = beside(Some(format), |feed| write(root, take, &part, feed), name);
+    let written = beside(
+        Some(format),
+        |feed| write(root, take, &pointers, &part, feed),
+        name,
+    );
     let sealed = written.and_then(|((mut entries, archive_size), digests)| {
         fill(&mut entries, digests.contents)?;
         let tree = tree_of_entries(format, &entries, digests.blobs)?;
@@ -120,8 +136,12 @@ struct Found<'a> {
     left_bytes: u64,
     /// Digests and executable bits come when the files are read.
     take: Vec<Entry>,
+    pointers: Pointers,
     left_out: Vec<LeftOut>,
 }
+
+/// The texts of pointers that are sealed in place of the contents that lie there.
+type Pointers = BTreeMap<RelPath, Vec<u8>>;
 
 impl Found<'_> {
     /// Counts before anything is written: a sparse file costs its maker nothing, and would fill the disk here.
@@ -170,17 +190,28 @@ impl Found<'_> {
             }
             match ((self.choose)(&at, kind)?, kind) {
                 (Choice::LeaveOut(why), _) => self.leave(&at, why),
-                (Choice::Take, FileKind::Directory) => {
+                (Choice::Take | Choice::TakePointer(_), FileKind::Directory) => {
                     let flags = OFlags::PATH | OFlags::DIRECTORY;
                     let inner = self.root.step(dir.as_fd(), &name, flags);
                     let inner = inner.map_err(|errno| sealing(failed(errno, &at)))?;
                     self.directory(&at, &inner)?;
                 }
-                (Choice::Take, FileKind::Special) => {
+                (Choice::Take | Choice::TakePointer(_), FileKind::Special) => {
                     let why = "a device, FIFO or socket cannot be sealed";
                     return Err(refused("special_file", why).name(at.to_string()).into());
                 }
-                (Choice::Take, FileKind::File | FileKind::Symlink) => self.leaf(at, dir, &name, &stat)?,
+                (Choice::TakePointer(pointer), FileKind::File) => {
+                    self.leaf(at.clone(), dir, &name, &stat)?;
+                    if let Some(Entry::File { size, .. }) = self.take.last_mut()
+                        && let Some(text) = in_place_of(self.root, dir, (&name, &at), pointer)?
+                    {
+                        *size = text.len() as u64;
+                        self.pointers.insert(at, text);
+                    }
+                }
+                (Choice::Take | Choice::TakePointer(_), FileKind::File | FileKind::Symlink) => {
+                    self.leaf(at, dir, &name, &stat)?;
+                }
             }
             if self.take.len() > self.limits.entries {
                 let why = format!("there are more than {} entries", self.limits.entries);
@@ -218,6 +249,37 @@ impl Found<'_> {
     }
 }
 
+/// Gives a pointer's text where its content lies in its place; `None` where a pointer lies there, this one or another.
+///
+/// # Errors
+/// `tree_mismatch` for any other content.
+fn in_place_of(
+    root: &Root,
+    dir: &OwnedFd,
+    (name, at): (&[u8], &RelPath),
+    pointer: Pointer,
+) -> Result<Option<Vec<u8>>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = root.step(dir.as_fd(), name, flags);
+    let file = std::fs::File::from(file.map_err(|errno| sealing(failed(errno, at)))?);
+    let unread = |e: std::io::Error| Error::io("read", at.to_string(), e);
+    let mut begin = Vec::new();
+    let most = lfs::LONGEST as u64;
+    (&file).take(most).read_to_end(&mut begin).map_err(unread)?;
+    if Pointer::parse(&begin).is_some() {
+        return Ok(None);
+    }
+    let found = digest_within(&file, pointer.size, &|| false).map_err(unread)?;
+    if found == Some(pointer.content) {
+        return Ok(Some(pointer.text));
+    }
+    let why = "Git LFS keeps this file, and its content is not the one that its pointer names";
+    Err(Refusal::new(Code::TreeMismatch, why)
+        .reason("lfs_content")
+        .name(at.to_string())
+        .into())
+}
+
 fn header_of(entry: &Entry) -> Header {
     let name = entry.path().as_bytes().to_vec();
     match entry {
@@ -239,7 +301,13 @@ fn header_of(entry: &Entry) -> Header {
 }
 
 /// Writes every entry; what the files' digests are is found out beside it.
-fn write(root: &Root, mut entries: Vec<Entry>, part: &Written, feed: &Feed) -> Result<(Vec<Entry>, u64)> {
+fn write(
+    root: &Root,
+    mut entries: Vec<Entry>,
+    pointers: &Pointers,
+    part: &Written,
+    feed: &Feed,
+) -> Result<(Vec<Entry>, u64)> {
     let mut out = Output {
         part,
         feed,
@@ -249,9 +317,10 @@ fn write(root: &Root, mut entries: Vec<Entry>, part: &Written, feed: &Feed) -> R
     let mut above = Above::new(root);
     for entry in &mut entries {
         out.room_for_headers()?;
-        match entry {
-            Entry::Symlink { .. } => out.batch.bytes.extend_from_slice(&encode(&header_of(entry))),
-            Entry::File { .. } => {
+        match (&*entry, pointers.get(entry.path())) {
+            (Entry::Symlink { .. }, _) => out.batch.bytes.extend_from_slice(&encode(&header_of(entry))),
+            (Entry::File { .. }, Some(text)) => out.whole(&header_of(entry), text),
+            (Entry::File { .. }, None) => {
                 let (dir, name) = above.of(entry.path())?;
                 let file = root.step(dir, name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
                 let file = file.map_err(|errno| sealing(failed(errno, entry.path())))?;
@@ -382,6 +451,20 @@ impl Output<'_> {
             self.turn()?;
         }
         Ok(())
+    }
+
+    /// Adds a file that is in memory; it is small.
+    fn whole(&mut self, header: &Header, content: &[u8]) {
+        let bytes = &mut self.batch.bytes;
+        bytes.extend_from_slice(&encode(header));
+        let from = bytes.len();
+        bytes.extend_from_slice(content);
+        let at = from..bytes.len();
+        bytes.resize(from + content.len().next_multiple_of(BLOCK), 0);
+        self.batch.parts.push(Part {
+            begins: Some(content.len() as u64),
+            at,
+        });
     }
 
     fn turn(&mut self) -> Result<()> {

@@ -5,6 +5,7 @@ use crate::limits;
 use semel_core::git_tree::{ObjectFormat, ObjectId};
 use semel_core::ids::{Generation, UnixMs};
 use semel_core::ignore::Ignore;
+use semel_core::lfs::Pointer;
 use semel_core::manifest::{Manifest, WhyLeftOut};
 use semel_core::record::Sealing;
 use semel_core::{Code, Refusal, RelPath, Sha256};
@@ -62,6 +63,8 @@ pub(crate) struct BaseRules {
     pub(crate) tracked: BTreeSet<RelPath>,
     /// Its ignore rules.
     pub(crate) ignore: Ignore,
+    /// What Git LFS keeps of it.
+    pub(crate) pointers: BTreeMap<RelPath, Pointer>,
 }
 
 /// Gives the directory of the proposals.
@@ -97,8 +100,13 @@ pub(crate) fn rules(
     let tree = repository.read_commit(&commit).map_err(host)?.tree;
     let leaves = repository.list_tree(&tree).map_err(host)?;
     let ignore = repository.ignore_rules(&leaves).map_err(host)?;
-    let tracked = leaves.into_iter().map(|leaf| leaf.path).collect();
-    Ok((BaseRules { tracked, ignore }, repository.format()))
+    let pointers = repository.lfs_pointers(&leaves).map_err(host)?;
+    let rules = BaseRules {
+        tracked: leaves.into_iter().map(|leaf| leaf.path).collect(),
+        ignore,
+        pointers,
+    };
+    Ok((rules, repository.format()))
 }
 
 /// Is what of a draft is sealed: what `git add -A` would take under the rules of the base.
@@ -179,7 +187,12 @@ pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) ->
     let selection = select(disk.tree().handle(), &rules.tracked, &rules.ignore).map_err(unreadable)?;
     let chosen = Chosen::of(selection);
     refuse_leftover(&rules, &chosen, disk.tree())?;
-    let mut choose = |path: &RelPath, kind| Ok(chosen.choose(path, kind));
+    let mut choose = |path: &RelPath, kind| {
+        Ok(match (chosen.choose(path, kind), rules.pointers.get(path)) {
+            (Choice::Take, Some(pointer)) => Choice::TakePointer(pointer.clone()),
+            (choice, _) => choice,
+        })
+    };
     let sealed = tarball::pack(disk.tree(), &mut choose, LIMITS, format, &directory(engine));
     let sealed = sealed.map_err(unreadable)?;
     let proposal = Proposal {

@@ -1,6 +1,7 @@
 //! `semel run`: from a repository to a certificate and a branch; again, anew, and refused.
 
 use crate::harness::{RUN, Site, bare, said, statement, text};
+use semel_core::Sha256;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -201,6 +202,48 @@ fn a_job_file_and_what_it_names_lie_outside_of_the_state_root() {
     let out = command.output().unwrap();
     assert_eq!(out.status.code(), Some(78), "{}", said(&out));
     assert!(!site.at(".local").exists());
+}
+
+/// An agent that has fetched what Git LFS keeps changed nothing by that; one that wrote other content there did.
+#[test]
+fn what_git_lfs_keeps_is_sealed_as_its_pointer() {
+    let mut site = Site::new();
+    let pointer = |content: &str| {
+        let (digest, size) = (Sha256::of(content.as_bytes()), content.len());
+        format!("version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {size}\n")
+    };
+    let repository = site.repository();
+    std::fs::write(repository.join(".gitattributes"), "*.bin filter=lfs -text\n").unwrap();
+    std::fs::write(repository.join("a.bin"), pointer("fetched")).unwrap();
+    site.base = site.commit_all("a.bin");
+    let agent = |content: &str| {
+        let write = |name: &str, text: &str| format!("open({name:?}, 'w').write({text:?})\n");
+        site.agent(
+            &[
+                write("src/more.rs", "//test more holds\n"),
+                write("a.bin", content),
+            ]
+            .concat(),
+        );
+        site.job("");
+    };
+    agent("fetched");
+    let done = site.json(RUN);
+    assert_eq!(done["status"], "certified");
+    assert_eq!(
+        site.git(&["diff", "--name-only", &site.base, "semel/small"]),
+        "src/more.rs"
+    );
+    agent("of its own");
+    let refusal = site.refused(&["run", "job.toml", "--new-attempt"], 28);
+    assert_eq!(
+        (&refusal["code"], &refusal["reason"], &refusal["names"]),
+        (&json!("tree_mismatch"), &json!("lfs_content"), &json!(["a.bin"]))
+    );
+    agent(&pointer("of its own"));
+    let done = site.json(&["run", "job.toml", "--new-attempt"]);
+    assert_eq!(done["status"], "certified");
+    site.at_rest();
 }
 
 /// For people who run their own agents: open, work, end, seal, certify, gate.

@@ -4,7 +4,10 @@ use super::*;
 use semel_core::RelPath;
 use semel_core::git_tree::ObjectId;
 use semel_core::ids::UnixMs;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+
+static NONE: BTreeMap<RelPath, Vec<u8>> = BTreeMap::new();
 
 struct Case {
     lab: Lab,
@@ -52,6 +55,7 @@ impl Case {
         Sealed {
             dir: self.dir.as_fd(),
             chosen: &self.chosen,
+            pointers: &NONE,
             certified: self.certified,
         }
     }

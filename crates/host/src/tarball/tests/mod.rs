@@ -4,6 +4,7 @@ mod identity;
 #[path = "../../../../../fuzz/fuzz_targets/laws_of_archives.rs"]
 mod laws;
 mod mutate;
+mod pointers;
 
 use crate::files::FileKind;
 use crate::root::Root;

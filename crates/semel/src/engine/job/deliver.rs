@@ -2,12 +2,16 @@
 
 use super::draft;
 use super::run::Asked;
-use crate::engine::{Engine, host, proposal, volume};
+use crate::engine::proposal::{self, Proposal};
+use crate::engine::{Engine, host, volume};
 use crate::limits;
+use semel_core::git_tree::ObjectId;
+use semel_core::manifest::Entry;
 use semel_core::pipeline::{Run, Stage};
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::git::{Delivery, Git, Import, Pins, Repository, Sealed, deliver_branch, make_patch};
 use semel_host::process::Cancel;
+use std::collections::BTreeMap;
 
 /// Delivers the certified tree as the job asks; delivering it again finds its own work.
 ///
@@ -46,15 +50,17 @@ pub(crate) fn deliver(
         .iter()
         .map(|entry| entry.path().clone())
         .collect();
-    let sealed = Sealed {
-        dir: disk.tree().handle(),
-        chosen: &chosen,
-        certified: proposal.tree,
-    };
     let git = Git::find(&engine.config.path).map_err(host)?;
     let place = draft::repository(&job.repository, &asked.beside)?;
     let repository = Repository::open(&git, &place, cancel).map_err(host)?;
     let base = repository.parse_id(&run.new.base).map_err(host)?;
+    let pointers = sealed_pointers(&repository, &base, &proposal)?;
+    let sealed = Sealed {
+        dir: disk.tree().handle(),
+        chosen: &chosen,
+        pointers: &pointers,
+        certified: proposal.tree,
+    };
     match (&job.output.branch, &job.output.patch) {
         (Some(branch), _) => {
             let mut import = Import {
@@ -87,6 +93,23 @@ pub(crate) fn deliver(
         }
         (None, None) => Ok("nothing".to_owned()),
     }
+}
+
+/// Gives the pointers of the base that were sealed; the draft may hold their contents.
+fn sealed_pointers(
+    repository: &Repository,
+    base: &ObjectId,
+    proposal: &Proposal,
+) -> Result<BTreeMap<RelPath, Vec<u8>>, Refusal> {
+    let tree = repository.read_commit(base).map_err(host)?.tree;
+    let leaves = repository.list_tree(&tree).map_err(host)?;
+    let pointers = repository.lfs_pointers(&leaves).map_err(host)?;
+    let sealed = |entry: &Entry| {
+        let text = &pointers.get(entry.path())?.text;
+        let same = matches!(entry, Entry::File { sha256, .. } if *sha256 == Sha256::of(text));
+        same.then(|| (entry.path().clone(), text.clone()))
+    };
+    Ok(proposal.manifest.entries.iter().filter_map(sealed).collect())
 }
 
 fn taken(error: &semel_host::Error) -> bool {
