@@ -27,6 +27,8 @@ pub struct Spool {
     name: String,
     file: File,
     keep: Keep,
+    /// Whether what is in it survives what it has to survive.
+    synced: bool,
     length: u64,
     whole: bool,
 }
@@ -61,7 +63,7 @@ impl Spool {
     ///
     /// # Durability
     /// What it begins with survives the end of the process; with [`Keep::Synced`] a power cut, too. So does all that is
-    /// appended later.
+    /// appended and settled later.
     pub fn make(root: Arc<StateRoot>, name: &str, first: &[u8], keep: Keep) -> Result<Self> {
         let name = format!("{name}{ENDING}");
         let file = begun(&root, &name, first, keep)?;
@@ -70,6 +72,7 @@ impl Spool {
             name,
             file,
             keep,
+            synced: true,
             length: first.len() as u64,
             whole: true,
         })
@@ -93,19 +96,33 @@ impl Spool {
     /// `io_failed`; then it is whole no more.
     ///
     /// # Durability
-    /// See [`Spool::make`].
+    /// It survives the end of the process; a power cut not before [`Spool::settle`].
     pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        self.whole = false;
+        (self.whole, self.synced) = (false, false);
         self.file
             .write_all(bytes)
             .map_err(|e| Error::io("write", &self.name, e))?;
-        if self.keep == Keep::Synced {
+        self.length += bytes.len() as u64;
+        self.whole = true;
+        Ok(())
+    }
+
+    /// Makes what was appended as durable as it has to be.
+    ///
+    /// # Errors
+    /// `io_failed`; then it is whole no more.
+    ///
+    /// # Durability
+    /// See [`Spool::make`].
+    pub fn settle(&mut self) -> Result<()> {
+        if self.keep == Keep::Synced && !self.synced {
+            self.whole = false;
             self.file
                 .sync_data()
                 .map_err(|e| Error::io("sync", &self.name, e))?;
+            self.whole = true;
         }
-        self.length += bytes.len() as u64;
-        self.whole = true;
+        self.synced = true;
         Ok(())
     }
 
@@ -118,7 +135,8 @@ impl Spool {
     /// See [`Spool::make`].
     pub fn replace(&mut self, bytes: &[u8]) -> Result<()> {
         self.file = begun(&self.root, &self.name, bytes, self.keep)?;
-        (self.length, self.whole) = (bytes.len() as u64, true);
+        self.length = bytes.len() as u64;
+        (self.whole, self.synced) = (true, true);
         Ok(())
     }
 
@@ -267,6 +285,7 @@ mod tests {
         let root = root(&dir);
         let mut spool = Spool::make(root.clone(), "a", b"1\n", Keep::Synced).unwrap();
         spool.append(b"2\n").unwrap();
+        spool.settle().unwrap();
         assert_eq!(spool.length(), 4);
         assert!(abandoned(&root).unwrap().is_empty());
         spool.replace(b"3\n").unwrap();

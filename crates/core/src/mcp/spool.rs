@@ -237,6 +237,8 @@ pub enum Step {
 #[derive(Debug)]
 struct Call {
     entry: Entry,
+    /// The request that it came with, where that was in this life.
+    first: Option<u64>,
     /// The requests that await its answer.
     flying: Vec<u64>,
     /// Those whose answer was written to the client whole, behind which nothing more came from there.
@@ -251,6 +253,7 @@ impl Call {
     const fn left(entry: Entry) -> Self {
         Self {
             entry,
+            first: None,
             flying: Vec::new(),
             written: Vec::new(),
             delivered: None,
@@ -336,7 +339,7 @@ impl Memory {
     /// Remembers a new call, which flies as this request.
     pub fn add(&mut self, entry: Entry, request: u64) {
         let mut call = Call::left(entry);
-        call.flying.push(request);
+        (call.first, call.flying) = (Some(request), vec![request]);
         self.calls.push(call);
     }
 
@@ -357,10 +360,14 @@ impl Memory {
         self.over().pop()
     }
 
-    /// Forgets a call that was never forwarded. Gives the key where it is open no more.
-    pub fn forget(&mut self, request: u64) -> Option<IdempotencyKey> {
-        let at = self.calls.iter().position(|call| call.flying == [request])?;
-        Some(self.calls.remove(at).entry.key)
+    /// Notes that a request was not forwarded, and nobody awaits its answer. A call that came with it is forgotten where no
+    /// other request flies for it. Gives the key where the call is open no more.
+    pub fn unsent(&mut self, request: u64) -> Option<IdempotencyKey> {
+        let own = |call: &Call| call.first == Some(request) && call.flying == [request];
+        match self.calls.iter().position(own) {
+            Some(at) => Some(self.calls.remove(at).entry.key),
+            None => self.left(request, None),
+        }
     }
 
     /// Notes that the client goes on: what was written to it is delivered. Gives the keys of what is open no more.

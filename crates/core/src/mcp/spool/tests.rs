@@ -176,8 +176,19 @@ fn a_cancelled_call_is_attached_to_however_late_the_cancellation_comes() {
     // Before it was forwarded: then there is nothing to remember.
     let mut memory = Memory::default();
     memory.add(entry(1, "k1"), 1);
-    assert_eq!(memory.forget(1), Some(key("k1")));
+    assert_eq!(memory.unsent(1), Some(key("k1")));
     assert!(memory.is_empty());
+    // One that was attached to what an earlier life sent takes nothing with it.
+    let mut memory = Memory::new(vec![entry(1, "k1")]);
+    memory.admit(&spelt(1), 1, Reissue::Attach);
+    assert_eq!(memory.unsent(1), None);
+    assert_eq!(memory.admit(&spelt(1), 2, Reissue::Attach), Step::Attach(key("k1")));
+    // Nor does the first one where a second one flies.
+    let mut memory = Memory::default();
+    memory.add(entry(1, "k1"), 1);
+    memory.admit(&spelt(1), 2, Reissue::Attach);
+    assert_eq!(memory.unsent(1), None);
+    assert_eq!(memory.len(), 1);
 }
 
 #[test]
