@@ -49,7 +49,7 @@ impl<R: Read> Lines<R> {
     ///
     /// # Errors
     /// `io_failed`.
-    pub fn next(&mut self) -> Result<Option<Line>> {
+    pub fn take(&mut self) -> Result<Option<Line>> {
         loop {
             if let Some(end) = self.held[self.looked..].iter().position(|b| *b == b'\n') {
                 let end = self.looked + end;
@@ -174,7 +174,7 @@ mod tests {
         for piece in [1, 2, 3, 7, 1000] {
             let mut lines = Lines::new(Pieces(b"a\n\nbcd\nabcde\nabcdefghij\nxy", piece), 4);
             let mut all = Vec::new();
-            while let Some(line) = lines.next().unwrap() {
+            while let Some(line) = lines.take().unwrap() {
                 all.push(line);
             }
             let wanted = [
@@ -211,7 +211,7 @@ mod tests {
         let long = vec![b'x'; 1 << 20];
         let reading = std::thread::spawn(move || {
             let mut lines = Lines::new(one, 2 << 20);
-            lines.next().unwrap()
+            lines.take().unwrap()
         });
         write_line(&other, &long).unwrap();
         assert_eq!(reading.join().unwrap(), Some(Line::Whole(long)));

@@ -231,16 +231,29 @@ pub enum Step {
     Attach(IdempotencyKey),
     /// Not at all: it may repeat this one.
     Ask(Box<Entry>),
+    /// That is not known yet: the answer to an identical one is being written, and may have been read.
+    Wait,
+}
+
+/// Says what is done where the answer to an identical call is being written at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InDoubt {
+    /// It is waited for a moment: whoever read the whole of it comes before it is noted that it was written.
+    Wait,
+    /// It was not read: nobody takes so long to note it.
+    Undelivered,
 }
 
 /// Is a call that is remembered, with how it stands.
 #[derive(Debug)]
 struct Call {
     entry: Entry,
-    /// The request that it came with, where that was in this life.
-    first: Option<u64>,
+    /// Whether the gateway may know of it.
+    sent: bool,
     /// The requests that await its answer.
     flying: Vec<u64>,
+    /// Those of them whose answer is being written to the client.
+    writing: Vec<u64>,
     /// Those whose answer was written to the client whole, behind which nothing more came from there.
     written: Vec<u64>,
     /// The one whose answer was delivered.
@@ -253,8 +266,9 @@ impl Call {
     const fn left(entry: Entry) -> Self {
         Self {
             entry,
-            first: None,
+            sent: true,
             flying: Vec::new(),
+            writing: Vec::new(),
             written: Vec::new(),
             delivered: None,
             unsettled: None,
@@ -262,7 +276,13 @@ impl Call {
     }
 
     fn is_over(&self) -> bool {
-        self.delivered.is_some() && self.flying.is_empty() && self.unsettled.is_none()
+        let settled = self.delivered.is_some() && self.unsettled.is_none();
+        self.flying.is_empty() && (settled || !self.sent)
+    }
+
+    fn lands(&mut self, request: u64) {
+        self.flying.retain(|other| *other != request);
+        self.writing.retain(|other| *other != request);
     }
 }
 
@@ -305,7 +325,7 @@ impl Memory {
     }
 
     /// Decides what a call is sent as; an attached one flies from now on as this request, too.
-    pub fn admit(&mut self, spelt: &Spelt, request: u64, reissue: Reissue) -> Step {
+    pub fn admit(&mut self, spelt: &Spelt, request: u64, reissue: Reissue, doubt: InDoubt) -> Step {
         // One digest for each salt: a life has one, and those that it took over theirs.
         let mut digests: Vec<(Salt, Sha256)> = Vec::new();
         let found = self.calls.iter_mut().rev().find(|call| {
@@ -328,6 +348,9 @@ impl Memory {
         let Some(call) = found else {
             return Step::New;
         };
+        if !call.writing.is_empty() && doubt == InDoubt::Wait {
+            return Step::Wait;
+        }
         if reissue == Reissue::Ask && call.unsettled != Some(Unsettled::Asked) {
             return Step::Ask(Box::new(call.entry.clone()));
         }
@@ -339,35 +362,50 @@ impl Memory {
     /// Remembers a new call, which flies as this request.
     pub fn add(&mut self, entry: Entry, request: u64) {
         let mut call = Call::left(entry);
-        (call.first, call.flying) = (Some(request), vec![request]);
+        (call.sent, call.flying) = (false, vec![request]);
         self.calls.push(call);
+    }
+
+    /// Notes that a request is forwarded: from here on the gateway may know of its call.
+    pub fn sends(&mut self, request: u64) {
+        if let Some(call) = self.flying(request) {
+            call.sent = true;
+        }
+    }
+
+    /// Notes that the answer to a request is being written to the client.
+    pub fn writes(&mut self, request: u64) {
+        if let Some(call) = self.flying(request) {
+            call.writing.push(request);
+        }
     }
 
     /// Notes that an answer for good was written to the client whole.
     pub fn written(&mut self, request: u64) {
         if let Some(call) = self.flying(request) {
-            call.flying.retain(|other| *other != request);
+            call.lands(request);
             call.written.push(request);
         }
     }
 
-    /// Notes that nobody awaits the answer to a request any more, or that it was none for good. Gives the key where the
-    /// call is open no more.
+    /// Notes that nobody awaits the answer to a request any more, or that it was none for good. What was never forwarded is
+    /// forgotten then. Gives the key where the call is open no more.
     pub fn left(&mut self, request: u64, unsettled: Option<Unsettled>) -> Option<IdempotencyKey> {
         let call = self.flying(request)?;
-        call.flying.retain(|other| *other != request);
+        call.lands(request);
         call.unsettled = unsettled.or(call.unsettled);
         self.over().pop()
     }
 
-    /// Notes that a request was not forwarded, and nobody awaits its answer. A call that came with it is forgotten where no
-    /// other request flies for it. Gives the key where the call is open no more.
-    pub fn unsent(&mut self, request: u64) -> Option<IdempotencyKey> {
-        let own = |call: &Call| call.first == Some(request) && call.flying == [request];
-        match self.calls.iter().position(own) {
-            Some(at) => Some(self.calls.remove(at).entry.key),
-            None => self.left(request, None),
-        }
+    /// Forgets the oldest that nobody awaits, where more are open than may be. Gives their keys.
+    pub fn trim(&mut self, most: usize) -> Vec<IdempotencyKey> {
+        let mut beyond = self.calls.len().saturating_sub(most);
+        let oldest = self.calls.extract_if(.., |call| {
+            let goes = beyond > 0 && call.flying.is_empty();
+            beyond -= usize::from(goes);
+            goes
+        });
+        oldest.map(|call| call.entry.key).collect()
     }
 
     /// Notes that the client goes on: what was written to it is delivered. Gives the keys of what is open no more.
@@ -380,10 +418,11 @@ impl Memory {
         self.over()
     }
 
-    /// Notes that a client did not take the answer to a request, and will not. Gives the entry where it was forgotten
-    /// already, and is remembered anew.
+    /// Notes that a client did not take the answer to a request, and will not, whether or not it was written. Gives the entry
+    /// where it was forgotten already, and is remembered anew.
     pub fn untaken(&mut self, request: u64) -> Option<Entry> {
         for call in &mut self.calls {
+            call.lands(request);
             call.written.retain(|other| *other != request);
             call.delivered = call.delivered.filter(|other| *other != request);
         }

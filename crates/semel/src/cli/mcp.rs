@@ -2,9 +2,9 @@
 
 use super::answer::{Answer, err};
 use super::{Context, Progress};
-use crate::engine::bridge::access::{self, Asked};
-use crate::engine::bridge::stdio::{self, Output};
 use crate::engine::bridge::Says;
+use crate::engine::bridge::access::{self, Asked};
+use crate::engine::bridge::stdio::{self, Output, Writing};
 use crate::mcp::bridge::{Ended, Server};
 use clap::ValueEnum;
 use semel_core::ids::JobId;
@@ -105,8 +105,9 @@ async fn serve(asked: Asked, context: &Context) -> Result<(), Refusal> {
     let ended = signals()?;
     let bridge = Arc::new(access::bridge(asked, || context.config()).await?);
     let told = bridge.clone();
-    let output = Output::start(std::io::stdout(), move |request, unsettled| {
-        told.written(request, unsettled);
+    let output = Output::start(std::io::stdout(), move |request, writing| match writing {
+        Writing::Begins => told.writes(request),
+        Writing::Whole(unsettled) => told.written(request, unsettled),
     })?;
     let input = stdio::reader(std::io::stdin())?;
     Server::new(bridge, output).serve(input, ended).await;

@@ -96,8 +96,12 @@ fn a_b_a_with_answers_delivered_is_three_calls() {
     for (request, n) in [(1, 1), (2, 2), (3, 1)] {
         let settled = memory.heard();
         assert_eq!(settled.len(), usize::from(request > 1));
-        assert_eq!(memory.admit(&spelt(n), request, Reissue::Attach), Step::New);
+        assert_eq!(
+            memory.admit(&spelt(n), request, Reissue::Attach, InDoubt::Wait),
+            Step::New
+        );
         memory.add(entry(n, &format!("k{request}")), request);
+        memory.sends(request);
         memory.written(request);
     }
     memory.heard();
@@ -108,19 +112,28 @@ fn a_b_a_with_answers_delivered_is_three_calls() {
 fn what_was_not_delivered_is_attached_to_asked_about_or_run_again_as_is_wished() {
     let left = || Memory::new(vec![entry(1, "k1")]);
     assert_eq!(
-        left().admit(&spelt(1), 1, Reissue::Attach),
+        left().admit(&spelt(1), 1, Reissue::Attach, InDoubt::Wait),
         Step::Attach(key("k1"))
     );
     let asked = Step::Ask(Box::new(entry(1, "k1")));
-    assert_eq!(left().admit(&spelt(1), 1, Reissue::Ask), asked);
-    assert_eq!(left().admit(&spelt(1), 1, Reissue::Execute), Step::New);
-    assert_eq!(left().admit(&spelt(2), 1, Reissue::Attach), Step::New);
+    assert_eq!(left().admit(&spelt(1), 1, Reissue::Ask, InDoubt::Wait), asked);
+    assert_eq!(
+        left().admit(&spelt(1), 1, Reissue::Execute, InDoubt::Wait),
+        Step::New
+    );
+    assert_eq!(
+        left().admit(&spelt(2), 1, Reissue::Attach, InDoubt::Wait),
+        Step::New
+    );
     // Attached, and answered: then it is over, and the next one is new.
     let mut memory = left();
-    memory.admit(&spelt(1), 1, Reissue::Attach);
+    memory.admit(&spelt(1), 1, Reissue::Attach, InDoubt::Wait);
     memory.written(1);
     assert_eq!(memory.heard(), [key("k1")]);
-    assert_eq!(memory.admit(&spelt(1), 2, Reissue::Attach), Step::New);
+    assert_eq!(
+        memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
+        Step::New
+    );
 }
 
 #[test]
@@ -128,17 +141,25 @@ fn a_call_that_waits_for_a_person_goes_on_under_its_key_whatever_is_wished() {
     for reissue in [Reissue::Attach, Reissue::Ask, Reissue::Execute] {
         let mut memory = Memory::default();
         memory.add(entry(1, "k1"), 1);
+        memory.sends(1);
         assert_eq!(memory.left(1, Some(Unsettled::Asked)), None);
         assert_eq!(memory.heard(), []);
-        assert_eq!(memory.admit(&spelt(1), 2, reissue), Step::Attach(key("k1")));
+        assert_eq!(
+            memory.admit(&spelt(1), 2, reissue, InDoubt::Wait),
+            Step::Attach(key("k1"))
+        );
     }
     // One whose outcome nobody knows does only where nothing else is wished.
     let mut memory = Memory::default();
     memory.add(entry(1, "k1"), 1);
+    memory.sends(1);
     memory.left(1, Some(Unsettled::Unknown));
-    assert_eq!(memory.admit(&spelt(1), 2, Reissue::Execute), Step::New);
     assert_eq!(
-        memory.admit(&spelt(1), 2, Reissue::Attach),
+        memory.admit(&spelt(1), 2, Reissue::Execute, InDoubt::Wait),
+        Step::New
+    );
+    assert_eq!(
+        memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
         Step::Attach(key("k1"))
     );
 }
@@ -150,45 +171,108 @@ fn a_cancelled_call_is_attached_to_however_late_the_cancellation_comes() {
     memory.add(entry(1, "k1"), 1);
     assert_eq!(memory.left(1, None), None);
     assert_eq!(
-        memory.admit(&spelt(1), 2, Reissue::Attach),
+        memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
         Step::Attach(key("k1"))
     );
     // When its answer was written.
     let mut memory = Memory::default();
     memory.add(entry(1, "k1"), 1);
+    memory.sends(1);
     memory.written(1);
     assert_eq!(memory.untaken(1), None);
     assert_eq!(memory.heard(), []);
     assert_eq!(
-        memory.admit(&spelt(1), 2, Reissue::Attach),
+        memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
         Step::Attach(key("k1"))
     );
     // When it counted as delivered: then it is remembered anew.
     let mut memory = Memory::default();
     memory.add(entry(1, "k1"), 1);
+    memory.sends(1);
     memory.written(1);
     assert_eq!(memory.heard(), [key("k1")]);
     assert_eq!(memory.untaken(1), Some(entry(1, "k1")));
     assert_eq!(
-        memory.admit(&spelt(1), 2, Reissue::Attach),
+        memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
         Step::Attach(key("k1"))
     );
-    // Before it was forwarded: then there is nothing to remember.
+    // While it is written.
     let mut memory = Memory::default();
     memory.add(entry(1, "k1"), 1);
-    assert_eq!(memory.unsent(1), Some(key("k1")));
+    memory.sends(1);
+    memory.writes(1);
+    assert_eq!(memory.untaken(1), None);
+    memory.written(1);
+    assert_eq!(memory.heard(), []);
+    assert_eq!(
+        memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
+        Step::Attach(key("k1"))
+    );
+}
+
+#[test]
+fn what_was_never_forwarded_is_forgotten_with_its_last_request() {
+    let mut memory = Memory::default();
+    memory.add(entry(1, "k1"), 1);
+    assert_eq!(memory.left(1, None), Some(key("k1")));
     assert!(memory.is_empty());
     // One that was attached to what an earlier life sent takes nothing with it.
     let mut memory = Memory::new(vec![entry(1, "k1")]);
-    memory.admit(&spelt(1), 1, Reissue::Attach);
-    assert_eq!(memory.unsent(1), None);
-    assert_eq!(memory.admit(&spelt(1), 2, Reissue::Attach), Step::Attach(key("k1")));
+    memory.admit(&spelt(1), 1, Reissue::Attach, InDoubt::Wait);
+    assert_eq!(memory.left(1, None), None);
+    assert_eq!(
+        memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
+        Step::Attach(key("k1"))
+    );
     // Nor does the first one where a second one flies.
     let mut memory = Memory::default();
     memory.add(entry(1, "k1"), 1);
-    memory.admit(&spelt(1), 2, Reissue::Attach);
-    assert_eq!(memory.unsent(1), None);
+    memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait);
+    assert_eq!(memory.left(1, None), None);
+    memory.sends(2);
+    assert_eq!(memory.left(2, None), None);
     assert_eq!(memory.len(), 1);
+}
+
+/// Whoever read an answer can come again before it is noted that the answer was written.
+#[test]
+fn an_answer_that_is_being_written_is_waited_for() {
+    let mut memory = Memory::default();
+    memory.add(entry(1, "k1"), 1);
+    memory.sends(1);
+    memory.writes(1);
+    memory.heard();
+    assert_eq!(
+        memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
+        Step::Wait
+    );
+    memory.written(1);
+    memory.heard();
+    assert_eq!(
+        memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
+        Step::New
+    );
+    // One that gets stuck was not read.
+    let mut memory = Memory::default();
+    memory.add(entry(1, "k1"), 1);
+    memory.sends(1);
+    memory.writes(1);
+    assert_eq!(
+        memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Undelivered),
+        Step::Attach(key("k1"))
+    );
+}
+
+#[test]
+fn the_oldest_that_nobody_awaits_go_first() {
+    let mut memory = Memory::new((1..=4).map(|n| entry(n, &format!("k{n}"))).collect());
+    memory.admit(&spelt(1), 1, Reissue::Attach, InDoubt::Wait);
+    assert_eq!(memory.trim(2), [key("k2"), key("k3")]);
+    assert_eq!(memory.trim(2), []);
+    assert_eq!(
+        memory.open().map(|entry| entry.key.as_str()).collect::<Vec<_>>(),
+        ["k1", "k4"]
+    );
 }
 
 #[test]
@@ -197,13 +281,13 @@ fn of_two_requests_of_one_call_the_last_one_settles_it() {
         let mut memory = Memory::default();
         memory.add(entry(1, "k1"), 1);
         assert_eq!(
-            memory.admit(&spelt(1), 2, Reissue::Attach),
+            memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
             Step::Attach(key("k1"))
         );
         memory.written(1);
         assert_eq!(memory.heard(), [], "the second one still flies");
         assert_eq!(
-            memory.admit(&spelt(1), 3, Reissue::Attach),
+            memory.admit(&spelt(1), 3, Reissue::Attach, InDoubt::Wait),
             Step::New,
             "one was delivered"
         );
@@ -222,6 +306,7 @@ fn no_more_is_remembered_of_what_was_delivered_than_its_bound() {
     for request in 0..1000 {
         memory.heard();
         memory.add(entry(request, &format!("k{request}")), request);
+        memory.sends(request);
         memory.written(request);
     }
     memory.heard();
@@ -265,13 +350,14 @@ proptest! {
             match what {
                 Do::Call(n) => {
                     let identical = model.iter().rev().find(|(_, of, delivered, _)| *of == n && !delivered);
-                    let of = match memory.admit(&spelt(n), request, Reissue::Attach) {
+                    let of = match memory.admit(&spelt(n), request, Reissue::Attach, InDoubt::Wait) {
                         Step::New => {
                             prop_assert!(identical.is_none());
                             let name = format!("k{request}");
                             let new = entry(n, &name);
                             spool.extend(Line::Spooled(Box::new(new.clone())).encode().unwrap());
                             memory.add(new, request);
+                            memory.sends(request);
                             model.push((name.clone(), n, false, Vec::new()));
                             name
                         }
@@ -279,7 +365,7 @@ proptest! {
                             prop_assert_eq!(Some(key.as_str()), identical.map(|(key, ..)| key.as_str()));
                             key.to_string()
                         }
-                        Step::Ask(_) => unreachable!(),
+                        Step::Ask(_) | Step::Wait => unreachable!(),
                     };
                     flying.push((request, of));
                 }

@@ -3,9 +3,9 @@
 use super::{Bridge, Says, Way, Where};
 use crate::client::Place;
 use crate::config::{self, Config};
+use crate::engine::host;
 use crate::engine::look::read_input;
 use crate::engine::volume::{self, Source, Wanted};
-use crate::engine::host;
 use crate::wire::{self, private_directory};
 use semel_core::backend;
 use semel_core::ids::JobId;
@@ -85,17 +85,28 @@ pub(crate) async fn bridge(
     };
     if let Some(job) = &asked.job {
         let token = own_volume(&asked, job, &config()?, &to).await?;
-        return Ok(Bridge::new(Way::new(to()?, token), spool, asked.reissue, asked.says));
+        return Ok(Bridge::new(
+            Way::new(to()?, token),
+            spool,
+            asked.reissue,
+            asked.says,
+        ));
     }
     let token = match (&asked.token_file, env_token) {
         (Some(file), _) => text(read_input(file, TOKEN)?)?,
         (None, Some(token)) => token,
         (None, None) => {
-            let why = "no token: give --job NAME for a volume of your own, or --token-file, or set SEMEL_TOKEN";
+            let why =
+                "no token: give --job NAME for a volume of your own, or --token-file, or set SEMEL_TOKEN";
             return Err(Refusal::new(Code::Unauthorized, why));
         }
     };
-    Ok(Bridge::new(Way::new(to()?, token), spool, asked.reissue, asked.says))
+    Ok(Bridge::new(
+        Way::new(to()?, token),
+        spool,
+        asked.reissue,
+        asked.says,
+    ))
 }
 
 fn text(bytes: Vec<u8>) -> Result<String, Refusal> {

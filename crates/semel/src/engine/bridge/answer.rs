@@ -14,7 +14,9 @@ pub(super) enum Means {
     ForGood,
     /// It is told, and the same call goes on under its key.
     Unsettled(Unsettled),
-    /// The same call is sent again after a while.
+    /// The call runs: it is sent again after a while, to hear how it ended.
+    Runs(Duration),
+    /// The gateway ends, or begins anew: the same call is sent again after a while.
     Again(Duration),
     /// Nothing began, for want of room: the same call is sent again for a while, then it is told.
     Crowded(Duration),
@@ -36,7 +38,8 @@ pub(super) fn judge(answer: &Incomings, body: Option<&Value>) -> Means {
         return Means::ForGood;
     };
     match (code, code.retry()) {
-        (Code::CallInFlight, _) | (_, Retry::LaterSameKey) => Means::Again(after),
+        (Code::CallInFlight, _) => Means::Runs(after),
+        (_, Retry::LaterSameKey) => Means::Again(after),
         (Code::TooMany, _) => Means::Crowded(after),
         (Code::ApprovalRequired, _) => Means::Unsettled(Unsettled::Asked),
         // A bug may have come before or behind the effect.
@@ -59,9 +62,18 @@ fn refused(body: &Value) -> Option<(Code, Duration)> {
         body.pointer("/error/data"),
         body.pointer("/result/structuredContent/error"),
     ];
-    let data = faces.into_iter().flatten().find(|data| data.get("type").is_some())?;
-    let code = data.get("type").and_then(Value::as_str).and_then(Code::from_wire)?;
-    let after = data.get("retry_after_ms").and_then(Value::as_u64).unwrap_or_default();
+    let data = faces
+        .into_iter()
+        .flatten()
+        .find(|data| data.get("type").is_some())?;
+    let code = data
+        .get("type")
+        .and_then(Value::as_str)
+        .and_then(Code::from_wire)?;
+    let after = data
+        .get("retry_after_ms")
+        .and_then(Value::as_u64)
+        .unwrap_or_default();
     Some((code, Duration::from_millis(after)))
 }
 
@@ -81,12 +93,10 @@ mod tests {
     #[test]
     fn what_is_for_good_is_told_apart_from_what_is_not() {
         let error = |code: Code| json!({"error": {"code": 1, "data": {"type": code, "retry_after_ms": 7}}});
-        let result = |code: Code| {
-            json!({"result": {"isError": true, "structuredContent": {"error": {"type": code, "retry_after_ms": 7}}}})
-        };
+        let result = |code: Code| json!({"result": {"isError": true, "structuredContent": {"error": {"type": code, "retry_after_ms": 7}}}});
         let soon = Duration::from_millis(7);
         let cases = [
-            (Code::CallInFlight, Means::Again(soon)),
+            (Code::CallInFlight, Means::Runs(soon)),
             (Code::Draining, Means::Again(soon)),
             (Code::StoreUnavailable, Means::Again(soon)),
             (Code::DaemonUnreachable, Means::Again(soon)),
@@ -104,13 +114,19 @@ mod tests {
             assert_eq!(means(200, &error(code)), wanted, "{code}");
             assert_eq!(means(200, &result(code)), wanted, "{code}");
         }
-        assert_eq!(means(200, &json!({"result": {"structuredContent": {"a": 1}}})), Means::ForGood);
+        assert_eq!(
+            means(200, &json!({"result": {"structuredContent": {"a": 1}}})),
+            Means::ForGood
+        );
         // A file may hold the words of a refusal.
         let said = json!({"result": {"structuredContent": {"content": "call_in_flight"}}});
         assert_eq!(means(200, &said), Means::ForGood);
         assert_eq!(means(404, &json!({"error": {"code": -32601}})), Means::ForGood);
         assert_eq!(means(503, &Value::Null), Means::Again(Duration::ZERO));
-        assert_eq!(means(502, &json!({"title": "bad gateway"})), Means::Again(Duration::ZERO));
+        assert_eq!(
+            means(502, &json!({"title": "bad gateway"})),
+            Means::Again(Duration::ZERO)
+        );
         assert_eq!(means(404, &Value::Null), Means::Foreign);
         assert_eq!(means(200, &json!({"hello": 1})), Means::Foreign);
     }

@@ -105,7 +105,7 @@ fn write(mut spool: Spool, shared: &Shared, todo: &Receiver<Job>) {
             if remembered(shared).is_empty() {
                 drop(spool.remove());
             }
-            drop(tell.send(()));
+            tell.send(()).ok();
             return;
         }
     }
@@ -188,7 +188,7 @@ fn is_past(changed: UnixMs, now: UnixMs) -> bool {
 mod tests {
     use super::*;
     use semel_core::ids::{Generation, IdempotencyKey, Principal};
-    use semel_core::mcp::spool::{Reach, Salt, Spelt};
+    use semel_core::mcp::spool::{InDoubt, Reach, Salt, Spelt};
 
     fn entry(key: &str, of: &str) -> Entry {
         let seed = clock::seed().unwrap();
@@ -238,7 +238,10 @@ mod tests {
         drop(Spool::make(root.clone(), "old", &bytes, Keep::Synced).unwrap());
         let refused = open(&root, |_| true, Keep::Synced).map(drop).unwrap_err();
         assert_eq!(refused.reason.as_deref(), Some("spool_damaged"));
-        assert!(refused.names.iter().any(|name| name.ends_with("old.spool")), "{refused:?}");
+        assert!(
+            refused.names.iter().any(|name| name.ends_with("old.spool")),
+            "{refused:?}"
+        );
     }
 
     #[tokio::test]
@@ -250,13 +253,21 @@ mod tests {
         let writer = Writer::start(spool, shared.clone()).unwrap();
         let one = entry("a1", "job:a");
         remembered(&shared).add(one.clone(), 1);
-        writer.append(lines(std::slice::from_ref(&one)).unwrap()).await.unwrap();
+        writer
+            .append(lines(std::slice::from_ref(&one)).unwrap())
+            .await
+            .unwrap();
         writer.end().await;
         let (spool, left) = open(&root, |_| true, Keep::Synced).unwrap();
         assert_eq!(left, [one.clone()]);
         let shared = Arc::new(Mutex::new(Memory::new(left)));
         let writer = Writer::start(spool, shared.clone()).unwrap();
-        remembered(&shared).admit(&Spelt::of(&serde_json::Map::new()), 1, Default::default());
+        remembered(&shared).admit(
+            &Spelt::of(&serde_json::Map::new()),
+            1,
+            Default::default(),
+            InDoubt::Wait,
+        );
         remembered(&shared).written(1);
         for key in remembered(&shared).heard() {
             writer.note(Line::Settled(key).encode().unwrap());

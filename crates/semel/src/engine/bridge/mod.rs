@@ -17,7 +17,7 @@ use crate::engine::host;
 use crate::limits;
 use crate::wire::private_directory;
 use semel_core::ids::{Generation, IdempotencyKey, Principal};
-use semel_core::mcp::spool::{Entry, Line, Memory, Reach, Reissue, Salt, Spelt, Step, Unsettled};
+use semel_core::mcp::spool::{Entry, InDoubt, Line, Memory, Reach, Reissue, Salt, Spelt, Step, Unsettled};
 use semel_core::mcp::{Era, era};
 use semel_core::volume::Durability;
 use semel_core::{Code, Refusal};
@@ -60,12 +60,15 @@ struct Token {
     durability: Durability,
 }
 
+/// Ends when an entry lies on the disk.
+type Kept = std::pin::Pin<Box<dyn Future<Output = Result<(), Refusal>> + Send>>;
+
 /// Is a call that will be forwarded once its entry lies on the disk.
 pub(crate) struct Admitted {
     /// Its number among the requests of this life.
     pub(crate) request: u64,
     key: Option<IdempotencyKey>,
-    kept: Option<std::pin::Pin<Box<dyn Future<Output = Result<(), Refusal>> + Send>>>,
+    kept: Option<Kept>,
 }
 
 /// Is the answer to a request.
@@ -85,6 +88,9 @@ async fn blocking<T: Send + 'static>(
         .await
         .map_err(|e| Refusal::new(Code::Internal, e.to_string()))?
 }
+
+/// How long it is waited until it is noted that an answer was written: so long a thread waits for its processor at most.
+const NOTED: Duration = Duration::from_secs(1);
 
 /// What the gateway says of keys stands under this name.
 const EXTENSION: &str = "dev.semel/idempotency";
@@ -112,39 +118,61 @@ impl Bridge {
     /// order in which they came.
     ///
     /// # Errors
-    /// `replay_conflict`, reason `possible_duplicate`, where a person wishes to be asked; `too_many`, reason `spool_full`;
-    /// why there is no spool.
+    /// `replay_conflict`, reason `possible_duplicate`, where a person wishes to be asked; why there is no spool.
     pub(crate) async fn admit(&self, params: &Map<String, Value>) -> Result<Admitted, Refusal> {
         let keys = self.keys().await?;
         let request = self.number();
         let spelt = Spelt::of(params);
-        let step = {
-            let mut memory = remembered(&keys.memory);
-            match memory.admit(&spelt, request, self.reissue) {
-                Step::New if memory.len() >= limits::BRIDGE_OPEN => {
-                    let why = "too many calls whose answers nobody is known to have";
-                    return Err(Refusal::new(Code::TooMany, why).reason("spool_full"));
-                }
-                Step::New => {
-                    let entry = keys.entry(params, &spelt)?;
-                    memory.add(entry.clone(), request);
-                    Ok(entry)
-                }
-                other => Err(other),
-            }
-        };
+        let step = self.step(keys, params, &spelt, request).await?;
         let (key, line) = match step {
             Ok(entry) => (entry.key.clone(), Line::Spooled(Box::new(entry)).encode()?),
             // What it is attached to may not lie on the disk yet.
             Err(Step::Attach(key)) => (key, Vec::new()),
             Err(Step::Ask(entry)) => return Err(self.asked(&entry).await),
-            Err(Step::New) => return Err(Refusal::new(Code::Internal, "a new call has no entry")),
+            Err(Step::New | Step::Wait) => {
+                return Err(Refusal::new(Code::Internal, "a new call has no entry"));
+            }
         };
         Ok(Admitted {
             request,
             key: Some(key),
             kept: Some(Box::pin(keys.writer.append(line))),
         })
+    }
+
+    /// Decides what a call is sent as; a new one is remembered from now on.
+    async fn step(
+        &self,
+        keys: &Keys,
+        params: &Map<String, Value>,
+        spelt: &Spelt,
+        request: u64,
+    ) -> Result<Result<Entry, Step>, Refusal> {
+        let since = Instant::now();
+        loop {
+            let doubt = if since.elapsed() < NOTED {
+                InDoubt::Wait
+            } else {
+                InDoubt::Undelivered
+            };
+            let (decided, over) = {
+                let mut memory = remembered(&keys.memory);
+                match memory.admit(spelt, request, self.reissue, doubt) {
+                    Step::New => {
+                        let entry = keys.entry(params, spelt)?;
+                        memory.add(entry.clone(), request);
+                        (Ok(entry), memory.trim(limits::BRIDGE_OPEN))
+                    }
+                    other => (Err(other), Vec::new()),
+                }
+            };
+            keys.forget(over);
+            if decided != Err(Step::Wait) {
+                return Ok(decided);
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            self.heard();
+        }
     }
 
     /// Admits a request that needs no key, or has one.
@@ -167,7 +195,6 @@ impl Bridge {
         mut outgoing: Outgoing,
         hears: Hears<'_>,
     ) -> Result<Answered, Refusal> {
-        let mut unsent = Unsent(self, Some(admitted.request));
         if let Some(kept) = admitted.kept.take() {
             kept.await?;
         }
@@ -181,8 +208,9 @@ impl Bridge {
             }
             None => limits::DAEMON_START,
         };
-        // From here on the gateway may know of it.
-        unsent.1 = None;
+        if let Some(keys) = self.keys.get() {
+            remembered(&keys.memory).sends(admitted.request);
+        }
         self.settle(&outgoing, hears, patience).await
     }
 
@@ -198,19 +226,34 @@ impl Bridge {
         loop {
             let after = match self.way.post(outgoing, hears).await {
                 Ok(message) => {
-                    heard = Instant::now();
                     let body: Option<Value> = serde_json::from_slice(&message.body).ok();
                     match judge(&message, body.as_ref()) {
-                        Means::Again(after) => after,
+                        Means::Runs(after) => {
+                            heard = Instant::now();
+                            after
+                        }
+                        Means::Again(after) if heard.elapsed() < patience => after,
+                        // It is told as it is; the same call goes on under its key.
+                        Means::Again(_) => {
+                            let unsettled = Some(Unsettled::Unknown);
+                            return Ok(Answered { message, unsettled });
+                        }
                         Means::Crowded(after) if began.elapsed() < limits::BRIDGE_CROWD => after,
                         Means::ForGood | Means::Crowded(_) => {
-                            return Ok(Answered { message, unsettled: None });
+                            return Ok(Answered {
+                                message,
+                                unsettled: None,
+                            });
                         }
                         Means::Unsettled(why) => {
-                            return Ok(Answered { message, unsettled: Some(why) });
+                            return Ok(Answered {
+                                message,
+                                unsettled: Some(why),
+                            });
                         }
                         Means::Foreign => {
-                            let why = format!("what answers is no gateway of Semel: status {}", message.status);
+                            let why =
+                                format!("what answers is no gateway of Semel: status {}", message.status);
                             return Err(Refusal::new(Code::BadConfig, why));
                         }
                     }
@@ -229,6 +272,13 @@ impl Bridge {
             };
             tokio::time::sleep(after.max(pause).min(limits::BRIDGE_BACKOFF.max(after))).await;
             pause = (pause * 2).min(limits::BRIDGE_BACKOFF);
+        }
+    }
+
+    /// Notes that an answer is being written to the client.
+    pub(crate) fn writes(&self, request: u64) {
+        if let Some(keys) = self.keys.get() {
+            remembered(&keys.memory).writes(request);
         }
     }
 
@@ -270,13 +320,6 @@ impl Bridge {
         let anew = remembered(&keys.memory).untaken(request);
         if let Some(line) = anew.and_then(|entry| Line::Spooled(Box::new(entry)).encode().ok()) {
             keys.writer.note(line);
-        }
-    }
-
-    fn unsent(&self, request: u64) {
-        if let Some(keys) = self.keys.get() {
-            let over = remembered(&keys.memory).unsent(request);
-            keys.forget(over);
         }
     }
 
@@ -352,7 +395,9 @@ impl Bridge {
         };
         let structured = &body["result"]["structuredContent"];
         let execution = structured["execution_id"].as_str().map(str::to_owned);
-        let state = structured["state"].as_str().or(structured["error"]["type"].as_str());
+        let state = structured["state"]
+            .as_str()
+            .or(structured["error"]["type"].as_str());
         let state = match state {
             Some("not_found") => "it never began",
             Some(state) => state,
@@ -366,11 +411,18 @@ impl Bridge {
         let body = self.ask("server/discover", json!({})).await?;
         if let Some(error) = body.get("error") {
             let code = error["data"]["type"].as_str().and_then(Code::from_wire);
-            let why = error["message"].as_str().unwrap_or("the gateway refuses the token");
+            let why = error["message"]
+                .as_str()
+                .unwrap_or("the gateway refuses the token");
             return Err(Refusal::new(code.unwrap_or(Code::BadConfig), why));
         }
         let said = &body["result"]["capabilities"]["extensions"][EXTENSION];
-        let older = || Refusal::new(Code::BadConfig, "the gateway does not say what the token stands for: it is older than this bridge");
+        let older = || {
+            Refusal::new(
+                Code::BadConfig,
+                "the gateway does not say what the token stands for: it is older than this bridge",
+            )
+        };
         let text = |name: &str| said[name].as_str().ok_or_else(older);
         Ok(Token {
             principal: Principal::parse(text("principal")?)?,
@@ -389,7 +441,10 @@ impl Bridge {
             None => Ok(body["result"]["capabilities"]["extensions"][EXTENSION]["open"] == json!(true)),
             Some(error) => {
                 let code = error["data"]["type"].as_str().and_then(Code::from_wire);
-                Err(Refusal::new(code.unwrap_or(Code::BadConfig), "the gateway refuses the token"))
+                Err(Refusal::new(
+                    code.unwrap_or(Code::BadConfig),
+                    "the gateway refuses the token",
+                ))
             }
         }
     }
@@ -418,7 +473,10 @@ impl Bridge {
 impl Keys {
     fn entry(&self, params: &Map<String, Value>, spelt: &Spelt) -> Result<Entry, Refusal> {
         let seed = clock::seed().map_err(host)?;
-        let of_job = params.get("arguments").and_then(|arguments| arguments.get("scope")) == Some(&json!("job"));
+        let of_job = params
+            .get("arguments")
+            .and_then(|arguments| arguments.get("scope"))
+            == Some(&json!("job"));
         let reach = Reach {
             principal: self.of.principal.clone(),
             generation: (!of_job).then(|| self.of.generation.clone()),
@@ -430,21 +488,12 @@ impl Keys {
     }
 
     fn forget(&self, over: impl IntoIterator<Item = IdempotencyKey>) {
-        let lines = over.into_iter().filter_map(|key| Line::Settled(key).encode().ok());
+        let lines = over
+            .into_iter()
+            .filter_map(|key| Line::Settled(key).encode().ok());
         let bytes: Vec<u8> = lines.flatten().collect();
         if !bytes.is_empty() {
             self.writer.note(bytes);
-        }
-    }
-}
-
-/// Takes back a request that ends before it is sent.
-struct Unsent<'a>(&'a Bridge, Option<u64>);
-
-impl Drop for Unsent<'_> {
-    fn drop(&mut self) {
-        if let Some(request) = self.1 {
-            self.0.unsent(request);
         }
     }
 }

@@ -6,8 +6,8 @@ use crate::engine::host;
 use crate::limits;
 use semel_core::mcp::spool::Unsettled;
 use semel_core::{Code, Refusal};
-use semel_host::lines::{self, Lines};
 pub(crate) use semel_host::lines::Line;
+use semel_host::lines::{self, Lines};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) fn reader(input: impl Read + Send + 'static) -> Result<mpsc::Receiver
     let (give, taken) = mpsc::channel(16);
     let read = move || {
         let mut lines = Lines::new(input, limits::BRIDGE_LINE);
-        while let Ok(Some(line)) = lines.next() {
+        while let Ok(Some(line)) = lines.take() {
             if give.blocking_send(line).is_err() {
                 return;
             }
@@ -48,6 +48,15 @@ struct Out {
     end: Option<oneshot::Sender<()>>,
 }
 
+/// Says how far the writing of an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writing {
+    /// It begins.
+    Begins,
+    /// It was written whole; it may be none for good.
+    Whole(Option<Unsettled>),
+}
+
 /// Is the way to whoever reads what is written.
 #[derive(Clone)]
 pub(crate) struct Output {
@@ -56,13 +65,13 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Writes lines on a thread of its own; `written` is told of each request whose answer was written whole.
+    /// Writes lines on a thread of its own; `notes` is told of each request whose answer is being written, and was.
     ///
     /// # Errors
     /// `io_failed` where there is no thread for it.
     pub(crate) fn start(
         output: impl AsFd + Send + 'static,
-        written: impl Fn(u64, Option<Unsettled>) + Send + 'static,
+        notes: impl Fn(u64, Writing) + Send + 'static,
     ) -> Result<Self, Refusal> {
         let (way, mut todo) = mpsc::unbounded_channel::<Out>();
         let gone = Arc::new(AtomicBool::new(false));
@@ -70,17 +79,20 @@ impl Output {
         thread("lines out", move || {
             while let Some(out) = todo.blocking_recv() {
                 if !out.line.is_empty() && !broken.load(Ordering::Acquire) {
+                    if let Some((request, _)) = out.of {
+                        notes(request, Writing::Begins);
+                    }
                     match lines::write_line(&output, &out.line).map_err(host) {
                         Ok(()) => {
                             if let Some((request, unsettled)) = out.of {
-                                written(request, unsettled);
+                                notes(request, Writing::Whole(unsettled));
                             }
                         }
                         Err(_) => broken.store(true, Ordering::Release),
                     }
                 }
                 if let Some(end) = out.end {
-                    drop(end.send(()));
+                    end.send(()).ok();
                 }
             }
         })?;

@@ -176,7 +176,9 @@ async fn connect(place: &Place) -> Result<Sender, Unanswered> {
         Place::Tcp(url) => {
             let host = host_of(url)
                 .ok_or_else(|| Unanswered::NotConnected(format!("{url} is not http://HOST:PORT")))?;
-            let stream = tokio::net::TcpStream::connect(host).await.map_err(not_connected)?;
+            let stream = tokio::net::TcpStream::connect(host)
+                .await
+                .map_err(not_connected)?;
             // A message is one write: nothing is gained by waiting for more.
             drop(stream.set_nodelay(true));
             handshake(stream).await

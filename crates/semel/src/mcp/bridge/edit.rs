@@ -74,7 +74,8 @@ mod tests {
             assert!(!tool["inputSchema"].to_string().contains(KEY_ARGUMENT), "{tool}");
             assert!(!tool["description"].as_str().unwrap().contains("key"), "{tool}");
         }
-        let mut said = json!({"instructions": "x", "capabilities": {"experimental": {EXTENSION: {"required": true}}}});
+        let mut said =
+            json!({"instructions": "x", "capabilities": {"experimental": {EXTENSION: {"required": true}}}});
         Edit::Handshake.apply(&mut said);
         assert_eq!(said["capabilities"]["experimental"][EXTENSION]["required"], false);
         assert!(said["instructions"].as_str().unwrap().contains("without a key"));

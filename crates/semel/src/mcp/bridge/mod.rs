@@ -14,7 +14,7 @@ use crate::engine::bridge::{Admitted, Answered, Bridge, Outgoing};
 use crate::engine::gateway::tool::{KEY_ARGUMENT, Kind, Tool};
 use crate::limits;
 use semel_core::canonical::Limits;
-use semel_core::mcp::{Declared, Era, Error, Id, Message, Request, era, rpc};
+use semel_core::mcp::{Declared, Era, Id, Message, Request, era, rpc};
 use semel_core::{Code, Refusal};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -77,27 +77,25 @@ impl Server {
                 },
             }
         };
-        let until = Instant::now() + limits::BRIDGE_LEAVES;
+        let mut until = told_to_end.then(|| Instant::now() + limits::BRIDGE_LEAVES);
         let mut under_way = self.under_way.subscribe();
-        let mut leaving = told_to_end;
-        while *under_way.borrow() > 0 && !self.output.is_gone() && !(leaving && Instant::now() >= until) {
+        while *under_way.borrow() > 0 && !self.output.is_gone() && until.is_none_or(|at| Instant::now() < at)
+        {
             tokio::select! {
                 _ = under_way.changed() => {}
-                () = &mut told, if !leaving => leaving = true,
+                () = &mut told, if until.is_none() => until = Some(Instant::now() + limits::BRIDGE_LEAVES),
                 _ = look.tick() => {}
             }
         }
-        self.end(until).await;
+        self.end(until.unwrap_or_else(|| Instant::now() + limits::BRIDGE_LEAVES))
+            .await;
     }
 
-    /// Ends: what was written and read is delivered, whatever comes no more.
+    /// Ends: what was written and read is delivered, though nothing more comes.
     async fn end(&self, until: Instant) {
+        drop(tokio::time::timeout_at(until.into(), self.output.written()).await);
         while !self.output.is_gone() && Output::is_read() == Some(false) && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        let whole = *self.under_way.borrow() == 0;
-        if whole {
-            self.output.written().await;
         }
         if !self.output.is_gone() && Output::is_read() == Some(true) {
             self.bridge.heard();
@@ -106,15 +104,18 @@ impl Server {
     }
 
     async fn line(self: &Arc<Self>, line: Line) {
-        // Whatever comes: the client goes on, and has what was written to it.
         let bytes = match line {
             Line::Whole(bytes) => bytes,
-            Line::TooLong(length) => return self.too_large(None, length),
+            Line::TooLong(length) => {
+                self.bridge.heard();
+                return self.too_large(None, length);
+            }
         };
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return;
         }
         if bytes.len() > limits::MESSAGE {
+            self.bridge.heard();
             let id = id_of(&bytes);
             return self.too_large(id, bytes.len() as u64);
         }
@@ -123,23 +124,23 @@ impl Server {
             // The arguments of a call lie two levels deep.
             depth: Limits::DEFAULT.depth + 2,
         };
-        match rpc::parse(&bytes, bounds) {
-            Ok(Message::Request(request)) => {
-                self.bridge.heard();
-                self.request(request, bytes).await;
-            }
-            Ok(Message::Notification { method, params }) => {
-                if method == "notifications/cancelled" {
-                    self.cancelled(&params);
-                }
-                self.bridge.heard();
-            }
+        let message = rpc::parse(&bytes, bounds);
+        // What it says that it did not take was not delivered.
+        if let Ok(Message::Notification { method, params }) = &message
+            && method == "notifications/cancelled"
+        {
+            self.cancelled(params);
+        }
+        // Whatever comes: the client goes on, and has what was written to it.
+        self.bridge.heard();
+        match message {
+            Ok(Message::Request(request)) => self.request(request, bytes).await,
             // Nothing was asked of it.
-            Ok(Message::Response) => self.bridge.heard(),
+            Ok(Message::Notification { .. } | Message::Response) => {}
             Err(malformed) => {
-                self.bridge.heard();
                 let error = super::malformed(&malformed);
-                self.output.tell(bytes_of(&rpc::refused(malformed.id.as_ref(), &error)));
+                self.output
+                    .tell(bytes_of(&rpc::refused(malformed.id.as_ref(), &error)));
             }
         }
     }
@@ -219,8 +220,10 @@ impl Server {
         match answered {
             Ok(Answered { message, unsettled }) => {
                 let line = match asked.edit {
+                    Some(edit) => self.edited(&asked.id, edit, &message.body),
+                    // What is refused before it is read is answered without an id.
+                    None if message.status != 200 => with_id(&asked.id, &message.body),
                     None => message.body.to_vec(),
-                    Some(edit) => self.edited(edit, &message.body),
                 };
                 self.output.answer(line, request, unsettled, Some(room));
             }
@@ -232,10 +235,11 @@ impl Server {
     }
 
     /// Changes what the gateway says where it is otherwise at the end of a bridge.
-    fn edited(&self, edit: Edit, message: &[u8]) -> Vec<u8> {
+    fn edited(&self, id: &Id, edit: Edit, message: &[u8]) -> Vec<u8> {
         let Ok(mut body) = serde_json::from_slice::<Value>(message) else {
             return message.to_vec();
         };
+        body["id"] = id.as_value().clone();
         if let Some(result) = body.get_mut("result") {
             if edit == Edit::Handshake {
                 let version = result["protocolVersion"].as_str().and_then(Era::parse);
@@ -280,9 +284,9 @@ impl Server {
         let answered = answered.map(|(_, request)| *request);
         match (calls.flying.remove(&name), answered) {
             (Some((request, tell)), _) => {
-                drop(tell.send(()));
+                tell.send(()).ok();
                 drop(calls);
-                // It may be written at this very moment.
+                // Its answer may be written at this very moment.
                 self.bridge.untaken(request);
             }
             (None, Some(request)) => {
@@ -324,9 +328,8 @@ fn needs_a_key(request: &Request) -> bool {
     }
     let params = &request.params;
     let within = |name: &str, member: &str| params.get(name).is_some_and(|value| value.get(member).is_some());
-    let has_one = params.contains_key(PARAMS_KEY)
-        || within("_meta", META_KEY)
-        || within("arguments", KEY_ARGUMENT);
+    let has_one =
+        params.contains_key(PARAMS_KEY) || within("_meta", META_KEY) || within("arguments", KEY_ARGUMENT);
     let tool = params.get("name").and_then(Value::as_str);
     // A tool that is not known here may be one of another server behind the gateway.
     let reads = tool
@@ -337,13 +340,27 @@ fn needs_a_key(request: &Request) -> bool {
 
 /// Says what answers a request takes: in pieces only where it wants to be told how it goes on.
 fn accepts(request: &Request) -> (String, String) {
-    let hears = request.params.get("_meta").and_then(|meta| meta.get("progressToken")).is_some();
+    let hears = request
+        .params
+        .get("_meta")
+        .and_then(|meta| meta.get("progressToken"))
+        .is_some();
     let takes = if hears {
         "application/json, text/event-stream"
     } else {
         "application/json"
     };
     ("accept".to_owned(), takes.to_owned())
+}
+
+fn with_id(id: &Id, message: &[u8]) -> Vec<u8> {
+    match serde_json::from_slice::<Value>(message) {
+        Ok(mut body) => {
+            body["id"] = id.as_value().clone();
+            bytes_of(&body)
+        }
+        Err(_) => message.to_vec(),
+    }
 }
 
 fn bytes_of(message: &Value) -> Vec<u8> {
