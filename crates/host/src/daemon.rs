@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use semel_core::{Code, Refusal};
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -66,6 +66,10 @@ impl StateRoot {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    pub(crate) fn handle(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.dir.as_fd()
     }
 
     /// Gives a short path to one of its entries, valid while this handle lives, in this process alone.

@@ -34,7 +34,7 @@ impl Place {
 }
 
 /// Gives what a URL names, where it names no more than a host and a port.
-fn host_of(url: &str) -> Option<&str> {
+pub(crate) fn host_of(url: &str) -> Option<&str> {
     url.strip_prefix("http://")
         .map(|rest| rest.trim_end_matches('/'))
         .filter(|host| !host.contains(['/', '?', '#', '@']))

@@ -230,6 +230,17 @@ pub(crate) fn job_access() -> (Option<String>, Option<String>) {
     (text("SEMEL_URL"), text("SEMEL_TOKEN"))
 }
 
+/// Gives the daemon's Unix socket that a job's own process was given.
+pub(crate) fn job_socket() -> Option<PathBuf> {
+    variable("SEMEL_SOCKET").map(PathBuf::from)
+}
+
+/// Gives where a bridge keeps its spool that has no state root, inside of a job: in the private home of the agent.
+pub(crate) fn spool_at_home() -> Option<PathBuf> {
+    let home = home().filter(|home| home.is_absolute())?;
+    Some(home.join(".local/state/semel/bridge"))
+}
+
 /// Is what a service manager says to the process that it started, and to no other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Supervisor {

@@ -184,6 +184,25 @@ pub(crate) fn app_socket(state: &Path) -> PathBuf {
     state.join(APP_SOCKET)
 }
 
+/// Gives the agents' socket as a place that no path is too long for, with the handle by which it is reached: it is good
+/// while that is open.
+///
+/// # Errors
+/// `not_found` where there is no state root; `bad_config`, `io_failed`.
+pub(crate) fn app_place(config: &Config) -> Result<(StateRoot, Place), Refusal> {
+    let root = StateRoot::open(&config.state).map_err(host)?;
+    let place = Place::Unix(root.short(APP_SOCKET));
+    Ok((root, place))
+}
+
+/// Makes a private directory, and those above it, where it is not there.
+///
+/// # Errors
+/// `bad_config` where it is a link, is another user's, or others may write it; `io_failed`.
+pub(crate) fn private_directory(place: &Path) -> Result<StateRoot, Refusal> {
+    StateRoot::make(place).map_err(host)
+}
+
 /// Says where agents reach the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reached {

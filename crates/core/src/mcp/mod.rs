@@ -6,6 +6,7 @@
 pub mod era;
 pub mod mirror;
 pub mod rpc;
+pub mod spool;
 
 pub use era::{Declared, Era};
 pub use rpc::{Error, Id, Message, Request};

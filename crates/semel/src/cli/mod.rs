@@ -20,6 +20,7 @@ mod gc;
 mod generate;
 mod key;
 mod log;
+mod mcp;
 mod receipt;
 mod record;
 mod resolve;
@@ -73,6 +74,7 @@ enum Command {
     Run(run::Args),
     Serve(serve::Args),
     Call(call::Args),
+    Mcp(mcp::Args),
     Token(token::Args),
     Seal(seal::Args),
     Unseal(unseal::Args),
@@ -200,6 +202,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Answer, Refusal> {
         Command::Run(args) => run::run(args, context),
         Command::Serve(args) => serve::run(args, context),
         Command::Call(args) => call::run(args, context),
+        Command::Mcp(args) => mcp::run(args, context),
         Command::Token(args) => token::run(args, context),
         Command::Seal(args) => seal::run(args, context),
         Command::Unseal(args) => unseal::run(args, context),

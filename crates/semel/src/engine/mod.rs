@@ -5,6 +5,7 @@
 
 pub(crate) mod audit;
 mod binding;
+pub(crate) mod bridge;
 pub(crate) mod certify;
 pub(crate) mod checkpoint;
 pub(crate) mod command;

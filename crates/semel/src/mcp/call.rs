@@ -18,9 +18,9 @@ use std::time::Duration;
 pub(crate) const METHOD: &str = "tools/call";
 
 /// The member of `_meta` that carries a key.
-const META_KEY: &str = "dev.semel/idempotencyKey";
+pub(super) const META_KEY: &str = "dev.semel/idempotencyKey";
 /// The member of the parameters that carries one.
-const PARAMS_KEY: &str = "idempotencyKey";
+pub(super) const PARAMS_KEY: &str = "idempotencyKey";
 
 /// Where a key may stand, as clients are told.
 pub(super) const CARRIERS: &[&str] = &[

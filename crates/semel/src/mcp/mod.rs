@@ -5,6 +5,7 @@
 //! It does *not* know sockets, files, or what a call does: that is the engine's, entered by the same function as from
 //! `/v1/tools/`.
 
+pub(crate) mod bridge;
 mod call;
 mod faces;
 mod fixture;

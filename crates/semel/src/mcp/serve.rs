@@ -110,9 +110,9 @@ impl Server {
     pub(crate) async fn answer(&self, caller: Caller, era: Era, request: Request) -> Result<Done, Error> {
         let Request { method, params, .. } = request;
         let mut done = match (method.as_str(), era.is_modern()) {
-            ("initialize", false) => handshake(&params).into(),
+            ("initialize", false) => handshake(&caller.lease, &params).into(),
             ("ping", false) => json!({}).into(),
-            ("server/discover", true) => discovery().into(),
+            ("server/discover", true) => discovery(&caller.lease).into(),
             ("tools/list", _) => list::answer(&caller.lease, self.fixture, &params)?.into(),
             (call::METHOD, _) => self.call(caller, era, params).await?,
             ("tasks/get", true) => self.task(About::Get, caller, &params).await?,
@@ -132,7 +132,7 @@ impl Server {
 }
 
 /// Adds what every result of the newest revision bears.
-fn complete(method: &str, result: &mut Value) {
+pub(super) fn complete(method: &str, result: &mut Value) {
     if result.get("resultType").is_none() {
         result["resultType"] = json!("complete");
     }
@@ -152,7 +152,7 @@ fn me() -> Value {
 }
 
 /// Answers `initialize`: by the revision that is asked for, where it is one with a handshake, else by the newest of them.
-fn handshake(params: &Map<String, Value>) -> Value {
+fn handshake(lease: &Lease, params: &Map<String, Value>) -> Value {
     let asked = params.get("protocolVersion").and_then(Value::as_str);
     let era = asked
         .and_then(Era::parse)
@@ -160,20 +160,20 @@ fn handshake(params: &Map<String, Value>) -> Value {
         .unwrap_or(Era::NEWEST_LEGACY);
     json!({
         "protocolVersion": era.name(),
-        "capabilities": {"tools": {}, "experimental": {EXTENSION: idempotency()}},
+        "capabilities": {"tools": {}, "experimental": {EXTENSION: idempotency(lease)}},
         "serverInfo": me(),
         "instructions": INSTRUCTIONS,
     })
 }
 
 /// Answers `server/discover`.
-fn discovery() -> Value {
+fn discovery(lease: &Lease) -> Value {
     let versions: Vec<&str> = Era::ALL.into_iter().map(Era::name).collect();
     json!({
         "supportedVersions": versions,
         "capabilities": {
             "tools": {},
-            "extensions": {EXTENSION: idempotency(), tasks::EXTENSION: {}},
+            "extensions": {EXTENSION: idempotency(lease), tasks::EXTENSION: {}},
         },
         "instructions": INSTRUCTIONS,
     })
@@ -183,13 +183,18 @@ fn discovery() -> Value {
 ///
 /// # Shape
 /// `required`: every change needs one. `durable`: receipts outlive a kill. `retentionSeconds`: for so long, at least, a
-/// receipt is kept after its volume ended; a key is never forgotten. `carriers`: where a key may stand.
-fn idempotency() -> Value {
+/// receipt is kept after its volume ended; a key is never forgotten. `carriers`: where a key may stand. `principal` and
+/// `generation` are those of the token, `open` says whether that generation lives, and `durability` what its calls survive.
+fn idempotency(lease: &Lease) -> Value {
     json!({
         "required": true,
         "durable": true,
         "retentionSeconds": limits::RECEIPTS_AGE.as_secs(),
         "scope": ["principal", "job", "generation"],
         "carriers": call::CARRIERS,
+        "principal": lease.principal,
+        "generation": lease.volume.generation,
+        "durability": lease.volume.durability,
+        "open": lease.volume.live().is_ok(),
     })
 }

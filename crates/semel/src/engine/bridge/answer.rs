@@ -1,0 +1,133 @@
+//! What an answer of the gateway means for whoever sent the call: it is one for good, or it is not yet.
+
+use super::way::Incomings;
+use semel_core::Code;
+use semel_core::code::Retry;
+use semel_core::mcp::spool::Unsettled;
+use serde_json::Value;
+use std::time::Duration;
+
+/// Is what an answer means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Means {
+    /// It is told, and the call is over.
+    ForGood,
+    /// It is told, and the same call goes on under its key.
+    Unsettled(Unsettled),
+    /// The call runs: it is sent again after a while, to hear how it ended.
+    Runs(Duration),
+    /// The gateway ends, or begins anew: the same call is sent again after a while.
+    Again(Duration),
+    /// Nothing began, for want of room: the same call is sent again for a while, then it is told.
+    Crowded(Duration),
+    /// It is none of a gateway: another program listens there.
+    Foreign,
+}
+
+/// Says what an answer means; `body` is its message, where it is one.
+pub(super) fn judge(answer: &Incomings, body: Option<&Value>) -> Means {
+    let is_answer = |body: &&Value| body.get("result").is_some() || body.get("error").is_some();
+    let Some(body) = body.filter(is_answer) else {
+        // A proxy in between answers so while what is behind it begins anew.
+        return match answer.status {
+            429 | 500..=599 => Means::Again(Duration::ZERO),
+            _ => Means::Foreign,
+        };
+    };
+    let Some((code, after)) = refused(body) else {
+        return Means::ForGood;
+    };
+    match (code, code.retry()) {
+        (Code::CallInFlight, _) => Means::Runs(after),
+        (_, Retry::LaterSameKey) => Means::Again(after),
+        (Code::TooMany, _) => Means::Crowded(after),
+        (Code::ApprovalRequired, _) => Means::Unsettled(Unsettled::Asked),
+        // A bug may have come before or behind the effect.
+        (Code::OutcomeUnknown | Code::Internal, _) => Means::Unsettled(Unsettled::Unknown),
+        (
+            _,
+            Retry::Never
+            | Retry::NewGeneration
+            | Retry::Operator
+            | Retry::SameKey
+            | Retry::Later
+            | Retry::NewCall,
+        ) => Means::ForGood,
+    }
+}
+
+/// Gives the refusal that an answer carries in either face, and after which while it wants to be asked again.
+fn refused(body: &Value) -> Option<(Code, Duration)> {
+    let faces = [
+        body.pointer("/error/data"),
+        body.pointer("/result/structuredContent/error"),
+    ];
+    let data = faces
+        .into_iter()
+        .flatten()
+        .find(|data| data.get("type").is_some())?;
+    let code = data
+        .get("type")
+        .and_then(Value::as_str)
+        .and_then(Code::from_wire)?;
+    let after = data
+        .get("retry_after_ms")
+        .and_then(Value::as_u64)
+        .unwrap_or_default();
+    Some((code, Duration::from_millis(after)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn means(status: u16, body: &Value) -> Means {
+        let answer = Incomings {
+            status,
+            body: Vec::new().into(),
+        };
+        judge(&answer, Some(body).filter(|body| !body.is_null()))
+    }
+
+    #[test]
+    fn what_is_for_good_is_told_apart_from_what_is_not() {
+        let error = |code: Code| json!({"error": {"code": 1, "data": {"type": code, "retry_after_ms": 7}}});
+        let result = |code: Code| json!({"result": {"isError": true, "structuredContent": {"error": {"type": code, "retry_after_ms": 7}}}});
+        let soon = Duration::from_millis(7);
+        let cases = [
+            (Code::CallInFlight, Means::Runs(soon)),
+            (Code::Draining, Means::Again(soon)),
+            (Code::StoreUnavailable, Means::Again(soon)),
+            (Code::DaemonUnreachable, Means::Again(soon)),
+            (Code::TooMany, Means::Crowded(soon)),
+            (Code::ApprovalRequired, Means::Unsettled(Unsettled::Asked)),
+            (Code::OutcomeUnknown, Means::Unsettled(Unsettled::Unknown)),
+            (Code::Internal, Means::Unsettled(Unsettled::Unknown)),
+            (Code::IoFailed, Means::ForGood),
+            (Code::ReplayConflict, Means::ForGood),
+            (Code::PreconditionFailed, Means::ForGood),
+            (Code::Unauthorized, Means::ForGood),
+            (Code::KeyExpired, Means::ForGood),
+        ];
+        for (code, wanted) in cases {
+            assert_eq!(means(200, &error(code)), wanted, "{code}");
+            assert_eq!(means(200, &result(code)), wanted, "{code}");
+        }
+        assert_eq!(
+            means(200, &json!({"result": {"structuredContent": {"a": 1}}})),
+            Means::ForGood
+        );
+        // A file may hold the words of a refusal.
+        let said = json!({"result": {"structuredContent": {"content": "call_in_flight"}}});
+        assert_eq!(means(200, &said), Means::ForGood);
+        assert_eq!(means(404, &json!({"error": {"code": -32601}})), Means::ForGood);
+        assert_eq!(means(503, &Value::Null), Means::Again(Duration::ZERO));
+        assert_eq!(
+            means(502, &json!({"title": "bad gateway"})),
+            Means::Again(Duration::ZERO)
+        );
+        assert_eq!(means(404, &Value::Null), Means::Foreign);
+        assert_eq!(means(200, &json!({"hello": 1})), Means::Foreign);
+    }
+}

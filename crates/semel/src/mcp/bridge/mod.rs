@@ -1,0 +1,378 @@
+//! A server at standard input and output, for clients that send no keys: what it is asked it asks the gateway.
+//!
+//! A line is a message. Which revision a request speaks is decided by itself, as over HTTP. It does *not* know tools, and
+//! keeps no answer: keys, retries and what is remembered are the engine's.
+
+mod edit;
+
+use self::edit::Edit;
+use super::call::{self, META_KEY, PARAMS_KEY};
+use super::faces::{self, Keyed};
+use super::headers::write_headers;
+use crate::engine::bridge::stdio::{Line, Output};
+use crate::engine::bridge::{Admitted, Answered, Bridge, Outgoing};
+use crate::engine::gateway::tool::{KEY_ARGUMENT, Kind, Tool};
+use crate::limits;
+use semel_core::canonical::Limits;
+use semel_core::mcp::{Declared, Era, Id, Message, Request, era, rpc};
+use semel_core::{Code, Refusal};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+/// Is the server.
+pub(crate) struct Server {
+    bridge: Arc<Bridge>,
+    output: Output,
+    room: Arc<Semaphore>,
+    /// What a handshake agreed on, for requests that do not say their revision.
+    agreed: Mutex<Option<&'static str>>,
+    calls: Mutex<Calls>,
+    /// How many requests are under way.
+    under_way: watch::Sender<usize>,
+}
+
+/// Are the requests that a cancellation may be about, by their ids as they are written.
+#[derive(Default)]
+struct Calls {
+    flying: HashMap<String, (u64, oneshot::Sender<()>)>,
+    answered: VecDeque<(String, u64)>,
+}
+
+/// How many answered requests a late cancellation can still be about.
+const ANSWERED: usize = 256;
+
+/// Is the end of a bridge.
+pub(crate) type Ended = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Server {
+    /// Makes it.
+    pub(crate) fn new(bridge: Arc<Bridge>, output: Output) -> Arc<Self> {
+        Arc::new(Self {
+            bridge,
+            output,
+            room: Arc::new(Semaphore::new(limits::BRIDGE_REQUESTS)),
+            agreed: Mutex::new(None),
+            calls: Mutex::default(),
+            under_way: watch::Sender::new(0),
+        })
+    }
+
+    /// Answers what comes, until no more does, nobody reads the answers, or it is told to end. What is under way then is
+    /// waited for: as long as somebody reads; where it is told to end, for a moment. What is not answered stays spooled.
+    pub(crate) async fn serve(self: &Arc<Self>, mut input: mpsc::Receiver<Line>, mut told: Ended) {
+        let mut look = tokio::time::interval(Duration::from_millis(250));
+        let told_to_end = loop {
+            tokio::select! {
+                line = input.recv() => match line {
+                    Some(line) => self.line(line).await,
+                    None => break false,
+                },
+                () = &mut told => break true,
+                _ = look.tick() => if self.output.is_gone() {
+                    break false;
+                },
+            }
+        };
+        let mut until = told_to_end.then(|| Instant::now() + limits::BRIDGE_LEAVES);
+        let mut under_way = self.under_way.subscribe();
+        while *under_way.borrow() > 0 && !self.output.is_gone() && until.is_none_or(|at| Instant::now() < at)
+        {
+            tokio::select! {
+                _ = under_way.changed() => {}
+                () = &mut told, if until.is_none() => until = Some(Instant::now() + limits::BRIDGE_LEAVES),
+                _ = look.tick() => {}
+            }
+        }
+        self.end(until.unwrap_or_else(|| Instant::now() + limits::BRIDGE_LEAVES))
+            .await;
+    }
+
+    /// Ends: what was written and read is delivered, though nothing more comes.
+    async fn end(&self, until: Instant) {
+        drop(tokio::time::timeout_at(until.into(), self.output.written()).await);
+        while !self.output.is_gone() && Output::is_read() == Some(false) && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if !self.output.is_gone() && Output::is_read() == Some(true) {
+            self.bridge.heard();
+        }
+        self.bridge.end().await;
+    }
+
+    async fn line(self: &Arc<Self>, line: Line) {
+        let bytes = match line {
+            Line::Whole(bytes) => bytes,
+            Line::TooLong(length) => {
+                self.bridge.heard();
+                return self.too_large(None, length);
+            }
+        };
+        if bytes.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        if bytes.len() > limits::MESSAGE {
+            self.bridge.heard();
+            let id = id_of(&bytes);
+            return self.too_large(id, bytes.len() as u64);
+        }
+        let bounds = Limits {
+            bytes: limits::MESSAGE,
+            // The arguments of a call lie two levels deep.
+            depth: Limits::DEFAULT.depth + 2,
+        };
+        let message = rpc::parse(&bytes, bounds);
+        // What it says that it did not take was not delivered.
+        if let Ok(Message::Notification { method, params }) = &message
+            && method == "notifications/cancelled"
+        {
+            self.cancelled(params);
+        }
+        // Whatever comes: the client goes on, and has what was written to it.
+        self.bridge.heard();
+        match message {
+            Ok(Message::Request(request)) => self.request(request, bytes).await,
+            // Nothing was asked of it.
+            Ok(Message::Notification { .. } | Message::Response) => {}
+            Err(malformed) => {
+                let error = super::malformed(&malformed);
+                self.output
+                    .tell(bytes_of(&rpc::refused(malformed.id.as_ref(), &error)));
+            }
+        }
+    }
+
+    fn too_large(&self, id: Option<Value>, length: u64) {
+        let why = format!("the message has {length} bytes; it may have {}", limits::MESSAGE);
+        let error = super::of_refusal(Refusal::new(Code::TooLarge, why));
+        let mut refused = rpc::refused(None, &error);
+        if let Some(id) = id {
+            refused["id"] = id;
+        }
+        self.output.tell(bytes_of(&refused));
+    }
+
+    async fn request(self: &Arc<Self>, request: Request, bytes: Vec<u8>) {
+        let id = request.id.clone();
+        let era = match era::of(&request.method, &request.params, Declared::Nowhere) {
+            Ok(era) => era,
+            Err(error) => return self.output.tell(bytes_of(&rpc::refused(Some(&id), &error))),
+        };
+        // The bridge lives, whatever becomes of the gateway.
+        if request.method == "ping" && !era.is_modern() {
+            return self.output.tell(bytes_of(&rpc::answered(&id, json!({}))));
+        }
+        let Ok(room) = self.room.clone().acquire_owned().await else {
+            return;
+        };
+        let admitted = if needs_a_key(&request) {
+            match self.bridge.admit(&request.params).await {
+                Ok(admitted) => admitted,
+                Err(refusal) => return self.refuse(&id, era, refusal, self.bridge.number(), Some(room)),
+            }
+        } else {
+            self.bridge.admit_as_it_is()
+        };
+        let (tell, cancelled) = oneshot::channel();
+        let (name, number) = (id.as_value().to_string(), admitted.request);
+        self.calls().flying.insert(name.clone(), (number, tell));
+        let mut headers = vec![self.revision(era)];
+        if era.is_modern() {
+            headers.extend(write_headers(&request));
+        }
+        headers.push(accepts(&request));
+        let asked = Asked {
+            edit: Edit::of(&request.method),
+            id,
+            era,
+            outgoing: Outgoing {
+                body: bytes.into(),
+                headers,
+            },
+        };
+        self.under_way.send_modify(|count| *count += 1);
+        let server = self.clone();
+        tokio::spawn(async move {
+            server.answer(asked, admitted, cancelled, room).await;
+            server.calls().done(&name, number);
+            server.under_way.send_modify(|count| *count -= 1);
+        });
+    }
+
+    /// Forwards a request, and writes its answer.
+    async fn answer(
+        &self,
+        asked: Asked,
+        mut admitted: Admitted,
+        cancelled: oneshot::Receiver<()>,
+        room: OwnedSemaphorePermit,
+    ) {
+        let request = admitted.request;
+        let told = self.output.clone();
+        let hears = move |message: hyper::body::Bytes| told.tell(message.to_vec());
+        let answered = tokio::select! {
+            answered = self.bridge.forward(&mut admitted, asked.outgoing, &hears) => answered,
+            Ok(()) = cancelled => return self.bridge.left(request),
+        };
+        match answered {
+            Ok(Answered { message, unsettled }) => {
+                let line = match asked.edit {
+                    Some(edit) => self.edited(&asked.id, edit, &message.body),
+                    // What is refused before it is read is answered without an id.
+                    None if message.status != 200 => with_id(&asked.id, &message.body),
+                    None => message.body.to_vec(),
+                };
+                self.output.answer(line, request, unsettled, Some(room));
+            }
+            Err(refusal) => {
+                self.bridge.left(request);
+                self.refuse(&asked.id, asked.era, refusal, request, Some(room));
+            }
+        }
+    }
+
+    /// Changes what the gateway says where it is otherwise at the end of a bridge.
+    fn edited(&self, id: &Id, edit: Edit, message: &[u8]) -> Vec<u8> {
+        let Ok(mut body) = serde_json::from_slice::<Value>(message) else {
+            return message.to_vec();
+        };
+        body["id"] = id.as_value().clone();
+        if let Some(result) = body.get_mut("result") {
+            if edit == Edit::Handshake {
+                let version = result["protocolVersion"].as_str().and_then(Era::parse);
+                *self.agreed.lock().unwrap_or_else(PoisonError::into_inner) = version.map(Era::name);
+            }
+            edit.apply(result);
+        }
+        bytes_of(&body)
+    }
+
+    /// Writes a refusal of the bridge's own.
+    fn refuse(&self, id: &Id, era: Era, refusal: Refusal, request: u64, room: Option<OwnedSemaphorePermit>) {
+        let failure = refusal.into();
+        let body = match faces::refused(&failure, Keyed::ByTheModel) {
+            Ok(mut done) => {
+                if era.is_modern() {
+                    super::serve::complete(call::METHOD, &mut done.result);
+                }
+                rpc::answered(id, done.result)
+            }
+            Err(error) => rpc::refused(Some(id), &error),
+        };
+        self.output.answer(bytes_of(&body), request, None, room);
+    }
+
+    fn revision(&self, era: Era) -> (String, String) {
+        let agreed = *self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = if era.is_modern() {
+            era.name()
+        } else {
+            agreed.unwrap_or(era.name())
+        };
+        ("mcp-protocol-version".to_owned(), name.to_owned())
+    }
+
+    fn cancelled(&self, params: &Map<String, Value>) {
+        let Some(name) = params.get("requestId").map(Value::to_string) else {
+            return;
+        };
+        let mut calls = self.calls();
+        let answered = calls.answered.iter().rev().find(|(other, _)| *other == name);
+        let answered = answered.map(|(_, request)| *request);
+        match (calls.flying.remove(&name), answered) {
+            (Some((request, tell)), _) => {
+                tell.send(()).ok();
+                drop(calls);
+                // Its answer may be written at this very moment.
+                self.bridge.untaken(request);
+            }
+            (None, Some(request)) => {
+                drop(calls);
+                self.bridge.untaken(request);
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn calls(&self) -> std::sync::MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Is a request on its way.
+struct Asked {
+    id: Id,
+    era: Era,
+    edit: Option<Edit>,
+    outgoing: Outgoing,
+}
+
+impl Calls {
+    fn done(&mut self, name: &str, request: u64) {
+        if self.flying.get(name).is_some_and(|(other, _)| *other == request) {
+            self.flying.remove(name);
+        }
+        self.answered.push_back((name.to_owned(), request));
+        let beyond = self.answered.len().saturating_sub(ANSWERED);
+        self.answered.drain(..beyond);
+    }
+}
+
+/// Says whether a request changes something, or may, and has no key.
+fn needs_a_key(request: &Request) -> bool {
+    if request.method != call::METHOD {
+        return false;
+    }
+    let params = &request.params;
+    let within = |name: &str, member: &str| params.get(name).is_some_and(|value| value.get(member).is_some());
+    let has_one =
+        params.contains_key(PARAMS_KEY) || within("_meta", META_KEY) || within("arguments", KEY_ARGUMENT);
+    let tool = params.get("name").and_then(Value::as_str);
+    // A tool that is not known here may be one of another server behind the gateway.
+    let reads = tool
+        .and_then(|name| Tool::parse(name).ok())
+        .is_some_and(|tool| matches!(tool.kind(), Kind::Read | Kind::Journal));
+    !has_one && !reads
+}
+
+/// Says what answers a request takes: in pieces only where it wants to be told how it goes on.
+fn accepts(request: &Request) -> (String, String) {
+    let hears = request
+        .params
+        .get("_meta")
+        .and_then(|meta| meta.get("progressToken"))
+        .is_some();
+    let takes = if hears {
+        "application/json, text/event-stream"
+    } else {
+        "application/json"
+    };
+    ("accept".to_owned(), takes.to_owned())
+}
+
+fn with_id(id: &Id, message: &[u8]) -> Vec<u8> {
+    match serde_json::from_slice::<Value>(message) {
+        Ok(mut body) => {
+            body["id"] = id.as_value().clone();
+            bytes_of(&body)
+        }
+        Err(_) => message.to_vec(),
+    }
+}
+
+fn bytes_of(message: &Value) -> Vec<u8> {
+    message.to_string().into_bytes()
+}
+
+/// Finds the id of a message that is too large to be read, where there is one.
+fn id_of(bytes: &[u8]) -> Option<Value> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        id: Value,
+    }
+    let envelope: Envelope = serde_json::from_slice(bytes).ok()?;
+    (envelope.id.is_string() || envelope.id.is_i64() || envelope.id.is_u64()).then_some(envelope.id)
+}
