@@ -12,6 +12,7 @@ use crate::ids::{
 };
 use crate::path::RelPath;
 use crate::record::{IllegalRecord, Record};
+use crate::upstream::Heard;
 use crate::volume::Durability;
 use serde::{Deserialize, Serialize};
 
@@ -140,6 +141,9 @@ pub struct Done {
     /// What came of the command, of a call that ran one; `None` where that was not seen, but settled by a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Box<Ran>>,
+    /// What another server answered, of a call that it got; `None` where that was not seen, but settled by a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forwarded: Option<Box<Heard>>,
 }
 
 /// Says that a person settled an outcome that could not be told.
@@ -192,6 +196,7 @@ impl Intent {
         Done {
             changed: self.effects.iter().map(Effect::changed).collect(),
             command: None,
+            forwarded: None,
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::code::{Code, Refusal};
 use crate::digest::Sha256;
 use crate::ids::{ExecutionId, FileId};
 use crate::path::RelPath;
+use crate::upstream::UpstreamName;
 use serde::{Deserialize, Serialize};
 
 /// Is one change of one path, with the evidence that it leaves.
@@ -72,6 +73,14 @@ pub enum Effect {
     Run {
         /// Where it runs.
         cwd: RelPath,
+    },
+    /// Another server gets the call; it is always alone in its intent. It leaves no evidence: what that server did is known
+    /// by its answer alone.
+    Forward {
+        /// The server, by the operator's name for it.
+        to: UpstreamName,
+        /// The tool, by that server's name for it.
+        tool: String,
     },
 }
 
@@ -154,6 +163,8 @@ pub enum Action {
     ModeSet,
     /// A command ran there.
     Ran,
+    /// Another server had the call.
+    Forwarded,
 }
 
 /// Is a change of permissions.
@@ -165,6 +176,9 @@ pub struct ModeChange {
     /// After.
     pub after: u32,
 }
+
+/// What an effect outside of the files is recorded under.
+static ROOT: RelPath = RelPath::root();
 
 impl Effect {
     /// Gives the path that the effect is recorded under; of a move, the one that is given up.
@@ -178,6 +192,7 @@ impl Effect {
             | Effect::SetMode { at, .. }
             | Effect::Move { from: at, .. }
             | Effect::Run { cwd: at } => at,
+            Effect::Forward { .. } => &ROOT,
         }
     }
 
@@ -241,6 +256,7 @@ impl Effect {
                 ..plain(at, Action::ModeSet)
             },
             Effect::Run { cwd } => plain(cwd, Action::Ran),
+            Effect::Forward { .. } => plain(&ROOT, Action::Forwarded),
         }
     }
 }
@@ -323,6 +339,18 @@ mod tests {
         let text = serde_json::to_string(&effect).unwrap();
         assert_eq!(text, r#"{"effect":"run","cwd":"a/b"}"#);
         assert_eq!(serde_json::from_str::<Effect>(&text).unwrap(), effect);
+    }
+
+    #[test]
+    fn a_call_of_another_server_on_the_disk() {
+        let effect = Effect::Forward {
+            to: UpstreamName::parse("fs").unwrap(),
+            tool: "a.b".to_owned(),
+        };
+        let text = serde_json::to_string(&effect).unwrap();
+        assert_eq!(text, r#"{"effect":"forward","to":"fs","tool":"a.b"}"#);
+        assert_eq!(serde_json::from_str::<Effect>(&text).unwrap(), effect);
+        assert_eq!((effect.at().is_root(), effect.changed().action), (true, Action::Forwarded));
     }
 
     #[test]

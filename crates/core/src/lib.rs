@@ -44,7 +44,9 @@ pub mod report;
 pub mod restore;
 pub mod retry;
 pub mod surround;
+pub mod upstream;
 pub mod volume;
+pub mod words;
 
 #[cfg(test)]
 mod sample;

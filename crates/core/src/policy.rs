@@ -228,6 +228,14 @@ impl Policy {
     /// # Errors
     /// `bad_config`, naming the line or the rule.
     pub fn parse(text: &str, tools: &[&str]) -> Result<Self, Refusal> {
+        Self::parse_where(text, &|name| tools.contains(&name))
+    }
+
+    /// Reads a policy; whether a name is one of a tool is asked for each.
+    ///
+    /// # Errors
+    /// `bad_config`, naming the line or the rule.
+    pub fn parse_where(text: &str, is_tool: &dyn Fn(&str) -> bool) -> Result<Self, Refusal> {
         let policy: Self = toml::from_str(text)
             .map_err(|error| crate::code::toml_refusal(Code::BadConfig, "the tool policy", text, &error))?;
         if policy.rule.len() > MOST_RULES {
@@ -239,7 +247,7 @@ impl Policy {
                 Refusal::new(Code::BadConfig, format!("the tool policy: {why}"))
                     .name(format!("rule {}", at + 1))
             };
-            rule.check(tools).map_err(|why| wrong(&why))?;
+            rule.check(is_tool).map_err(|why| wrong(&why))?;
         }
         Ok(policy)
     }
@@ -366,7 +374,7 @@ impl Text {
 }
 
 impl Rule {
-    fn check(&self, tools: &[&str]) -> Result<(), String> {
+    fn check(&self, is_tool: &dyn Fn(&str) -> bool) -> Result<(), String> {
         if self.paths.is_empty() {
             return Err("paths is empty, so the rule could match nothing".to_owned());
         }
@@ -378,7 +386,7 @@ impl Rule {
             return Err("tools is empty; leave it out for all tools".to_owned());
         }
         let unknown = named.unwrap_or_default().iter().find_map(|set| match set {
-            ToolSet::Named(name) if !tools.contains(&name.as_str()) => Some(name),
+            ToolSet::Named(name) if !is_tool(name) => Some(name),
             ToolSet::Named(_) | ToolSet::Group(_) => None,
         });
         if let Some(name) = unknown {

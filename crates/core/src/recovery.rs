@@ -119,9 +119,9 @@ pub fn resolve(intent: &Intent, aborting: Option<&Aborting>, seen: &[Observation
     if seen.len() != intent.effects.len() {
         return unknown("not every effect was looked at");
     }
-    let runs = |effect: &Effect| matches!(effect, Effect::Run { .. });
-    if intent.effects.iter().any(runs) && (seen.len() > 1 || aborting.is_some()) {
-        return unknown("a command is alone in its call, and is never taken back");
+    let alone = |effect: &Effect| matches!(effect, Effect::Run { .. } | Effect::Forward { .. });
+    if intent.effects.iter().any(alone) && (seen.len() > 1 || aborting.is_some()) {
+        return unknown("a command, or a call of another server, is alone, and is never taken back");
     }
     // What is not known to be untouched; beyond it, names are other processes' matter.
     let open = aborting.map_or(seen.len(), |aborting| aborting.begun);
@@ -185,7 +185,8 @@ fn successor<'a>(effect: &Effect, later: &'a [Effect]) -> Option<&'a FileId> {
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
         | Effect::SetMode { .. }
-        | Effect::Run { .. } => None,
+        | Effect::Run { .. }
+        | Effect::Forward { .. } => None,
     })
 }
 
@@ -206,7 +207,8 @@ fn untouched(effect: &Effect, seen: &Observation) -> Tidy {
         | Effect::Move { .. }
         | Effect::Restore { .. }
         | Effect::SetMode { .. }
-        | Effect::Run { .. } => Tidy::Nothing,
+        | Effect::Run { .. }
+        | Effect::Forward { .. } => Tidy::Nothing,
     }
 }
 
@@ -275,6 +277,10 @@ fn fate(effect: &Effect, seen: &Observation, since: (Boot, Option<&FileId>)) -> 
             }
             (None, _) => Fate::Unknown("the directory of the execution cannot be understood"),
         },
+        // Whatever that server may say of itself later, it is not asked again: that could do it twice.
+        Effect::Forward { .. } => {
+            Fate::Unknown("the daemon ended after the call may have reached the other server, and before its answer was recorded")
+        }
     }
 }
 

@@ -156,6 +156,7 @@ pub(crate) fn receipt(n: u8) -> Receipt {
             Outcome::Done(Done {
                 changed: vec![effect(n).changed()],
                 command: n.is_multiple_of(4).then(|| Box::new(ran(n))),
+                forwarded: None,
             })
         },
         recovered: n.is_multiple_of(2).then(|| Recovered {

@@ -90,7 +90,7 @@ pub fn touched<'a>(effect: &'a Effect, beneath: &'a Beneath) -> Vec<Touched<'a>>
             vec![whole(at)]
         }
         Effect::Move { from, to, .. } => vec![whole(from), whole(to)],
-        Effect::Run { .. } => vec![Touched::Everything],
+        Effect::Run { .. } | Effect::Forward { .. } => vec![Touched::Everything],
     }
 }
 
@@ -98,8 +98,8 @@ pub fn touched<'a>(effect: &'a Effect, beneath: &'a Beneath) -> Vec<Touched<'a>>
 #[must_use]
 pub fn tree(effect: &Effect, beneath: &Beneath) -> Option<Tree> {
     let holds = match beneath {
-        // What a command would touch is told by itself.
-        _ if matches!(effect, Effect::Run { .. }) => return None,
+        // What a command or another server would touch is told by itself.
+        _ if matches!(effect, Effect::Run { .. } | Effect::Forward { .. }) => return None,
         Beneath::Nothing => return None,
         Beneath::Unseen => None,
         Beneath::Seen(entries) => {

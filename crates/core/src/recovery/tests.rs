@@ -170,7 +170,7 @@ fn must(effect: &Effect, seen: &Observation) -> (&'static str, Tidy) {
             (Some(there), Some(OLD_MODE)) if *there == sample::file(BEFORE) => ("never", Tidy::Nothing),
             _ => unknown,
         },
-        Effect::Run { .. } => unknown,
+        Effect::Run { .. } | Effect::Forward { .. } => unknown,
     }
 }
 
@@ -279,7 +279,8 @@ fn across_boots_both_sides_agree() {
             Effect::RemoveEmpty { .. }
             | Effect::Move { .. }
             | Effect::SetMode { .. }
-            | Effect::Run { .. } => None,
+            | Effect::Run { .. }
+            | Effect::Forward { .. } => None,
         };
         for seen in observations() {
             let within = alone(&effect, &seen, Boot::Same);
@@ -455,4 +456,26 @@ fn many_effects_are_all_or_nothing() {
         resolve(&intent(vec![install(None)]), None, &[], Boot::Same),
         Resolution::Unknown { .. }
     ));
+}
+
+/// A call that another server may have had leaves nothing to be looked at: it cannot be told, and is never alone by half.
+#[test]
+fn a_call_of_another_server_cannot_be_told() {
+    let forward = || Effect::Forward {
+        to: crate::upstream::UpstreamName::parse("fs").unwrap(),
+        tool: "write_file".to_owned(),
+    };
+    for seen in observations() {
+        for boot in [Boot::Same, Boot::Other] {
+            let got = resolve(&intent(vec![forward()]), None, std::slice::from_ref(&seen), boot);
+            assert!(matches!(got, Resolution::Unknown { .. }), "{got:?}");
+        }
+    }
+    let two = resolve(
+        &intent(vec![forward(), run()]),
+        None,
+        &[Observation::default(), Observation::default()],
+        Boot::Same,
+    );
+    assert!(matches!(two, Resolution::Unknown { .. }), "{two:?}");
 }

@@ -98,7 +98,8 @@ impl Prepared {
             | Effect::Move { .. }
             | Effect::Restore { .. }
             | Effect::SetMode { .. }
-            | Effect::Run { .. } => Weight::default(),
+            | Effect::Run { .. }
+        | Effect::Forward { .. } => Weight::default(),
         }
     }
 }

@@ -129,7 +129,7 @@ impl Prepared {
             Effect::Remove { before, .. } => Some(&before.id),
             Effect::Move { what, .. } | Effect::Restore { what, .. } => Some(&what.id),
             Effect::RemoveEmpty { id, .. } | Effect::SetMode { id, .. } => Some(id),
-            Effect::Run { .. } => None,
+            Effect::Run { .. } | Effect::Forward { .. } => None,
         }
     }
 
@@ -142,7 +142,7 @@ impl Prepared {
             // after a power cut tells nothing that the two names in the tree do not.
             Effect::RemoveEmpty { .. } | Effect::Move { .. } => shown != STAGING && shown != TRASH,
             Effect::Install { before: Some(_), .. } | Effect::SetMode { .. } => true,
-            Effect::Run { .. } => false,
+            Effect::Run { .. } | Effect::Forward { .. } => false,
         }
     }
 

@@ -46,7 +46,8 @@ pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observat
         | Effect::RemoveEmpty { .. }
         | Effect::Move { .. }
         | Effect::SetMode { .. }
-        | Effect::Run { .. } => name,
+        | Effect::Run { .. }
+        | Effect::Forward { .. } => name,
     };
     let target = place_of(volume, effect.at())?;
     let destination = match effect {
@@ -56,7 +57,8 @@ pub fn observe(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<Observat
         | Effect::RemoveEmpty { .. }
         | Effect::Restore { .. }
         | Effect::SetMode { .. }
-        | Effect::Run { .. } => None,
+        | Effect::Run { .. }
+        | Effect::Forward { .. } => None,
     };
     let there = |place: &Option<Place>| match place {
         Some(place) => seen(file_id_at(&place.parent, &place.name)),
@@ -92,7 +94,8 @@ fn stated_content(
         | Effect::Move { .. }
         | Effect::Restore { .. }
         | Effect::SetMode { .. }
-        | Effect::Run { .. } => None,
+        | Effect::Run { .. }
+        | Effect::Forward { .. } => None,
     };
     let Some((before, stated)) = before.and_then(|before| Some((before, before.stated?))) else {
         return Ok(None);
@@ -189,7 +192,8 @@ pub fn tidy(volume: &Volume, slot: &Slot, effect: &Effect, tidy: Tidy) -> Result
         | Effect::Move { .. }
         | Effect::Restore { .. }
         | Effect::SetMode { .. }
-        | Effect::Run { .. } => Ok(None),
+        | Effect::Run { .. }
+        | Effect::Forward { .. } => Ok(None),
     }
 }
 
@@ -201,7 +205,8 @@ fn pre_image(effect: &Effect) -> Option<&FileId> {
         | Effect::Move { .. }
         | Effect::Restore { .. }
         | Effect::SetMode { .. }
-        | Effect::Run { .. } => None,
+        | Effect::Run { .. }
+        | Effect::Forward { .. } => None,
     }
 }
 
@@ -244,7 +249,8 @@ fn drop_names(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
         | Effect::Remove { .. }
         | Effect::RemoveEmpty { .. }
         | Effect::SetMode { .. }
-        | Effect::Run { .. } => return Ok(()),
+        | Effect::Run { .. }
+        | Effect::Forward { .. } => return Ok(()),
     };
     for path in paths {
         if let Some(place) = place_of(volume, path)? {
@@ -318,6 +324,12 @@ pub fn roll_back(volume: &Volume, slot: &Slot, effect: &Effect) -> Result<()> {
             let why = "what a command did cannot be taken back";
             Err(Refusal::new(Code::OutcomeUnknown, why)
                 .name(cwd.to_string())
+                .into())
+        }
+        Effect::Forward { to, tool } => {
+            let why = "what another server did cannot be taken back";
+            Err(Refusal::new(Code::OutcomeUnknown, why)
+                .name(format!("{to}: {tool}"))
                 .into())
         }
         // It is gone for good: no call does anything after it.
@@ -426,7 +438,8 @@ pub fn sync_settled(volume: &Volume, effects: &[Effect], durability: Durability)
             | Effect::Remove { .. }
             | Effect::RemoveEmpty { .. }
             | Effect::Restore { .. }
-            | Effect::Run { .. } => {}
+            | Effect::Run { .. }
+        | Effect::Forward { .. } => {}
         }
     }
     let places: Vec<&Place> = places.iter().collect();

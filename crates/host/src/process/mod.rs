@@ -9,6 +9,7 @@ mod direct;
 mod guarded;
 mod pump;
 mod spawner;
+pub mod talk;
 #[cfg(test)]
 mod tests;
 mod through;

@@ -64,6 +64,8 @@ fn lines(approval: &Approval, now: UnixMs) -> String {
     for changed in &question.plan.changed {
         match changed.action {
             Action::Ran if changed.path.is_root() => {}
+            // The call itself is shown above.
+            Action::Forwarded => {}
             Action::Ran => text.push_str(&format!("\n      in {}", changed.path)),
             _ => text.push_str(&format!("\n  would {}", would(changed))),
         }
@@ -90,6 +92,7 @@ fn would(changed: &Changed) -> String {
         Action::Restored => "put back",
         Action::ModeSet => "set the permissions of",
         Action::Ran => "run a command in",
+        Action::Forwarded => "ask another server",
     };
     let mut text = format!("{verb} {}", changed.path);
     if let Some(to) = &changed.destination {

@@ -382,7 +382,8 @@ fn look(
         | Effect::RemoveEmpty { .. }
         | Effect::Restore { .. }
         | Effect::SetMode { .. }
-        | Effect::Run { .. } => None,
+        | Effect::Run { .. }
+        | Effect::Forward { .. } => None,
     };
     let matters = std::iter::once(effect.at())
         .chain(to)
@@ -413,7 +414,8 @@ fn breaks_no_link(prepared: &Prepared) -> Result<(), Refusal> {
         | Effect::Move { .. }
         | Effect::Restore { .. }
         | Effect::SetMode { .. }
-        | Effect::Run { .. } => Ok(()),
+        | Effect::Run { .. }
+        | Effect::Forward { .. } => Ok(()),
     }
 }
 

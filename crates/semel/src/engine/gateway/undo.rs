@@ -138,7 +138,7 @@ impl Bench<'_> {
                     .map_err(|error| since(to, error))?;
                 self.is_still(to, &what.id)
             }
-            Effect::Run { cwd } => Err(not_undoable(cwd)),
+            Effect::Run { .. } | Effect::Forward { .. } => Err(not_undoable(effect.at())),
             Effect::SetMode {
                 at,
                 id,
