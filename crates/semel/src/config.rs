@@ -3,9 +3,12 @@
 //! State root, keys, policy and job roots come from a flag or the file alone. HOME and XDG_* count only for a
 //! person's own command: inside a job's process tree they are an agent's to set, and are refused.
 
+pub(crate) mod upstream;
+
 use semel_core::backend::Wanted;
 use semel_core::certificate::KeyId;
 use semel_core::job::Confine;
+use semel_core::upstream::UpstreamName;
 use semel_core::{Code, Refusal};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -49,6 +52,9 @@ pub(crate) struct File {
     /// Settings of volumes.
     #[serde(default)]
     pub(crate) volumes: OfVolumes,
+    /// Other servers of tools behind the gateway, by their names.
+    #[serde(default)]
+    pub(crate) upstream: BTreeMap<String, upstream::Written>,
 }
 
 /// Is what is asked of every volume that is not asked for otherwise.
@@ -127,6 +133,8 @@ pub(crate) struct Config {
     pub(crate) quota: Quota,
     /// What volumes lie on that are not asked for otherwise.
     pub(crate) backend: Wanted,
+    /// Other servers of tools behind the gateway.
+    pub(crate) upstreams: BTreeMap<UpstreamName, upstream::Upstream>,
 }
 
 /// Says whether a person may approve calls of processes that Semel did not confine.
@@ -297,6 +305,7 @@ impl Config {
             return Err(bad("the state root must be an absolute path").name(state.display().to_string()));
         }
         Ok(Self {
+            upstreams: upstream::of_file(&read)?,
             state: real(&state)?,
             listen: read.listen.clone(),
             probe: read.probe.clone().unwrap_or_else(|| "127.0.0.1:0".to_owned()),
@@ -326,6 +335,23 @@ impl Config {
             self.policy = Some(policy);
         }
         self
+    }
+
+    /// Takes the servers that flags name beside the file's, or in their place.
+    ///
+    /// # Errors
+    /// `usage` for one that is malformed, or a name that comes twice.
+    pub(crate) fn with_upstreams(mut self, flags: &[String]) -> Result<Self, Refusal> {
+        let mut named = std::collections::BTreeSet::new();
+        for flag in flags {
+            let (name, server) = upstream::of_flag(flag)?;
+            if !named.insert(name.clone()) {
+                let why = "two servers have one name";
+                return Err(Refusal::new(Code::Usage, why).name(name.as_str()));
+            }
+            self.upstreams.insert(name, server);
+        }
+        Ok(self)
     }
 
     /// Gives what no sandbox may see, of what is there: state root, homes, the operator's files.

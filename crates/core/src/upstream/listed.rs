@@ -4,6 +4,8 @@ use super::{BTreeMap, Map, UpstreamName, Value, json};
 
 /// The argument that carries a key, where nothing else does.
 const KEY: &str = "idempotency_key";
+/// The member of a schema that names the header which says an argument again.
+const MIRROR: &str = "x-mcp-header";
 
 /// Is a tool of another server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +16,8 @@ pub struct Tool {
     pub effect: Effects,
     /// Whether an argument `idempotency_key` is its own.
     pub key: KeyArgument,
+    /// The arguments that a header says again, in the newest revision over HTTP: each with the header's name.
+    pub mirrored: Vec<(String, String)>,
     /// How it is described here.
     pub described: Value,
 }
@@ -77,6 +81,7 @@ fn read(server: &UpstreamName, told: &Value) -> Option<(String, Tool)> {
         name: name.to_owned(),
         effect,
         key,
+        mirrored: mirrored(input),
         described: Value::Object(described),
     };
     Some((exposed, tool))
@@ -99,9 +104,26 @@ fn annotations(told: &Value, effect: Effects) -> Value {
     Value::Object(all)
 }
 
+/// Finds which arguments are said again by headers: between a client and here they are not.
+fn mirrored(input: &Map<String, Value>) -> Vec<(String, String)> {
+    let properties = input.get("properties").and_then(Value::as_object);
+    let named = properties.into_iter().flatten().filter_map(|(name, property)| {
+        let header = property.get(MIRROR)?.as_str()?;
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        let fits = !header.is_empty() && header.bytes().all(plain);
+        fits.then(|| (name.clone(), format!("mcp-param-{}", header.to_ascii_lowercase())))
+    });
+    named.collect()
+}
+
 fn input_schema(input: &Map<String, Value>, effect: Effects, key: KeyArgument) -> Value {
     let mut schema = input.clone();
     schema.entry("type").or_insert(json!("object"));
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        for property in properties.values_mut().filter_map(Value::as_object_mut) {
+            property.remove(MIRROR);
+        }
+    }
     if effect == Effects::Changes && key == KeyArgument::Carrier {
         let properties = schema.entry("properties").or_insert(json!({}));
         if let Value::Object(properties) = properties {

@@ -59,6 +59,11 @@ fn what_does_not_say_that_it_reads_changes() {
     for changing in ["fs__odd", "fs__own", "fs__w"] {
         assert_eq!(listed[changing].effect, Effects::Changes, "{changing}");
     }
+    let region = json!({"name": "m", "inputSchema": {"properties": {
+        "region": {"type": "string", "x-mcp-header": "Region"}, "odd": {"x-mcp-header": "a b"}}}});
+    let told = &list(&fs(), [&region])["fs__m"];
+    assert_eq!(told.mirrored, [("region".to_owned(), "mcp-param-region".to_owned())]);
+    assert!(!told.described.to_string().contains("x-mcp-header"));
     let w = &listed["fs__w"].described;
     assert_eq!(w["inputSchema"]["properties"]["idempotency_key"]["type"], "string");
     assert_eq!(w["annotations"]["destructiveHint"], true);

@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// The policy of tool calls [default: from the configuration file]
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
+    /// Put the guard in front of another MCP server, too: NAME='command …' or NAME=http://HOST/PATH; its tools are NAME__TOOL
+    #[arg(long, value_name = "NAME=SERVER")]
+    upstream: Vec<String>,
     /// End when idle and no volume is held open
     #[arg(long)]
     transient: bool,
@@ -189,7 +192,10 @@ fn open(
 
 /// Runs the command until SIGTERM, SIGINT, `shutdown`, idleness (`--transient`) or a failure of the journal.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
-    let config = context.config()?.with_policy(args.policy.clone());
+    let config = context
+        .config()?
+        .with_policy(args.policy.clone())
+        .with_upstreams(&args.upstream)?;
     let said = config::supervisor();
     let hooks = args.hooks()?;
     let manager = Manager::of(&said)?;
@@ -335,6 +341,7 @@ async fn until_over(
     tokio::spawn(keeper::keep(gateway.clone()));
     tokio::spawn(quota::keep(gateway.clone()));
     tokio::spawn(reaping::keep(gateway.clone()));
+    gateway.upstreams.begin();
     if life.span == Span::Transient {
         let activity = app.activity.clone();
         tokio::spawn(daemon::end_when_idle(gateway.clone(), move || activity.idle()));
@@ -357,6 +364,7 @@ async fn until_over(
         wire::unbind_sockets(&root, operator);
     });
     http::serve(app, doors, asked).await;
+    gateway.upstreams.end().await;
     Ok(())
 }
 

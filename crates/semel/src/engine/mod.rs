@@ -31,6 +31,7 @@ pub(crate) mod retry;
 pub(crate) mod signing;
 mod surroundings;
 mod trial;
+pub(crate) mod upstream;
 pub(crate) mod volume;
 pub(crate) mod waits;
 pub(crate) mod worktree;

@@ -2,6 +2,7 @@
 
 use super::faces::{self, Keyed};
 use super::fixture::{self, Fixture, Shown};
+use super::forwarded;
 use super::serve::{Caller, Done, Server, Told};
 use super::tasks::Tasks;
 use crate::engine::gateway::answer::{Answer, Failure, Replayed, Success};
@@ -40,12 +41,16 @@ enum Target {
     Own(Tool),
     /// A tool of the conformance suite.
     Fixture(Shown),
+    /// A tool of another server.
+    Theirs,
 }
 
 /// Says whether a call may take so long that its caller wants to be told how it goes on.
 pub(crate) fn streams(params: &Map<String, Value>) -> bool {
     let name = params.get("name").and_then(Value::as_str).unwrap_or_default();
-    name == Tool::RunCommand.name() || Fixture::Conformance.find(name).is_some()
+    name == Tool::RunCommand.name()
+        || Fixture::Conformance.find(name).is_some()
+        || semel_core::upstream::server_of(name).is_some()
 }
 
 /// Is a call as its parameters say it.
@@ -70,11 +75,27 @@ impl Server {
         params: Map<String, Value>,
     ) -> Result<Done, Error> {
         let tasks = Tasks::of(&params);
-        let asked = read(params, caller.keys, self.fixture)?;
+        let theirs = |name: &str| self.gateway.upstreams.of_tool(name).is_some();
+        let asked = read(params, caller.keys, self.fixture, &theirs)?;
         let keyed = asked.keyed;
         let tool = match asked.target {
             Target::Own(tool) => tool,
             Target::Fixture(shown) => return fixture::answer(shown, &asked.params, &caller.told).await,
+            Target::Theirs => {
+                let sent = forwarded::Sent {
+                    params: asked.params,
+                    arguments: asked.arguments,
+                    keys: asked.keys,
+                    keyed,
+                };
+                let by = forwarded::By {
+                    lease: caller.lease,
+                    source: caller.source,
+                    wait: caller.wait,
+                    told: caller.told,
+                };
+                return self.forward(by, era, sent).await;
+            }
         };
         let mut source = caller.source;
         source.mcp_era = Some(era.name().to_owned());
@@ -141,7 +162,12 @@ async fn while_told(told: &Told, call: impl Future<Output = Answer>) -> Answer {
 }
 
 /// Reads the parameters of a call.
-fn read(mut params: Map<String, Value>, mut keys: Vec<Carried>, fixture: Fixture) -> Result<Asked, Error> {
+fn read(
+    mut params: Map<String, Value>,
+    mut keys: Vec<Carried>,
+    fixture: Fixture,
+    theirs: &dyn Fn(&str) -> bool,
+) -> Result<Asked, Error> {
     let invalid = |why: &str| Error::new(rpc::INVALID_PARAMS, why);
     let name = match params.get("name") {
         Some(Value::String(name)) => name,
@@ -149,6 +175,7 @@ fn read(mut params: Map<String, Value>, mut keys: Vec<Carried>, fixture: Fixture
     };
     let target = match fixture.find(name) {
         Some(shown) => Target::Fixture(shown),
+        None if theirs(name) => Target::Theirs,
         None => Target::Own(Tool::parse(name).map_err(|refusal| {
             Error::new(rpc::INVALID_PARAMS, refusal.to_string()).data(faces::data(&refusal.into()))
         })?),
@@ -283,6 +310,7 @@ mod tests {
             })),
             vec![Carried::Header(b"\"c\"".to_vec())],
             Fixture::Absent,
+            &|_| false,
         )
         .unwrap();
         let keys: Vec<String> = asked.keys.iter().map(|k| k.key().unwrap().to_string()).collect();
@@ -292,6 +320,7 @@ mod tests {
             params(json!({"name": "write_file", "arguments": {"idempotency_key": "d"}})),
             Vec::new(),
             Fixture::Absent,
+            &|_| false,
         );
         assert_eq!(model.unwrap().keyed, Keyed::ByTheModel);
         for wrong in [
@@ -303,7 +332,7 @@ mod tests {
             json!({"name": "write_file", "arguments": [1]}),
             json!({"name": "write_file", "arguments": "x"}),
         ] {
-            let error = read(params(wrong.clone()), Vec::new(), Fixture::Absent)
+            let error = read(params(wrong.clone()), Vec::new(), Fixture::Absent, &|_| false)
                 .map(drop)
                 .unwrap_err();
             assert_eq!(error.code, rpc::INVALID_PARAMS, "{wrong}");

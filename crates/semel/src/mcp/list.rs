@@ -11,12 +11,22 @@ use serde_json::{Map, Value, json};
 ///
 /// # Errors
 /// `-32602` for a cursor: none was given out.
-pub(super) fn answer(lease: &Lease, fixture: Fixture, params: &Map<String, Value>) -> Result<Value, Error> {
+pub(super) fn answer(
+    lease: &Lease,
+    fixture: Fixture,
+    theirs: Vec<(String, Value)>,
+    params: &Map<String, Value>,
+) -> Result<Value, Error> {
     if params.get("cursor").is_some_and(|cursor| !cursor.is_null()) {
         return Err(Error::new(rpc::INVALID_PARAMS, "the cursor is none of ours"));
     }
     let granted = Tool::callable().filter(|tool| lease.tools.allow(tool.name()));
-    let tools: Vec<Value> = granted.map(described).chain(fixture.described()).collect();
+    let theirs = theirs.into_iter().filter(|(name, _)| lease.tools.allow(name));
+    let tools: Vec<Value> = granted
+        .map(described)
+        .chain(theirs.map(|(_, tool)| tool))
+        .chain(fixture.described())
+        .collect();
     Ok(json!({"tools": tools}))
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod bridge;
 mod call;
 mod faces;
 mod fixture;
+mod forwarded;
 mod headers;
 mod list;
 mod origin;

@@ -21,6 +21,8 @@ pub(super) const EXTENSION: &str = "dev.semel/idempotency";
 
 /// How long the answers to lists may be kept, in milliseconds: they change with the binary alone.
 const KEPT_MS: u64 = 300_000;
+/// How long a list may be kept in which tools of other servers stand.
+const KEPT_OF_OTHERS_MS: u64 = 5_000;
 
 const INSTRUCTIONS: &str = "Tools for the files and commands of one volume. Every tool that changes something needs an \
      idempotency key; send the same key again to retry the same operation, and a new one for a new operation. A retry is \
@@ -113,7 +115,10 @@ impl Server {
             ("initialize", false) => handshake(&caller.lease, &params).into(),
             ("ping", false) => json!({}).into(),
             ("server/discover", true) => discovery(&caller.lease).into(),
-            ("tools/list", _) => list::answer(&caller.lease, self.fixture, &params)?.into(),
+            ("tools/list", _) => {
+                let theirs = self.gateway.upstreams.listed().await;
+                list::answer(&caller.lease, self.fixture, theirs, &params)?.into()
+            }
             (call::METHOD, _) => self.call(caller, era, params).await?,
             ("tasks/get", true) => self.task(About::Get, caller, &params).await?,
             ("tasks/cancel", true) => self.task(About::Cancel, caller, &params).await?,
@@ -126,6 +131,10 @@ impl Server {
         };
         if era.is_modern() {
             complete(&method, &mut done.result);
+            if method == "tools/list" && !self.gateway.upstreams.is_empty() {
+                // Another server may change its list at any time.
+                done.result["ttlMs"] = json!(KEPT_OF_OTHERS_MS);
+            }
         }
         Ok(done)
     }

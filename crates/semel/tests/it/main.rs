@@ -61,6 +61,7 @@ mod surface;
 mod tidy;
 mod tokens;
 mod undo;
+mod upstream;
 mod volume_kills;
 mod volumes;
 mod walks;

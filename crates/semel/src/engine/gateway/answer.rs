@@ -3,7 +3,7 @@
 use super::output::facts;
 use super::tool::Tool;
 use semel_core::call::{Done, Intent, Receipt};
-use semel_core::effect::Changed;
+use semel_core::effect::{Changed, Effect};
 use semel_core::ids::ExecutionId;
 use semel_core::{Refusal, RelPath};
 use serde_json::{Map, Value, json};
@@ -86,7 +86,13 @@ pub(crate) fn result(intent: &Intent, done: &Done) -> Map<String, Value> {
         return facts(intent, done);
     }
     let mut body = Map::new();
-    if intent.tool == Tool::ApplyPatch.name() {
+    if let [Effect::Forward { to, tool }] = &intent.effects[..] {
+        body.insert("upstream".to_owned(), json!(to));
+        body.insert("upstream_tool".to_owned(), json!(tool));
+        let heard = done.forwarded.as_deref();
+        body.insert("said".to_owned(), json!(heard.map(|heard| heard.said)));
+        body.insert("answer".to_owned(), heard.map_or(Value::Null, |heard| heard.value()));
+    } else if intent.tool == Tool::ApplyPatch.name() {
         let changed: Vec<Value> = done
             .changed
             .iter()

@@ -12,13 +12,13 @@ use crate::config::Unconfined;
 use crate::engine::{host, store};
 use crate::limits;
 use semel_core::approval::{Approval, Plan, Question, Standing, Subject};
-use semel_core::call::{Request, Scope};
+use semel_core::call::{FingerprintVersion, Request, Scope, Source};
 use semel_core::confinement::Confinement;
 use semel_core::ids::{ApprovalId, IdempotencyKey, UnixMs};
 use semel_core::job::Span;
 use semel_core::policy::Ground;
 use semel_core::volume::Volume;
-use semel_core::{Code, Refusal, Sha256};
+use semel_core::{Code, Fingerprint, Refusal, Sha256};
 use semel_host::clock;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -157,19 +157,39 @@ impl Gateway {
         request: &Request,
         asking: &Asking<'_>,
     ) -> Result<(), Refusal> {
-        self.approvable(&asked.lease)?;
+        let about = About {
+            lease: &asked.lease,
+            scope: asked.scope(),
+            key,
+            made: asked.understood.newest(),
+            source: &asked.source,
+        };
+        self.approved_about(about, request, asking)
+    }
+
+    /// Lets any call through that a person approved; asks, where nobody was asked.
+    ///
+    /// # Errors
+    /// As [`Gateway::approved`].
+    pub(super) fn approved_about(
+        &self,
+        about: About<'_>,
+        request: &Request,
+        asking: &Asking<'_>,
+    ) -> Result<(), Refusal> {
+        self.approvable(about.lease)?;
         let now = self.approvals_now();
-        let scope = asked.scope();
-        let subject = match key {
+        let scope = about.scope.clone();
+        let subject = match about.key {
             Some(key) => Subject::Key(key.clone()),
-            None => Subject::Read(asked.understood.fingerprint),
+            None => Subject::Read(about.made.1),
         };
         let journal = &self.engine.journal;
         let known = journal.approval_of(scope.clone(), subject).map_err(store)?;
         let approval = match known.filter(|known| !known.lapsed(now)) {
             Some(known) => known,
             None => {
-                let question = question(asked, key, scope, asking, now)?;
+                let question = question(about, request, asking, now)?;
                 let recorded = journal
                     .ask_approval(question, limits::APPROVALS_PENDING)
                     .map_err(store)?;
@@ -181,25 +201,38 @@ impl Gateway {
     }
 }
 
+/// Is the call that a person is asked about.
+pub(super) struct About<'a> {
+    /// Whose it is.
+    pub(super) lease: &'a Volume,
+    /// Within what its key means one effect.
+    pub(super) scope: Scope,
+    /// Its key; `None` of one that reads.
+    pub(super) key: Option<&'a IdempotencyKey>,
+    /// What it says, by the rules of now.
+    pub(super) made: (FingerprintVersion, Fingerprint),
+    /// Where it came from.
+    pub(super) source: &'a Source,
+}
+
 fn question(
-    asked: &Asked,
-    key: Option<&IdempotencyKey>,
-    scope: Scope,
+    about: About<'_>,
+    request: &Request,
     asking: &Asking<'_>,
     now: UnixMs,
 ) -> Result<Question, Refusal> {
-    let lease = &asked.lease;
-    let (fingerprint_version, fingerprint) = asked.understood.newest();
+    let lease = about.lease;
+    let (fingerprint_version, fingerprint) = about.made;
     let stated = asking.ground.rule.expires.map(Span::get);
     let wait = stated.unwrap_or(limits::APPROVAL_WAIT);
     Ok(Question {
         approval_id: ApprovalId::mint(clock::seed().map_err(host)?),
-        scope,
-        key: key.cloned(),
+        scope: about.scope,
+        key: about.key.cloned(),
         fingerprint,
         fingerprint_version,
-        tool: asked.tool.name().to_owned(),
-        path: asked.understood.path.clone()?,
+        tool: request.tool.clone(),
+        path: request.path.clone(),
         attempt: lease.attempt,
         generation: lease.generation.clone(),
         fencing_token: lease.fencing_token,
@@ -208,7 +241,7 @@ fn question(
         rule: u32::try_from(asking.ground.number).unwrap_or(u32::MAX),
         reason: asking.ground.rule.reason.clone(),
         policy_sha256: asking.policy_sha256,
-        source: asked.source.clone(),
+        source: about.source.clone(),
         at: now,
         expires_at: UnixMs(now.0.saturating_add(ms(wait))),
         lasts_ms: ms(stated.unwrap_or(limits::APPROVAL_LASTS)),

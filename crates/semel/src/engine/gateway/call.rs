@@ -171,7 +171,7 @@ pub(super) fn scope_of(lease: &Volume, generation: Option<Generation>) -> Scope 
 }
 
 /// Tells a blocking step that nobody waits for it any more.
-struct Waiting(Arc<AtomicBool>);
+pub(super) struct Waiting(pub(super) Arc<AtomicBool>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
@@ -238,7 +238,7 @@ impl Gateway {
         let Err(refusal) = generation_lives(tool, lease) else {
             return Ok(());
         };
-        let mut note = note_of(tool, lease, source, refused(&refusal), Instant::now());
+        let mut note = note_of(tool.name(), lease, source, refused(&refusal), Instant::now());
         note.key = keys.first().and_then(|carried| carried.key().ok());
         self.note_later(note).await;
         Err(refusal.into())
@@ -251,7 +251,7 @@ impl Gateway {
             self.counters.empty.add();
         } else {
             self.counters.refused.add();
-            let mut note = note_of(call.tool, &call.lease, &call.source, refused(&refusal), since);
+            let mut note = note_of(call.tool.name(), &call.lease, &call.source, refused(&refusal), since);
             note.key = call.keys.first().and_then(|carried| carried.key().ok());
             self.note_later(note).await;
         }
@@ -268,12 +268,12 @@ impl Gateway {
         since: Instant,
     ) -> Failure {
         self.counters.refused.add();
-        self.note_later(note_of(tool, lease, source, refused(&refusal), since))
+        self.note_later(note_of(tool.name(), lease, source, refused(&refusal), since))
             .await;
         refusal.into()
     }
 
-    async fn note_later(self: &Arc<Self>, note: Note) {
+    pub(super) async fn note_later(self: &Arc<Self>, note: Note) {
         let gateway = self.clone();
         drop(tokio::task::spawn_blocking(move || gateway.note(note)).await);
     }
@@ -287,7 +287,19 @@ impl Gateway {
 
     /// Notes what became of a call that was understood.
     pub(super) fn note_asked(&self, asked: &Asked, event: Event, execution_id: Option<ExecutionId>) {
-        match &event {
+        self.count(&event);
+        let mut note = note_of(asked.tool.name(), &asked.lease, &asked.source, event, asked.since);
+        note.path = asked.understood.path.clone().ok();
+        note.key = asked.key.clone();
+        note.fingerprint = Some(asked.understood.fingerprint);
+        note.execution_id = execution_id;
+        note.waited_us = Some(asked.waited_us());
+        self.note(note);
+    }
+
+    /// Counts what became of a call.
+    pub(super) fn count(&self, event: &Event) {
+        match event {
             Event::Replayed => self.counters.replayed.add(),
             Event::Read => self.counters.reads.add(),
             Event::Refused {
@@ -305,13 +317,6 @@ impl Gateway {
             Event::Refused { .. } => self.counters.refused.add(),
             Event::Suppressed { .. } => {}
         }
-        let mut note = note_of(asked.tool, &asked.lease, &asked.source, event, asked.since);
-        note.path = asked.understood.path.clone().ok();
-        note.key = asked.key.clone();
-        note.fingerprint = Some(asked.understood.fingerprint);
-        note.execution_id = execution_id;
-        note.waited_us = Some(asked.waited_us());
-        self.note(note);
     }
 
     /// Notes a refusal before any intent, and makes the answer.
@@ -364,10 +369,10 @@ pub(super) fn refused(refusal: &Refusal) -> Event {
     }
 }
 
-fn note_of(tool: Tool, lease: &Volume, source: &Source, event: Event, since: Instant) -> Note {
+pub(super) fn note_of(tool: &str, lease: &Volume, source: &Source, event: Event, since: Instant) -> Note {
     Note {
         event,
-        tool: tool.name().to_owned(),
+        tool: tool.to_owned(),
         path: None,
         job: Some(lease.job.clone()),
         attempt: Some(lease.attempt),

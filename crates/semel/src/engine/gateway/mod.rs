@@ -8,6 +8,7 @@ pub(crate) mod call;
 mod command;
 pub(crate) mod crash;
 pub(crate) mod evict;
+pub(crate) mod forward;
 pub(crate) mod hands;
 pub(crate) mod key;
 mod leaving;
@@ -35,6 +36,7 @@ mod undo;
 
 use super::daemon::keeper::Keeper;
 use super::surroundings::Surroundings;
+use super::upstream::Upstreams;
 use super::{Engine, checkpoint, host, store};
 use crate::engine::waits::LockWaits;
 use crate::limits;
@@ -93,6 +95,8 @@ pub(crate) struct Gateway {
     pub(crate) hands: OnceLock<hands::ToHands>,
     /// Who waits for a lock, as restorations tell.
     pub(crate) lock_waits: LockWaits,
+    /// Other servers of tools.
+    pub(crate) upstreams: Upstreams,
     /// Who worked on each job last.
     pub(crate) holds: standing::Holds,
     poisoned: OnceLock<String>,
@@ -132,6 +136,7 @@ impl Gateway {
         let keeper = Keeper::new(checkpoint::covered(&engine.config));
         Arc::new(Self {
             room: room::Room::new(&engine.volumes),
+            upstreams: Upstreams::of(&engine.config),
             engine,
             hooks,
             policy,

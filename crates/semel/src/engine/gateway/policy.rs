@@ -20,6 +20,7 @@ use semel_core::patch::Operation;
 use semel_core::policy::{
     Beneath, Caller, Ground, Group, HardLinks, Judged, Policy, Touched, Verdict, touched, tree,
 };
+use semel_core::upstream::server_of;
 use semel_core::volume::Volume;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::files::{self, FileKind, Prepared};
@@ -59,7 +60,12 @@ pub(crate) fn load(config: &Config) -> Result<Option<InForce>, Refusal> {
         .map(|tool| tool.name())
         .collect();
     Ok(Some(InForce {
-        policy: Policy::parse(text, &tools).map_err(|refusal| refusal.name(shown))?,
+        policy: Policy::parse_where(text, &|name| {
+            // What another server lists is not known yet.
+            let theirs = server_of(name).is_some_and(|server| config.upstreams.contains_key(&server));
+            theirs || tools.contains(&name)
+        })
+        .map_err(|refusal| refusal.name(shown))?,
         sha256: Sha256::of(&bytes),
     }))
 }
@@ -419,7 +425,7 @@ fn breaks_no_link(prepared: &Prepared) -> Result<(), Refusal> {
     }
 }
 
-fn denied(ground: Ground<'_>, path: &str) -> Refusal {
+pub(super) fn denied(ground: Ground<'_>, path: &str) -> Refusal {
     let why = match &ground.rule.reason {
         Some(reason) => format!("rule {} of the policy denies it ({reason})", ground.number),
         None => format!("rule {} of the policy denies it", ground.number),

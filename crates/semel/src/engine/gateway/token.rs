@@ -74,7 +74,9 @@ impl Gateway {
             None => lease.tools.clone(),
             Some(names) => {
                 for name in &names {
-                    Tool::parse(name)?;
+                    if self.upstreams.of_tool(name).is_none() {
+                        Tool::parse(name)?;
+                    }
                 }
                 Tools::Only(names.into_iter().collect())
             }
