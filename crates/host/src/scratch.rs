@@ -193,6 +193,39 @@ impl Scratch {
         std::fs::rename(&from, to).map_err(|e| Error::io("rename", &from, e))
     }
 
+    /// Finds the directory in which something of a name lies, links not followed.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub fn find(&self, name: &str) -> Result<Option<PathBuf>> {
+        let mut todo = vec![self.path.clone()];
+        while let Some(directory) = todo.pop() {
+            // What goes meanwhile does not hold it.
+            let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+            for entry in entries {
+                let entry = entry.map_err(|e| Error::io("list", &directory, e))?;
+                if entry.file_name() == name {
+                    return Ok(Some(directory));
+                }
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    todo.push(entry.path());
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has two things take each other's name, in one step.
+    ///
+    /// # Errors
+    /// `path_escapes_root`, `io_failed`.
+    pub fn exchange(&self, one: impl AsRef<Path>, other: impl AsRef<Path>) -> Result<()> {
+        let (one, other) = (self.place(one)?, self.place(other)?);
+        let exchange = rustix::fs::RenameFlags::EXCHANGE;
+        rustix::fs::renameat_with(rustix::fs::CWD, &one, rustix::fs::CWD, &other, exchange)
+            .map_err(|e| Error::io("exchange", &one, e))
+    }
+
     /// Removes one thing, whatever it is; nothing is there, nothing is removed.
     ///
     /// # Errors

@@ -6,14 +6,16 @@
 use super::pump::Ends;
 use super::{Orphan, direct};
 use crate::error::{Error, Result};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::io::{PipeReader, PipeWriter, Read as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Is a program that is to be spoken to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +115,28 @@ impl Talk {
         }
     }
 
+    /// Closes its input, and waits for it to end by itself, so long; then it is killed.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub fn hang_up(&mut self, patience: Duration) -> Result<()> {
+        let nothing = std::fs::OpenOptions::new().write(true).open("/dev/null");
+        let nothing = nothing.map_err(|e| Error::io("open", "/dev/null", e))?;
+        self.input = PipeWriter::from(OwnedFd::from(nothing));
+        let since = Instant::now();
+        while since.elapsed() < patience && !self.has_ended() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.end();
+        Ok(())
+    }
+
+    /// Says whether the program has ended; it stays unreaped, so that nobody else gets its number.
+    fn has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None))
+    }
+
     /// Gives what it wrote last to its standard error.
     #[must_use]
     pub fn last_words(&self) -> String {
@@ -175,6 +199,15 @@ mod tests {
         if second.is_ok() {
             assert_eq!(unread(&talk.input), Some(7));
         }
+    }
+
+    #[test]
+    fn one_that_is_hung_up_ends_by_itself() {
+        let (mut talk, output) = talk(&shell("while read a; do :; done; echo over")).unwrap();
+        talk.hang_up(Duration::from_secs(60)).unwrap();
+        let mut lines = Lines::new(output, 100);
+        assert_eq!(lines.take().unwrap(), Some(Line::Whole(b"over".to_vec())));
+        assert_eq!(lines.take().unwrap(), None);
     }
 
     #[test]

@@ -19,6 +19,12 @@ pub(crate) struct Args {
     /// How it is spoken to: semel, naive, or a TOML file (see docs/conformance.md)
     #[arg(long, value_name = "NAME|FILE", default_value = "semel")]
     adapter: String,
+    /// A server of tools that speaks MCP, in place of one over HTTP: a command, in which {dir} is a directory of the run, semel for this one, or http://HOST:PORT/PATH
+    #[arg(long, value_name = "COMMAND|URL", conflicts_with_all = ["target", "adapter"])]
+    mcp: Option<String>,
+    /// Where the files of that server lie [default: they are looked for]
+    #[arg(long, value_name = "DIR", requires = "mcp")]
+    files: Option<std::path::PathBuf>,
     /// How often a case is played that chance has a hand in
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
@@ -38,6 +44,22 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
             err(&format!("conformance: {name} …"));
         }
     };
+    let keep = if args.keep { Keep::Yes } else { Keep::No };
+    let skips = if args.allow_skips {
+        Skips::Allowed
+    } else {
+        Skips::Fail
+    };
+    if let Some(server) = args.mcp {
+        let wanted = conformance::mcp::Wanted {
+            server,
+            files: args.files,
+            rounds: args.rounds,
+            keep,
+            path: config::search_path(),
+        };
+        return Ok(told(&conformance::mcp::run(wanted, &mut begin)?, skips));
+    }
     let running = match &args.target {
         None => None,
         Some(url) => Some(Running {
@@ -53,22 +75,20 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         },
         running,
         rounds: args.rounds,
-        keep: if args.keep { Keep::Yes } else { Keep::No },
+        keep,
         path: config::search_path(),
     };
-    let skips = if args.allow_skips {
-        Skips::Allowed
-    } else {
-        Skips::Fail
-    };
-    let report = conformance::run(wanted, &mut begin)?;
+    Ok(told(&conformance::run(wanted, &mut begin)?, skips))
+}
+
+fn told(report: &conformance::Report, skips: Skips) -> Answer {
     let answer = Answer::new(report.text(), report.json(skips));
     let mut answer = match report.refusal(skips) {
         Some(refusal) => answer.refused(refusal),
         None => answer,
     };
     answer.exit = report.interrupted.unwrap_or(answer.exit);
-    Ok(answer)
+    answer
 }
 
 /// Takes host and port out of a URL.

@@ -6,6 +6,7 @@
 mod adapter;
 mod cases;
 mod effect;
+pub(crate) mod mcp;
 mod respell;
 mod speak;
 mod table;
