@@ -350,7 +350,10 @@ mod tests {
         let text = serde_json::to_string(&effect).unwrap();
         assert_eq!(text, r#"{"effect":"forward","to":"fs","tool":"a.b"}"#);
         assert_eq!(serde_json::from_str::<Effect>(&text).unwrap(), effect);
-        assert_eq!((effect.at().is_root(), effect.changed().action), (true, Action::Forwarded));
+        assert_eq!(
+            (effect.at().is_root(), effect.changed().action),
+            (true, Action::Forwarded)
+        );
     }
 
     #[test]

@@ -278,9 +278,9 @@ fn fate(effect: &Effect, seen: &Observation, since: (Boot, Option<&FileId>)) -> 
             (None, _) => Fate::Unknown("the directory of the execution cannot be understood"),
         },
         // Whatever that server may say of itself later, it is not asked again: that could do it twice.
-        Effect::Forward { .. } => {
-            Fate::Unknown("the daemon ended after the call may have reached the other server, and before its answer was recorded")
-        }
+        Effect::Forward { .. } => Fate::Unknown(
+            "the daemon ended after the call may have reached the other server, and before its answer was recorded",
+        ),
     }
 }
 

@@ -130,7 +130,9 @@ impl Heard {
             };
         }
         let bytes = text.len() as u64;
-        let line = format!("The server answered with {bytes} bytes, more than is kept; the answer is left out. The call is over.");
+        let line = format!(
+            "The server answered with {bytes} bytes, more than is kept; the answer is left out. The call is over."
+        );
         let short = match said {
             Said::Result => {
                 let mut short = json!({"content": [{"type": "text", "text": line}]});
@@ -139,7 +141,9 @@ impl Heard {
                 }
                 short
             }
-            Said::Error => json!({"code": answer.get("code").and_then(Value::as_i64).unwrap_or(-32000), "message": line}),
+            Said::Error => {
+                json!({"code": answer.get("code").and_then(Value::as_i64).unwrap_or(-32000), "message": line})
+            }
         };
         Self {
             said,

@@ -31,8 +31,7 @@ pub fn split(line: &str) -> Result<Vec<String>, Refusal> {
                     }
                 }
             }
-            '"' => quoted(&mut rest, word.get_or_insert_default())
-                .ok_or_else(|| wrong("a \" has no end"))?,
+            '"' => quoted(&mut rest, word.get_or_insert_default()).ok_or_else(|| wrong("a \" has no end"))?,
             '\\' => {
                 let next = rest.next().ok_or_else(|| wrong("it ends in a \\"))?;
                 word.get_or_insert_default().push(next);
@@ -77,7 +76,10 @@ mod tests {
             ("'' \"\"", &["", ""]),
             (r#""a\"b\\c\d""#, &[r#"a"b\c\d"#]),
             (r"a\ b \'", &["a b", "'"]),
-            ("npx -y @scope/pkg@1 ~/x a=b '$HOME'", &["npx", "-y", "@scope/pkg@1", "~/x", "a=b", "$HOME"]),
+            (
+                "npx -y @scope/pkg@1 ~/x a=b '$HOME'",
+                &["npx", "-y", "@scope/pkg@1", "~/x", "a=b", "$HOME"],
+            ),
         ];
         for (line, wanted) in cases {
             assert_eq!(split(line).unwrap(), wanted, "{line}");
@@ -86,7 +88,10 @@ mod tests {
 
     #[test]
     fn what_only_a_shell_could_mean_is_refused() {
-        for line in ["", "  ", "'a", "\"a", "a\\", "a | b", "a && b", "a;b", "a > b", "$HOME/x", "`x`", "a*", "a?", "(a)"] {
+        for line in [
+            "", "  ", "'a", "\"a", "a\\", "a | b", "a && b", "a;b", "a > b", "$HOME/x", "`x`", "a*", "a?",
+            "(a)",
+        ] {
             assert_eq!(split(line).unwrap_err().code, Code::BadInput, "{line:?}");
         }
     }

@@ -12,7 +12,7 @@ use semel_core::path::shown;
 use semel_core::{Code, Refusal};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 /// Says whether the directory outlives its owner.
@@ -201,7 +201,9 @@ impl Scratch {
         let mut todo = vec![self.path.clone()];
         while let Some(directory) = todo.pop() {
             // What goes meanwhile does not hold it.
-            let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+            let Ok(entries) = std::fs::read_dir(&directory) else {
+                continue;
+            };
             for entry in entries {
                 let entry = entry.map_err(|e| Error::io("list", &directory, e))?;
                 if entry.file_name() == name {
@@ -213,6 +215,19 @@ impl Scratch {
             }
         }
         Ok(None)
+    }
+
+    /// Says which file or directory has a name; `None` where there is none.
+    ///
+    /// # Errors
+    /// `path_escapes_root`, `io_failed`.
+    pub fn identity(&self, below: impl AsRef<Path>) -> Result<Option<(u64, u64)>> {
+        let path = self.place(below)?;
+        match path.symlink_metadata() {
+            Ok(facts) => Ok(Some((facts.dev(), facts.ino()))),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io("look at", &path, e)),
+        }
     }
 
     /// Has two things take each other's name, in one step.

@@ -63,7 +63,11 @@ fn read(server: &UpstreamName, told: &Value) -> Option<(String, Tool)> {
         .get("properties")
         .is_some_and(|properties| properties.get(KEY).is_some());
     let effect = if reads { Effects::Reads } else { Effects::Changes };
-    let key = if own { KeyArgument::Own } else { KeyArgument::Carrier };
+    let key = if own {
+        KeyArgument::Own
+    } else {
+        KeyArgument::Carrier
+    };
     let exposed = server.exposed(name);
     let mut described = Map::new();
     described.insert("name".to_owned(), json!(exposed));
@@ -150,7 +154,8 @@ fn output_schema(output: &Map<String, Value>) -> Value {
         }
     }
     schema.insert("type".to_owned(), json!("object"));
-    let refused = json!({"type": "object", "required": ["error"], "properties": {"error": {"type": "object"}}});
+    let refused =
+        json!({"type": "object", "required": ["error"], "properties": {"error": {"type": "object"}}});
     schema.insert("anyOf".to_owned(), json!([theirs, refused]));
     Value::Object(schema)
 }

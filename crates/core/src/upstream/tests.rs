@@ -11,7 +11,11 @@ fn a_name_is_short_and_plain() {
         assert_eq!(UpstreamName::parse(good).unwrap().as_str(), good);
     }
     for wrong in ["", "A", "1a", "-a", "a_b", "a.b", "ä", "abcdefghijklmnopq", "a b"] {
-        assert_eq!(UpstreamName::parse(wrong).unwrap_err().code, Code::BadInput, "{wrong}");
+        assert_eq!(
+            UpstreamName::parse(wrong).unwrap_err().code,
+            Code::BadInput,
+            "{wrong}"
+        );
     }
 }
 
@@ -26,7 +30,8 @@ fn a_tool_has_a_name_here_that_every_client_takes() {
         assert!(here.len() <= LONGEST, "{here}");
         assert!(here.starts_with("fs__"), "{here}");
         assert!(
-            here.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'),
+            here.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'),
             "{here}"
         );
         assert!(seen.insert(here.clone()), "{here} comes twice");
@@ -62,12 +67,21 @@ fn what_does_not_say_that_it_reads_changes() {
     let region = json!({"name": "m", "inputSchema": {"properties": {
         "region": {"type": "string", "x-mcp-header": "Region"}, "odd": {"x-mcp-header": "a b"}}}});
     let told = &list(&fs(), [&region])["fs__m"];
-    assert_eq!(told.mirrored, [("region".to_owned(), "mcp-param-region".to_owned())]);
+    assert_eq!(
+        told.mirrored,
+        [("region".to_owned(), "mcp-param-region".to_owned())]
+    );
     assert!(!told.described.to_string().contains("x-mcp-header"));
     let w = &listed["fs__w"].described;
-    assert_eq!(w["inputSchema"]["properties"]["idempotency_key"]["type"], "string");
+    assert_eq!(
+        w["inputSchema"]["properties"]["idempotency_key"]["type"],
+        "string"
+    );
     assert_eq!(w["annotations"]["destructiveHint"], true);
-    assert_eq!(listed["fs__odd"].described["annotations"]["destructiveHint"], false);
+    assert_eq!(
+        listed["fs__odd"].described["annotations"]["destructiveHint"],
+        false
+    );
     assert_eq!(listed["fs__odd"].described["annotations"]["readOnlyHint"], false);
     assert_eq!(listed["fs__own"].key, KeyArgument::Own);
     let own = &listed["fs__own"].described["inputSchema"]["properties"]["idempotency_key"];
@@ -103,7 +117,11 @@ fn what_is_too_long_is_kept_as_that_it_was() {
     assert_eq!(kept.left_out_bytes, Some(long.to_string().len() as u64));
     assert_eq!(kept.value()["isError"], true);
     assert!(kept.text.len() < 1000);
-    let kept = Heard::keep(Said::Error, &json!({"code": -5, "message": "x".repeat(2000)}), 1000);
+    let kept = Heard::keep(
+        Said::Error,
+        &json!({"code": -5, "message": "x".repeat(2000)}),
+        1000,
+    );
     assert_eq!(kept.value()["code"], -5);
     assert!(kept.value()["message"].as_str().unwrap().contains("left out"));
 }

@@ -99,7 +99,7 @@ impl Prepared {
             | Effect::Restore { .. }
             | Effect::SetMode { .. }
             | Effect::Run { .. }
-        | Effect::Forward { .. } => Weight::default(),
+            | Effect::Forward { .. } => Weight::default(),
         }
     }
 }

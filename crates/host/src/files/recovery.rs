@@ -439,7 +439,7 @@ pub fn sync_settled(volume: &Volume, effects: &[Effect], durability: Durability)
             | Effect::RemoveEmpty { .. }
             | Effect::Restore { .. }
             | Effect::Run { .. }
-        | Effect::Forward { .. } => {}
+            | Effect::Forward { .. } => {}
         }
     }
     let places: Vec<&Place> = places.iter().collect();

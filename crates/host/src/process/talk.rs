@@ -105,6 +105,14 @@ fn hear(mut error: PipeReader, said: &Mutex<VecDeque<u8>>) {
 }
 
 impl Talk {
+    /// Stops the process group where it is: it does nothing more before it is killed.
+    pub fn freeze(&self) {
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        if child.is_some() {
+            kill_process_group(self.pid, Signal::STOP).ok();
+        }
+    }
+
     /// Kills the process group, and waits for the program itself.
     pub fn end(&self) {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,6 +245,9 @@ mod tests {
             program: "/nowhere/at/all".into(),
             ..shell("true")
         };
-        assert_eq!(talk(&wrong).map(drop).unwrap_err().code(), semel_core::Code::NotFound);
+        assert_eq!(
+            talk(&wrong).map(drop).unwrap_err().code(),
+            semel_core::Code::NotFound
+        );
     }
 }

@@ -202,9 +202,15 @@ fn way(written: &Written) -> Result<Way, Refusal> {
                 return Err(bad("the working directory of a server is an absolute path"));
             }
             let passed = written.pass.iter();
-            let mut env: BTreeMap<OsString, OsString> =
-                passed.filter_map(|name| Some((name.into(), variable(name)?))).collect();
-            env.extend(written.env.iter().map(|(name, value)| (name.into(), value.into())));
+            let mut env: BTreeMap<OsString, OsString> = passed
+                .filter_map(|name| Some((name.into(), variable(name)?)))
+                .collect();
+            env.extend(
+                written
+                    .env
+                    .iter()
+                    .map(|(name, value)| (name.into(), value.into())),
+            );
             Ok(Way::Command {
                 command: command.clone(),
                 cwd: written.cwd.clone(),
@@ -228,14 +234,29 @@ mod tests {
     fn a_server_is_a_command_or_a_url() {
         let (name, fs) = of_flag("fs=npx -y 'a b'").unwrap();
         assert_eq!(name.as_str(), "fs");
-        let Way::Command { command, .. } = fs.way else { panic!("no command") };
+        let Way::Command { command, .. } = fs.way else {
+            panic!("no command")
+        };
         assert_eq!(command, ["npx", "-y", "a b"]);
         let (_, web) = of_flag("web=http://localhost:3000/mcp?x=1").unwrap();
         let Way::Url(url) = web.way else { panic!("no URL") };
-        assert_eq!((url.place().as_str(), url.path.as_str()), ("localhost:3000", "/mcp?x=1"));
-        let Way::Url(url) = of_line("http://[::1]/").unwrap().way else { panic!("no URL") };
+        assert_eq!(
+            (url.place().as_str(), url.path.as_str()),
+            ("localhost:3000", "/mcp?x=1")
+        );
+        let Way::Url(url) = of_line("http://[::1]/").unwrap().way else {
+            panic!("no URL")
+        };
         assert_eq!(url.place(), "[::1]:80");
-        for wrong in ["fs", "FS=x", "fs=", "fs=a | b", "fs=https://x/", "fs=http:///x", "fs=http://a b/"] {
+        for wrong in [
+            "fs",
+            "FS=x",
+            "fs=",
+            "fs=a | b",
+            "fs=https://x/",
+            "fs=http:///x",
+            "fs=http://a b/",
+        ] {
             assert_eq!(of_flag(wrong).map(drop).unwrap_err().code, Code::Usage, "{wrong}");
         }
     }
@@ -260,7 +281,11 @@ mod tests {
             "[upstream.fs]\ncommand = [\"a\"]\ntimeout = \"2h\"",
             "[upstream.FS]\ncommand = [\"a\"]",
         ] {
-            assert_eq!(read(wrong).map(drop).unwrap_err().code, Code::BadConfig, "{wrong}");
+            assert_eq!(
+                read(wrong).map(drop).unwrap_err().code,
+                Code::BadConfig,
+                "{wrong}"
+            );
         }
         assert!(toml::from_str::<File>("[upstream.fs]\nkey = \"x\"").is_err());
     }

@@ -8,11 +8,11 @@ use crate::engine::gateway::answer::{Failure, Replayed};
 use crate::engine::gateway::forward::{Forwarding, Passed};
 use crate::engine::gateway::key::Carried;
 use crate::limits;
+use semel_core::Code;
 use semel_core::call::Source;
 use semel_core::mcp::{Era, Error, rpc};
 use semel_core::upstream::{Heard, Said};
 use semel_core::volume::Lease;
-use semel_core::Code;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,11 @@ impl Server {
     /// caller's program has to know.
     pub(super) async fn forward(&self, by: By, era: Era, sent: Sent) -> Result<Done, Error> {
         let mut params = sent.params;
-        let name = params.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let name = params
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         let lease = match by.lease.for_tool(&name) {
             Ok(lease) => lease,
             Err(refusal) => return faces::refused(&refusal.into(), sent.keyed),
@@ -62,7 +66,11 @@ impl Server {
             Value::Object(arguments) => arguments,
             _ => Map::new(),
         };
-        let most = if by.told.is_heard() { limits::EVENT } else { limits::RESULT };
+        let most = if by.told.is_heard() {
+            limits::EVENT
+        } else {
+            limits::RESULT
+        };
         let told = by.told;
         let call = Forwarding {
             tool: name,
@@ -73,7 +81,8 @@ impl Server {
             source,
             wait: by.wait,
             hears: told.is_heard().then(|| {
-                let hears = move |so_far: u64, of: Option<u64>, message: &str| told.progress(so_far, of, message);
+                let hears =
+                    move |so_far: u64, of: Option<u64>, message: &str| told.progress(so_far, of, message);
                 Arc::new(hears) as crate::engine::upstream::Hears
             }),
         };

@@ -34,7 +34,11 @@ impl Scene {
         let program = home.path().join("fake.py");
         std::fs::write(&program, FAKE).unwrap();
         let upstream = format!("fake=python3 {} {} {more}", program.display(), place.display());
-        Self { home, place, upstream }
+        Self {
+            home,
+            place,
+            upstream,
+        }
     }
 
     fn serve(&self) -> Daemon {
@@ -53,7 +57,8 @@ impl Scene {
         let file = self.home.path().join("config.toml");
         let text = format!("[upstream.fake]\ncommand = {}\n{settings}\n", json!(words));
         std::fs::write(&file, text).unwrap();
-        self.home.serve(&[&["--config", file.to_str().unwrap()], more].concat())
+        self.home
+            .serve(&[&["--config", file.to_str().unwrap()], more].concat())
     }
 
     /// Counts what the server did.
@@ -69,7 +74,10 @@ impl Scene {
     /// Gives what the server was sent.
     fn seen(&self) -> Vec<Value> {
         let lines = self.lines("seen");
-        lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+        lines
+            .iter()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     fn lines(&self, name: &str) -> Vec<String> {
@@ -79,7 +87,10 @@ impl Scene {
 
     fn wait_for(&self, name: &str) {
         let file = self.place.join(format!("{name}.here"));
-        assert!(wait_until(LONG, || file.exists()), "the server never came to {name}");
+        assert!(
+            wait_until(LONG, || file.exists()),
+            "the server never came to {name}"
+        );
     }
 
     fn let_go(&self, name: &str) {

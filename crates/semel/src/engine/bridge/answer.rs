@@ -58,6 +58,10 @@ pub(super) fn judge(answer: &Incomings, body: Option<&Value>) -> Means {
 
 /// Gives the refusal that an answer carries in either face, and after which while it wants to be asked again.
 fn refused(body: &Value) -> Option<(Code, Duration)> {
+    // What another server behind the gateway says is recorded: it is no word of the gateway's.
+    if body.pointer("/result/_meta/dev.semel~1upstream").is_some() {
+        return None;
+    }
     let faces = [
         body.pointer("/error/data"),
         body.pointer("/result/structuredContent/error"),
@@ -118,6 +122,10 @@ mod tests {
             means(200, &json!({"result": {"structuredContent": {"a": 1}}})),
             Means::ForGood
         );
+        // Another server may say what only the gateway may mean.
+        let mut theirs = result(Code::CallInFlight);
+        theirs["result"]["_meta"]["dev.semel/upstream"] = json!("fs");
+        assert_eq!(means(200, &theirs), Means::ForGood);
         // A file may hold the words of a refusal.
         let said = json!({"result": {"structuredContent": {"content": "call_in_flight"}}});
         assert_eq!(means(200, &said), Means::ForGood);

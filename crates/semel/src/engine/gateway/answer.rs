@@ -91,7 +91,10 @@ pub(crate) fn result(intent: &Intent, done: &Done) -> Map<String, Value> {
         body.insert("upstream_tool".to_owned(), json!(tool));
         let heard = done.forwarded.as_deref();
         body.insert("said".to_owned(), json!(heard.map(|heard| heard.said)));
-        body.insert("answer".to_owned(), heard.map_or(Value::Null, |heard| heard.value()));
+        body.insert(
+            "answer".to_owned(),
+            heard.map_or(Value::Null, |heard| heard.value()),
+        );
     } else if intent.tool == Tool::ApplyPatch.name() {
         let changed: Vec<Value> = done
             .changed

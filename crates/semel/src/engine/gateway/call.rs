@@ -251,7 +251,13 @@ impl Gateway {
             self.counters.empty.add();
         } else {
             self.counters.refused.add();
-            let mut note = note_of(call.tool.name(), &call.lease, &call.source, refused(&refusal), since);
+            let mut note = note_of(
+                call.tool.name(),
+                &call.lease,
+                &call.source,
+                refused(&refusal),
+                since,
+            );
             note.key = call.keys.first().and_then(|carried| carried.key().ok());
             self.note_later(note).await;
         }

@@ -232,7 +232,13 @@ impl Gateway {
     /// Notes a refusal of a call that was not understood.
     async fn turned_away(self: &Arc<Self>, early: Early, refusal: Refusal) -> Failure {
         self.counters.refused.add();
-        let note = note_of(&early.tool, &early.lease, &early.source, refused(&refusal), early.since);
+        let note = note_of(
+            &early.tool,
+            &early.lease,
+            &early.source,
+            refused(&refusal),
+            early.since,
+        );
         self.note_later(note).await;
         refusal.into()
     }
@@ -252,7 +258,9 @@ impl Gateway {
                         continue;
                     }
                     let why = "the first call with this key is still running";
-                    return Err(self.later(asks, in_flight(why).name(execution.as_str()), Some(execution)).await);
+                    return Err(self
+                        .later(asks, in_flight(why).name(execution.as_str()), Some(execution))
+                        .await);
                 }
             };
             // It is up before anything is recorded: a server that does not start leaves nothing open.
@@ -304,7 +312,11 @@ impl Gateway {
         let Some(mut flight) = self.flight(execution) else {
             // Between the receipt and this look it ended.
             tokio::time::sleep(Duration::from_millis(2)).await;
-            return if Instant::now() < until { Flight::Ended } else { Flight::Running };
+            return if Instant::now() < until {
+                Flight::Ended
+            } else {
+                Flight::Running
+            };
         };
         let ended = flight.wait_for(|now| *now == Flight::Ended);
         match tokio::time::timeout_at(until.into(), ended).await {
@@ -332,7 +344,10 @@ impl Gateway {
             Decision::Execute => {}
             Decision::Wait { execution_id } => return Look::Wait(execution_id),
             Decision::Refuse(refusal) => {
-                let named = refusal.names.first().and_then(|name| ExecutionId::parse(name).ok());
+                let named = refusal
+                    .names
+                    .first()
+                    .and_then(|name| ExecutionId::parse(name).ok());
                 return no(refusal, named);
             }
             Decision::Replay { intent, receipt } => {
@@ -341,7 +356,12 @@ impl Gateway {
                     return no(refusal, execution);
                 }
                 self.note_forwarded(asks, Event::Replayed, execution);
-                return answer(answer_of(&asks.upstream.name, &intent, &receipt.outcome, Replayed::Yes));
+                return answer(answer_of(
+                    &asks.upstream.name,
+                    &intent,
+                    &receipt.outcome,
+                    Replayed::Yes,
+                ));
             }
         }
         let may = match &asks.tool {
@@ -386,7 +406,9 @@ impl Gateway {
             Verdict::Deny(ground) => return Err(denied(ground, &asks.request.tool)),
             Verdict::Git => {
                 let why = "a server may touch what belongs to git, and no rule opens that";
-                return Err(Refusal::new(Code::Denied, why).reason("policy").name(&asks.request.tool));
+                return Err(Refusal::new(Code::Denied, why)
+                    .reason("policy")
+                    .name(&asks.request.tool));
             }
             Verdict::Ask(ground) => ground,
         };

@@ -114,10 +114,8 @@ impl Child {
         let (program, args) = command.split_first().ok_or("it has no command")?;
         let program = resolve_program(OsStr::new(program), path).map_err(told)?;
         StateRoot::make(home).map_err(told)?;
-        let mut whole: BTreeMap<OsString, OsString> = BTreeMap::from([
-            ("HOME".into(), home.into()),
-            ("LANG".into(), "C.UTF-8".into()),
-        ]);
+        let mut whole: BTreeMap<OsString, OsString> =
+            BTreeMap::from([("HOME".into(), home.into()), ("LANG".into(), "C.UTF-8".into())]);
         if let Ok(path) = std::env::join_paths(path) {
             whole.insert("PATH".into(), path);
         }
@@ -266,7 +264,11 @@ struct Forgets<'a> {
 
 impl Forgets<'_> {
     fn at(&self) -> Option<At> {
-        self.desk.state().waiting.remove(&self.id).map(|waiting| waiting.at)
+        self.desk
+            .state()
+            .waiting
+            .remove(&self.id)
+            .map(|waiting| waiting.at)
     }
 }
 
@@ -291,7 +293,9 @@ impl Desk {
                 }
                 if let Some(id) = id {
                     // Whoever gave it up was told that it was never written.
-                    let Some(waiting) = state.waiting.get_mut(&id) else { continue };
+                    let Some(waiting) = state.waiting.get_mut(&id) else {
+                        continue;
+                    };
                     waiting.at = At::Writing;
                 }
                 state.writing = length;
@@ -352,7 +356,10 @@ impl Desk {
                 };
                 let mut state = self.state();
                 // What was not asked yet cannot be answered.
-                if state.waiting.get(&id).is_some_and(|waiting| waiting.at != At::Queued)
+                if state
+                    .waiting
+                    .get(&id)
+                    .is_some_and(|waiting| waiting.at != At::Queued)
                     && let Some(waiting) = state.waiting.remove(&id)
                 {
                     drop(waiting.tell.send(answer));
@@ -367,7 +374,11 @@ impl Desk {
             "notifications/tools/list_changed" => self.stale.store(true, Ordering::Release),
             "notifications/progress" => {
                 let id = params["progressToken"].as_u64().unwrap_or_default();
-                let hears = self.state().waiting.get(&id).and_then(|waiting| waiting.hears.clone());
+                let hears = self
+                    .state()
+                    .waiting
+                    .get(&id)
+                    .and_then(|waiting| waiting.hears.clone());
                 if let Some(hears) = hears {
                     progress(&hears, params);
                 }
@@ -384,7 +395,10 @@ impl Desk {
         }
         self.talk.end();
         // Lines that wait are written by nobody any more.
-        drop(self.lines.send(Outgoing { id: None, line: Vec::new() }));
+        drop(self.lines.send(Outgoing {
+            id: None,
+            line: Vec::new(),
+        }));
         let gone = reader_is_gone(&self.talk.input);
         let mut state = self.state();
         if gone {
@@ -413,7 +427,11 @@ impl Desk {
 
 /// Tells on how a request goes on.
 pub(super) fn progress(hears: &Hears, params: &Value) {
-    let whole = |value: &Value| value.as_u64().or_else(|| value.as_f64().map(|number| number.max(0.0) as u64));
+    let whole = |value: &Value| {
+        value
+            .as_u64()
+            .or_else(|| value.as_f64().map(|number| number.max(0.0) as u64))
+    };
     let so_far = whole(&params["progress"]).unwrap_or_default();
     let message = params["message"].as_str().unwrap_or_default();
     let message: String = message.chars().take(1000).collect();
@@ -437,10 +455,16 @@ mod tests {
         assert!(!had(At::Written(11), ended), "its last byte was read by nobody");
         for unsure in [
             Pipe { gone: false, ..ended },
-            Pipe { still: false, ..ended },
+            Pipe {
+                still: false,
+                ..ended
+            },
         ] {
             assert!(!had(At::Queued, unsure));
-            assert!(had(At::Writing, unsure) && had(At::Written(11), unsure), "{unsure:?}");
+            assert!(
+                had(At::Writing, unsure) && had(At::Written(11), unsure),
+                "{unsure:?}"
+            );
         }
     }
 
@@ -462,7 +486,11 @@ mod tests {
     }
 
     fn block_on<T>(what: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(what)
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(what)
     }
 
     /// It answers with garbage around it, under a wrong id, and twice: one answer is heard, the right one.
@@ -495,7 +523,8 @@ mod tests {
              while left[0] == 0: fcntl.ioctl(0, termios.FIONREAD, left)\n\
              os._exit(1)",
         );
-        let (first, second) = block_on(async { tokio::join!(child.request(ask("first")), child.request(ask("second"))) });
+        let (first, second) =
+            block_on(async { tokio::join!(child.request(ask("first")), child.request(ask("second"))) });
         assert!(matches!(first, Came::Perhaps(_)), "{first:?}");
         assert!(matches!(second, Came::Never(_)), "{second:?}");
         assert!(!child.lives());
@@ -504,9 +533,7 @@ mod tests {
 
     #[test]
     fn a_message_without_end_ends_it() {
-        let child = python(
-            "import sys\nsys.stdin.readline()\nwhile True: sys.stdout.write('x' * 1000000)",
-        );
+        let child = python("import sys\nsys.stdin.readline()\nwhile True: sys.stdout.write('x' * 1000000)");
         let came = block_on(child.request(ask("m")));
         assert!(matches!(came, Came::Perhaps(_)), "{came:?}");
     }

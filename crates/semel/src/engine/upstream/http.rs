@@ -74,8 +74,11 @@ impl Http {
         let message = json!({"jsonrpc": "2.0", "id": id, "method": wanted.method, "params": wanted.params});
         let timeout = wanted.timeout;
         // Where it is given up, it is not known how far it came.
-        let came = tokio::time::timeout(timeout, self.exchange(id, message, headers, spoken, wanted.hears)).await;
-        came.unwrap_or_else(|_| Came::Perhaps(format!("it gave no answer within {} s", timeout.as_secs_f32())))
+        let came =
+            tokio::time::timeout(timeout, self.exchange(id, message, headers, spoken, wanted.hears)).await;
+        came.unwrap_or_else(|_| {
+            Came::Perhaps(format!("it gave no answer within {} s", timeout.as_secs_f32()))
+        })
     }
 
     async fn exchange(
@@ -91,11 +94,17 @@ impl Http {
             Err(came) => return came,
         };
         let (parts, body) = response.into_parts();
-        let session = parts.headers.get("mcp-session-id").and_then(|value| value.to_str().ok());
+        let session = parts
+            .headers
+            .get("mcp-session-id")
+            .and_then(|value| value.to_str().ok());
         if *spoken == Spoken::Nothing && parts.status.is_success() {
             *self.session() = session.map(str::to_owned);
         }
-        let kind = parts.headers.get("content-type").map(|value| value.as_bytes().to_ascii_lowercase());
+        let kind = parts
+            .headers
+            .get("content-type")
+            .map(|value| value.as_bytes().to_ascii_lowercase());
         if parts.status.is_success() && kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")) {
             return self.stream(id, body, hears.as_ref()).await;
         }
@@ -103,7 +112,10 @@ impl Http {
             Ok(bytes) => bytes,
             Err(why) => return Came::Perhaps(why),
         };
-        if let Some(answer) = serde_json::from_slice(&bytes).ok().and_then(|message| answer(message, id)) {
+        if let Some(answer) = serde_json::from_slice(&bytes)
+            .ok()
+            .and_then(|message| answer(message, id))
+        {
             return answer;
         }
         self.without_an_answer(parts.status)
@@ -118,7 +130,9 @@ impl Http {
                 self.end();
                 Came::Never(why)
             }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED => Came::Never(why),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED => {
+                Came::Never(why)
+            }
             _ => Came::Perhaps(why),
         }
     }
@@ -157,12 +171,21 @@ impl Http {
         if let Some(session) = self.session().as_deref() {
             request = request.header("mcp-session-id", session);
         }
-        for (name, value) in self.url.headers.iter().map(|(n, v)| (n, v)).chain(headers.iter().map(|(n, v)| (n, v))) {
+        for (name, value) in self
+            .url
+            .headers
+            .iter()
+            .map(|(n, v)| (n, v))
+            .chain(headers.iter().map(|(n, v)| (n, v)))
+        {
             request = request.header(name, value);
         }
         let body = Full::new(Bytes::from(message.to_string()));
         let request = request.body(body).map_err(|e| never(e.to_string()))?;
-        sender.send_request(request).await.map_err(|e| Came::Perhaps(e.to_string()))
+        sender
+            .send_request(request)
+            .await
+            .map_err(|e| Came::Perhaps(e.to_string()))
     }
 
     async fn stream(&self, id: u64, mut body: Incoming, hears: Option<&Hears>) -> Came {
@@ -174,7 +197,9 @@ impl Http {
             };
             let Ok(data) = frame.into_data() else { continue };
             for event in events.take(&data) {
-                let Ok(message) = serde_json::from_slice::<Value>(&event) else { continue };
+                let Ok(message) = serde_json::from_slice::<Value>(&event) else {
+                    continue;
+                };
                 match message["method"].as_str() {
                     Some("notifications/tools/list_changed") => self.stale.store(true, Ordering::Release),
                     Some("notifications/progress") => {
@@ -191,7 +216,10 @@ impl Http {
                 }
             }
             if events.held() > limits::UPSTREAM_LINE {
-                return Came::Perhaps(format!("it sent a message of more than {} bytes", limits::UPSTREAM_LINE));
+                return Came::Perhaps(format!(
+                    "it sent a message of more than {} bytes",
+                    limits::UPSTREAM_LINE
+                ));
             }
         }
         Came::Perhaps("its answer broke off".to_owned())
@@ -216,7 +244,10 @@ async fn whole(mut body: Incoming) -> Result<Vec<u8>, String> {
         let frame = frame.map_err(|e| e.to_string())?;
         if let Ok(data) = frame.into_data() {
             if bytes.len() + data.len() > limits::UPSTREAM_LINE {
-                return Err(format!("it sent a message of more than {} bytes", limits::UPSTREAM_LINE));
+                return Err(format!(
+                    "it sent a message of more than {} bytes",
+                    limits::UPSTREAM_LINE
+                ));
             }
             bytes.extend_from_slice(&data);
         }

@@ -123,7 +123,11 @@ pub(super) async fn start(
                 Ways::Http(_) => String::new(),
             };
             link.end();
-            Err(if said.is_empty() { why } else { format!("{why}; it said: {said}") })
+            Err(if said.is_empty() {
+                why
+            } else {
+                format!("{why}; it said: {said}")
+            })
         }
     }
 }
@@ -153,7 +157,10 @@ impl Link {
             "capabilities": {},
             "clientInfo": me(),
         });
-        let refused = match self.send(Wanted::plain("initialize", hello), &Spoken::Nothing).await {
+        let refused = match self
+            .send(Wanted::plain("initialize", hello), &Spoken::Nothing)
+            .await
+        {
             Came::Answer(Said::Result, result) => {
                 let version = result["protocolVersion"].as_str().unwrap_or_default();
                 if !LEGACY.contains(&version) {
@@ -166,7 +173,10 @@ impl Link {
             Came::Answer(Said::Error, error) => error,
             Came::Never(why) | Came::Perhaps(why) => return Err(why),
         };
-        match self.send(Wanted::plain("server/discover", json!({})), &Spoken::Modern).await {
+        match self
+            .send(Wanted::plain("server/discover", json!({})), &Spoken::Modern)
+            .await
+        {
             Came::Answer(Said::Result, result)
                 if result["supportedVersions"]
                     .as_array()
@@ -187,7 +197,11 @@ impl Link {
         let mut tools = Vec::new();
         let mut cursor = Value::Null;
         for _ in 0..PAGES {
-            let params = if cursor.is_null() { json!({}) } else { json!({"cursor": cursor}) };
+            let params = if cursor.is_null() {
+                json!({})
+            } else {
+                json!({"cursor": cursor})
+            };
             match self.request(Wanted::plain("tools/list", params)).await {
                 Came::Answer(Said::Result, mut page) => {
                     if let Value::Array(more) = page["tools"].take() {

@@ -130,7 +130,11 @@ impl Upstreams {
         let mut all = Vec::new();
         for one in asked {
             if let Ok(Some(listed)) = one.await {
-                all.extend(listed.iter().map(|(name, tool)| (name.clone(), tool.described.clone())));
+                all.extend(
+                    listed
+                        .iter()
+                        .map(|(name, tool)| (name.clone(), tool.described.clone())),
+                );
             }
         }
         all
@@ -190,7 +194,9 @@ impl Upstream {
             }
             // What it lists may be another after its end.
             self.stale.store(true, Ordering::Release);
-            let long = life.began.is_some_and(|began| began.elapsed() >= limits::UPSTREAM_STEADY);
+            let long = life
+                .began
+                .is_some_and(|began| began.elapsed() >= limits::UPSTREAM_STEADY);
             life.ended(long);
         }
         if let Some(at) = life.not_before {
@@ -216,7 +222,13 @@ impl Upstream {
     }
 
     async fn start(&self) -> Result<Link, String> {
-        link::start(&self.configured.way, &self.around.path, &self.around.home, &self.stale).await
+        link::start(
+            &self.configured.way,
+            &self.around.path,
+            &self.around.home,
+            &self.stale,
+        )
+        .await
     }
 
     /// Says that it cannot be asked.

@@ -25,7 +25,8 @@ impl Events {
                 if std::mem::replace(&mut self.has_data, true) {
                     self.data.push(b'\n');
                 }
-                self.data.extend_from_slice(data.strip_prefix(b" ").unwrap_or(data));
+                self.data
+                    .extend_from_slice(data.strip_prefix(b" ").unwrap_or(data));
             }
             from += end + 1;
         }
@@ -45,11 +46,19 @@ mod tests {
 
     #[test]
     fn events_are_whole_however_they_are_cut() {
-        let stream = b"id: 1\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\n: kept alive\n\nevent: message\ndata:x\n\ndata: cut";
+        let stream =
+            b"id: 1\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\n: kept alive\n\nevent: message\ndata:x\n\ndata: cut";
         for piece in [1, 2, 3, 7, 1000] {
             let mut events = Events::default();
-            let all: Vec<Vec<u8>> = stream.chunks(piece).flat_map(|piece| events.take(piece)).collect();
-            assert_eq!(all, [b"{\"a\":\n1}".to_vec(), b"x".to_vec()], "in pieces of {piece}");
+            let all: Vec<Vec<u8>> = stream
+                .chunks(piece)
+                .flat_map(|piece| events.take(piece))
+                .collect();
+            assert_eq!(
+                all,
+                [b"{\"a\":\n1}".to_vec(), b"x".to_vec()],
+                "in pieces of {piece}"
+            );
             assert_eq!(events.held(), 9);
         }
     }

@@ -22,22 +22,51 @@ fn a_server_that_ends_in_a_call_leaves_an_outcome_that_nobody_knows() {
         assert_eq!(scene.effects(), done, "{how}");
         assert_eq!(replayed(&client.note("other", "")), Some(false));
         assert_eq!(scene.effects(), done + 1);
-        let sent = scene.seen().iter().filter(|call| call["arguments"]["text"] == "k").count();
+        let sent = scene
+            .seen()
+            .iter()
+            .filter(|call| call["arguments"]["text"] == "k")
+            .count();
         assert_eq!(sent, 1, "{how}");
         let known = execution(&first).to_owned();
         if done == 1 {
-            let settled = ["resolve", &known, "--happened", "--note", "it is there", "--by", "me"];
+            let settled = [
+                "resolve",
+                &known,
+                "--happened",
+                "--note",
+                "it is there",
+                "--by",
+                "me",
+            ];
             scene.home.json(&settled);
             let told = client.note("k", how);
             assert_eq!(replayed(&told), Some(true), "{}", told.body);
-            assert!(told.body["result"]["content"][0]["text"].as_str().unwrap().contains("person"));
+            assert!(
+                told.body["result"]["content"][0]["text"]
+                    .as_str()
+                    .unwrap()
+                    .contains("person")
+            );
             assert_eq!(scene.effects(), 2);
         } else {
-            let settled = ["resolve", &known, "--never-happened", "--note", "it is not", "--by", "me"];
+            let settled = [
+                "resolve",
+                &known,
+                "--never-happened",
+                "--note",
+                "it is not",
+                "--by",
+                "me",
+            ];
             scene.home.json(&settled);
             // It dies again at this very call: free is free.
             assert_eq!(refused(&client.note("k", how)), "outcome_unknown");
-            let sent = scene.seen().iter().filter(|call| call["arguments"]["text"] == "k").count();
+            let sent = scene
+                .seen()
+                .iter()
+                .filter(|call| call["arguments"]["text"] == "k")
+                .count();
             assert_eq!(sent, 2);
         }
     }
@@ -61,7 +90,11 @@ fn all_that_was_under_way_is_unknown_and_each_alone() {
     let daemon = scene.serve();
     let volume = scene.home.open("job", "process");
     let mut late = Client::new(&daemon, &volume);
-    let call = params("fake__note", Some("late"), &json!({"text": "late", "how": "late"}));
+    let call = params(
+        "fake__note",
+        Some("late"),
+        &json!({"text": "late", "how": "late"}),
+    );
     late.write("tools/call", &call, &[]).unwrap();
     scene.wait_for("late");
     let mut client = Client::new(&daemon, &volume);
@@ -82,7 +115,10 @@ fn garbage_second_answers_and_answers_to_others_are_passed_by() {
     for how in ["garbage", "twice"] {
         let first = client.note(how, how);
         assert_eq!(replayed(&first), Some(false), "{}", first.body);
-        let text = first.body["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+        let text = first.body["result"]["content"][0]["text"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         assert!(text.starts_with(how), "{text}");
         let again = client.note(how, how);
         assert_eq!(again.body["result"]["content"][0]["text"], text);
@@ -91,7 +127,10 @@ fn garbage_second_answers_and_answers_to_others_are_passed_by() {
     for n in 0..20 {
         let key = format!("k-{n}");
         let reply = client.note(&key, "twice");
-        let text = reply.body["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+        let text = reply.body["result"]["content"][0]["text"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         assert!(text.starts_with(&format!("{key} ")), "{text}");
     }
     assert_eq!((scene.effects(), scene.starts()), (22, 1));
@@ -123,7 +162,10 @@ fn an_answer_that_comes_too_late_is_nobodys() {
     assert_eq!(refused(&client.note("k", "late")), "outcome_unknown");
     scene.let_go("late");
     for _ in 0..3 {
-        assert_eq!(replayed(&client.call("fake__note", Some("n"), &json!({"text": "n"}))).is_some(), true);
+        assert_eq!(
+            replayed(&client.call("fake__note", Some("n"), &json!({"text": "n"}))).is_some(),
+            true
+        );
         assert_eq!(refused(&client.note("k", "late")), "outcome_unknown");
     }
     assert_eq!(scene.effects(), 2);
@@ -138,7 +180,12 @@ fn an_answer_that_is_too_long_is_told_to_have_been_there() {
     for again in [false, true] {
         let reply = client.note("k", "huge");
         assert_eq!(replayed(&reply), Some(again), "{}", reply.body);
-        assert!(reply.body["result"]["content"][0]["text"].as_str().unwrap().contains("left out"));
+        assert!(
+            reply.body["result"]["content"][0]["text"]
+                .as_str()
+                .unwrap()
+                .contains("left out")
+        );
     }
     let read = client.call("fake__look", None, &json!({"how": "huge"}));
     assert_eq!(refused(&read), "too_large", "{}", read.body);
@@ -169,7 +216,14 @@ fn a_server_that_does_not_start_leaves_nothing_open() {
     let reply = client.note("k", "");
     assert_eq!(refused(&reply), "io_failed", "{}", reply.body);
     assert_eq!(reply.body["error"]["data"]["reason"], "upstream_unavailable");
-    assert!(reply.body["error"]["message"].as_str().unwrap().contains("it is broken"), "{}", reply.body);
+    assert!(
+        reply.body["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("it is broken"),
+        "{}",
+        reply.body
+    );
     // Our own tools do not mind.
     let ours = client.call("write_file", Some("w"), &json!({"path": "a", "content": "1"}));
     assert_eq!(ours.body["result"]["structuredContent"]["replayed"], false);
@@ -185,14 +239,20 @@ fn a_record_needs_no_server() {
     let scene = Scene::new();
     let daemon = scene.serve();
     let volume = scene.home.open("job", "process");
-    assert_eq!(replayed(&Client::new(&daemon, &volume).note("k", "")), Some(false));
+    assert_eq!(
+        replayed(&Client::new(&daemon, &volume).note("k", "")),
+        Some(false)
+    );
     daemon.kill();
     std::fs::write(scene.home.path().join("fake.py"), "import sys; sys.exit(1)").unwrap();
     let daemon = scene.serve();
     let mut client = Client::new(&daemon, &volume);
     let again = client.note("k", "");
     assert_eq!(replayed(&again), Some(true), "{}", again.body);
-    assert_eq!(refused(&client.call("fake__note", Some("k"), &json!({"text": "other"}))), "replay_conflict");
+    assert_eq!(
+        refused(&client.call("fake__note", Some("k"), &json!({"text": "other"}))),
+        "replay_conflict"
+    );
     assert_eq!(refused(&client.note("new", "")), "io_failed");
 }
 
@@ -204,7 +264,10 @@ fn a_server_that_keeps_ending_is_started_for_calls_alone() {
     let volume = scene.home.open("job", "process");
     let mut client = Client::new(&daemon, &volume);
     for n in 0..4 {
-        assert_eq!(refused(&client.note(&format!("k-{n}"), "die_after")), "outcome_unknown");
+        assert_eq!(
+            refused(&client.note(&format!("k-{n}"), "die_after")),
+            "outcome_unknown"
+        );
     }
     assert_eq!((scene.effects(), scene.starts()), (4, 4));
 }

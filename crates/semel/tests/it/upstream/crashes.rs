@@ -32,7 +32,10 @@ fn a_kill_at_each_step_repeats_nothing() {
             let volume = scene.home.open("job", durability);
             let mut client = Client::new(&daemon, &volume);
             let call = params("fake__note", Some("k"), &json!({"text": "k"}));
-            assert!(client.try_ask("tools/call", &call, &[]).is_none(), "{point}: it was killed");
+            assert!(
+                client.try_ask("tools/call", &call, &[]).is_none(),
+                "{point}: it was killed"
+            );
             drop(daemon);
             assert_eq!(scene.effects(), *done, "{point}");
             let daemon = scene.serve();
@@ -42,7 +45,9 @@ fn a_kill_at_each_step_repeats_nothing() {
                 match then {
                     Then::Done => assert_eq!(replayed(&reply), Some(n > 0), "{point}: {}", reply.body),
                     Then::Replayed => assert_eq!(replayed(&reply), Some(true), "{point}: {}", reply.body),
-                    Then::Unknown => assert_eq!(refused(&reply), "outcome_unknown", "{point}: {}", reply.body),
+                    Then::Unknown => {
+                        assert_eq!(refused(&reply), "outcome_unknown", "{point}: {}", reply.body)
+                    }
                 }
             }
             let wanted = if *then == Then::Done { 1 } else { *done };
@@ -78,8 +83,8 @@ fn a_kill_while_the_server_is_at_it_repeats_nothing() {
         assert_eq!(scene.effects(), done);
         let status = scene.home.admin("GET", "/v1/admin/status", &json!(null));
         assert_eq!(status.status, 200, "{}", status.body);
-        let audit = scene.home.run(&["audit"]);
-        assert!(audit.status.success(), "{}", String::from_utf8_lossy(&audit.stdout));
+        let log = scene.home.run(&["log", "verify"]);
+        assert!(log.status.success(), "{}", crate::harness::said(&log));
     }
 }
 
@@ -91,12 +96,19 @@ fn a_kill_in_recovery_changes_nothing() {
         let daemon = scene.serve_with(&["--crash-at", "acted"]);
         let volume = scene.home.open("job", "process");
         let call = params("fake__note", Some("k"), &json!({"text": "k"}));
-        assert!(Client::new(&daemon, &volume).try_ask("tools/call", &call, &[]).is_none());
+        assert!(
+            Client::new(&daemon, &volume)
+                .try_ask("tools/call", &call, &[])
+                .is_none()
+        );
         drop(daemon);
         let args = ["--upstream", scene.upstream.as_str(), "--crash-at", point];
         drop(crate::harness::Daemon::start(&scene.home, &args));
         let daemon = scene.serve();
-        assert_eq!(refused(&Client::new(&daemon, &volume).ask("tools/call", &call)), "outcome_unknown");
+        assert_eq!(
+            refused(&Client::new(&daemon, &volume).ask("tools/call", &call)),
+            "outcome_unknown"
+        );
         assert_eq!(scene.effects(), 1);
     }
 }
@@ -116,6 +128,9 @@ fn a_daemon_that_drains_waits_for_the_answer() {
     assert_eq!(replayed(&client.conn.receive("POST").unwrap()), Some(false));
     assert!(daemon.ended(LONG).is_some_and(|status| status.success()));
     let daemon = scene.serve();
-    assert_eq!(replayed(&Client::new(&daemon, &volume).ask("tools/call", &call)), Some(true));
+    assert_eq!(
+        replayed(&Client::new(&daemon, &volume).ask("tools/call", &call)),
+        Some(true)
+    );
     assert_eq!(scene.effects(), 1);
 }

@@ -21,7 +21,12 @@ impl Drop for Listening {
 
 fn start(place: &PathBuf, program: &PathBuf, more: &[&str]) -> Child {
     let mut command = Command::new("python3");
-    command.arg(program).arg(place).arg("--http").args(more).stdin(Stdio::null());
+    command
+        .arg(program)
+        .arg(place)
+        .arg("--http")
+        .args(more)
+        .stdin(Stdio::null());
     command.spawn().unwrap()
 }
 
@@ -40,7 +45,10 @@ impl Listening {
 
     fn headers(&self) -> Vec<Value> {
         let lines = self.scene.lines("headers");
-        lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+        lines
+            .iter()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     fn scene(&self) -> (Daemon, Client) {
@@ -57,18 +65,32 @@ fn a_call_over_http_is_done_once_with_its_key() {
         let listening = Listening::new(more);
         let (_daemon, mut client) = listening.scene();
         for how in ["", "stream"] {
-            assert_eq!(replayed(&client.note(&format!("k{how}"), how)), Some(false), "{more:?} {how}");
+            assert_eq!(
+                replayed(&client.note(&format!("k{how}"), how)),
+                Some(false),
+                "{more:?} {how}"
+            );
             assert_eq!(replayed(&client.note(&format!("k{how}"), how)), Some(true));
         }
         assert_eq!(listening.scene.effects(), 2);
         let headers = listening.headers();
         let last = headers.last().unwrap();
-        assert!(last["idempotency-key"].as_str().unwrap().starts_with("\"semel-"), "{last}");
+        assert!(
+            last["idempotency-key"].as_str().unwrap().starts_with("\"semel-"),
+            "{last}"
+        );
         if more.is_empty() {
-            assert_eq!((&last["mcp-session-id"], &last["mcp-protocol-version"]), (&json!("one"), &json!("2025-11-25")));
+            assert_eq!(
+                (&last["mcp-session-id"], &last["mcp-protocol-version"]),
+                (&json!("one"), &json!("2025-11-25"))
+            );
         } else {
             assert_eq!(
-                (&last["mcp-protocol-version"], &last["mcp-method"], &last["mcp-name"]),
+                (
+                    &last["mcp-protocol-version"],
+                    &last["mcp-method"],
+                    &last["mcp-name"]
+                ),
                 (&json!("2026-07-28"), &json!("tools/call"), &json!("note"))
             );
         }

@@ -50,8 +50,18 @@ pub(crate) fn run(wanted: Wanted, begin: &mut dyn FnMut(&'static str)) -> Result
         numbers: AtomicU32::new(0),
     };
     let to = to(&wanted.server, wanted.files, &stage)?;
-    let down = |why: String| Refusal::new(Code::DaemonUnreachable, format!("the server cannot be used: {why}"));
-    let blind = |why: String| Refusal::new(Code::BadConfig, format!("the server's effects cannot be seen: {why}"));
+    let down = |why: String| {
+        Refusal::new(
+            Code::DaemonUnreachable,
+            format!("the server cannot be used: {why}"),
+        )
+    };
+    let blind = |why: String| {
+        Refusal::new(
+            Code::BadConfig,
+            format!("the server's effects cannot be seen: {why}"),
+        )
+    };
     let mut started = Started::new(&stage, to);
     let mut server = started.start().map_err(down)?;
     let name = server.name.clone();
@@ -98,7 +108,10 @@ pub(crate) fn run(wanted: Wanted, begin: &mut dyn FnMut(&'static str)) -> Result
 fn to(server: &str, files: Option<PathBuf>, stage: &Stage) -> Result<To, Refusal> {
     if server.starts_with("http://") {
         let files = files.ok_or_else(|| {
-            Refusal::new(Code::Usage, "of a server that listens, --files says where its files lie")
+            Refusal::new(
+                Code::Usage,
+                "of a server that listens, --files says where its files lie",
+            )
         })?;
         return To::url(server, Scratch::lent(files).map_err(host)?);
     }
@@ -107,7 +120,10 @@ fn to(server: &str, files: Option<PathBuf>, stage: &Stage) -> Result<To, Refusal
     let dir = stage.scratch.directory("files").map_err(host)?;
     stage.scratch.directory("home").map_err(host)?;
     // Its volumes are plain directories: nothing is left mounted.
-    let config = stage.scratch.write("config.toml", "[volumes]\nbackend = \"dir\"\n").map_err(host)?;
+    let config = stage
+        .scratch
+        .write("config.toml", "[volumes]\nbackend = \"dir\"\n")
+        .map_err(host)?;
     let fill = |text: &str| {
         text.replace("{dir}", &dir.display().to_string())
             .replace("{state}", &state.display().to_string())
@@ -135,10 +151,16 @@ fn find_files(stage: &Stage, started: &Started<'_>, server: &mut Server, tools: 
     for path in [Some(name.to_owned()), absolute].into_iter().flatten() {
         let heard = server.call(&tools.write.call(&path, text))?;
         let found = match &started.to {
-            To::Url { files, .. } | To::Command { files: Some(files), .. } => {
-                files.exists(name).is_ok_and(|there| there).then(|| files.path().to_owned())
+            To::Url { files, .. }
+            | To::Command {
+                files: Some(files), ..
+            } => files
+                .exists(name)
+                .is_ok_and(|there| there)
+                .then(|| files.path().to_owned()),
+            To::Command { files: None, .. } => {
+                stage.scratch.find(name).map_err(super::super::trial::hands)?
             }
-            To::Command { files: None, .. } => stage.scratch.find(name).map_err(super::super::trial::hands)?,
         };
         if let Some(root) = found {
             let files = Scratch::lent(&root).map_err(super::super::trial::hands)?;

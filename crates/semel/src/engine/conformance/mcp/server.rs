@@ -56,7 +56,9 @@ impl To {
         let wrong = || Refusal::new(Code::Usage, "a server that listens is http://HOST:PORT/PATH").name(url);
         let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-        host.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).ok_or_else(wrong)?;
+        host.rsplit_once(':')
+            .and_then(|(_, port)| port.parse::<u16>().ok())
+            .ok_or_else(wrong)?;
         Ok(Self::Url {
             host: host.to_owned(),
             path: format!("/{path}"),
@@ -181,14 +183,22 @@ impl<'a> Started<'a> {
                         }
                     }
                 };
-                std::thread::Builder::new().spawn(reading).map_err(|e| e.to_string())?;
+                std::thread::Builder::new()
+                    .spawn(reading)
+                    .map_err(|e| e.to_string())?;
                 Way::Lines { talk, wants, heard }
             }
             To::Url { host, path, .. } => {
                 let (tell, heard) = channel();
                 let (host, path) = (host.clone(), path.clone());
                 let session = None;
-                Way::Url { host, path, session, tell, heard }
+                Way::Url {
+                    host,
+                    path,
+                    session,
+                    tell,
+                    heard,
+                }
             }
         };
         let mut server = Server {
@@ -204,7 +214,11 @@ impl<'a> Started<'a> {
 
     /// Kills a server, and what runs beside it, with no warning.
     pub(super) fn kill(&mut self, server: Server) {
-        // Both at once, as a power cut or the end of a container has it: first what has the effects.
+        // Both at once, as the end of a container has it: first what has the effects. Whoever speaks for it neither tells
+        // of that nor starts another.
+        if let Way::Lines { talk, .. } = &server.way {
+            talk.freeze();
+        }
         drop(self.daemon.take());
         drop(server);
     }
@@ -231,7 +245,11 @@ impl Server {
     pub(super) fn tools(&mut self) -> Told<Vec<Value>> {
         let (mut tools, mut cursor) = (Vec::new(), Value::Null);
         loop {
-            let params = if cursor.is_null() { json!({}) } else { json!({"cursor": cursor}) };
+            let params = if cursor.is_null() {
+                json!({})
+            } else {
+                json!({"cursor": cursor})
+            };
             let id = self.send("tools/list", &params)?;
             let mut page = self.wait(id, MOST)?;
             let more = page["result"]["tools"].take();
@@ -287,10 +305,15 @@ impl Server {
                 }
                 let asking = move || {
                     if let Ok(answer) = http::send(&host, &request) {
-                        messages(&answer).into_iter().for_each(|message| drop(tell.send(message)));
+                        messages(&answer)
+                            .into_iter()
+                            .for_each(|message| drop(tell.send(message)));
                     }
                 };
-                std::thread::Builder::new().spawn(asking).map(drop).map_err(|e| e.to_string())
+                std::thread::Builder::new()
+                    .spawn(asking)
+                    .map(drop)
+                    .map_err(|e| e.to_string())
             }
         }
     }
@@ -300,17 +323,24 @@ impl Server {
         let answer = http::send(host, request)?;
         if let Way::Url { session, tell, .. } = &mut self.way {
             *session = answer.header("mcp-session-id").map(str::to_owned);
-            messages(&answer).into_iter().for_each(|message| drop(tell.send(message)));
+            messages(&answer)
+                .into_iter()
+                .for_each(|message| drop(tell.send(message)));
         }
         Ok(())
     }
 
     fn request(&self, message: &Value) -> Vec<u8> {
-        let Way::Url { host, path, session, .. } = &self.way else {
+        let Way::Url {
+            host, path, session, ..
+        } = &self.way
+        else {
             return Vec::new();
         };
         let body = message.to_string();
-        let session = session.as_ref().map_or_else(String::new, |id| format!("mcp-session-id: {id}\r\n"));
+        let session = session
+            .as_ref()
+            .map_or_else(String::new, |id| format!("mcp-session-id: {id}\r\n"));
         format!(
             "POST {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-type: application/json\r\n\
              accept: application/json, text/event-stream\r\nmcp-protocol-version: 2025-11-25\r\n{session}\
@@ -334,14 +364,16 @@ impl Server {
                         wants.send(()).map_err(|e| e.to_string())?;
                         self.reading = true;
                     }
-                    let line = heard.recv_timeout(left).map_err(|_| "it gives no answer".to_owned())?;
+                    let line = heard
+                        .recv_timeout(left)
+                        .map_err(|_| "it gives no answer".to_owned())?;
                     self.reading = false;
                     let line = line.ok_or_else(|| format!("it has ended: {}", talk.last_words()))?;
                     serde_json::from_slice(&line).unwrap_or_default()
                 }
-                Way::Url { heard, .. } => {
-                    heard.recv_timeout(left).map_err(|_| "it gives no answer".to_owned())?
-                }
+                Way::Url { heard, .. } => heard
+                    .recv_timeout(left)
+                    .map_err(|_| "it gives no answer".to_owned())?,
             };
             if let (Some(id), None) = (message["id"].as_u64(), message.get("method")) {
                 self.held.insert(id, message);
@@ -375,7 +407,8 @@ fn messages(answer: &http::Answer) -> Vec<Value> {
         Err(_) => {
             let text = answer.text();
             let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
-            data.filter_map(|data| serde_json::from_str(data.trim()).ok()).collect()
+            data.filter_map(|data| serde_json::from_str(data.trim()).ok())
+                .collect()
         }
     }
 }
@@ -392,7 +425,10 @@ impl Heard {
         let told = match (done, result.is_object()) {
             (true, _) => "done".to_owned(),
             (false, true) => format!("refused ({})", short(&text)),
-            (false, false) => format!("error ({})", short(message["error"]["message"].as_str().unwrap_or("?"))),
+            (false, false) => format!(
+                "error ({})",
+                short(message["error"]["message"].as_str().unwrap_or("?"))
+            ),
         };
         Self { done, told, text }
     }

@@ -44,13 +44,40 @@ struct Edit {
     new: String,
 }
 
-const WRITES: &[&str] = &["write_file", "write", "create_file", "save_file", "write_text_file"];
-const EDITS: &[&str] = &["edit_file", "edit", "str_replace", "replace_in_file", "replace", "edit_text_file"];
+const WRITES: &[&str] = &[
+    "write_file",
+    "write",
+    "create_file",
+    "save_file",
+    "write_text_file",
+];
+const EDITS: &[&str] = &[
+    "edit_file",
+    "edit",
+    "str_replace",
+    "replace_in_file",
+    "replace",
+    "edit_text_file",
+];
 const READS: &[&str] = &["read_text_file", "read_file", "read", "get_file_contents", "view"];
 const PATHS: &[&str] = &["path", "file_path", "filepath", "filePath", "filename", "file"];
 const CONTENTS: &[&str] = &["content", "contents", "file_text", "text", "data"];
-const OLDS: &[&str] = &["old_string", "oldText", "old_text", "old_str", "oldString", "search"];
-const NEWS: &[&str] = &["new_string", "newText", "new_text", "new_str", "newString", "replace"];
+const OLDS: &[&str] = &[
+    "old_string",
+    "oldText",
+    "old_text",
+    "old_str",
+    "oldString",
+    "search",
+];
+const NEWS: &[&str] = &[
+    "new_string",
+    "newText",
+    "new_text",
+    "new_str",
+    "newString",
+    "replace",
+];
 
 impl Tools {
     /// Finds them in what a server lists.
@@ -66,7 +93,8 @@ impl Tools {
             })
         });
         let names: Vec<&str> = listed.iter().filter_map(|tool| tool["name"].as_str()).collect();
-        let write = write.ok_or_else(|| format!("no tool writes a whole file, among {}", names.join(", ")))?;
+        let write =
+            write.ok_or_else(|| format!("no tool writes a whole file, among {}", names.join(", ")))?;
         Ok(Self {
             write,
             edit: find(listed, EDITS, edit),
@@ -113,7 +141,10 @@ impl Tools {
         Ok(match &edit.list {
             None => call(&edit.tool, [path].into_iter().chain(pair)),
             Some(list) => {
-                let one: Map<String, Value> = pair.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+                let one: Map<String, Value> = pair
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value))
+                    .collect();
                 call(&edit.tool, [path, (list.as_str(), json!([one]))])
             }
         })
@@ -123,13 +154,21 @@ impl Tools {
 impl Write {
     /// Makes a call that writes a file by its path as it is.
     pub(super) fn call(&self, path: &str, text: &str) -> Call {
-        call(&self.tool, [(self.path.as_str(), json!(path)), (self.content.as_str(), json!(text))])
+        call(
+            &self.tool,
+            [
+                (self.path.as_str(), json!(path)),
+                (self.content.as_str(), json!(text)),
+            ],
+        )
     }
 }
 
 fn call<'a>(tool: &str, arguments: impl IntoIterator<Item = (&'a str, Value)>) -> Call {
-    let arguments: Map<String, Value> =
-        arguments.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let arguments: Map<String, Value> = arguments
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
     Call(json!({"name": tool, "arguments": arguments}))
 }
 
@@ -137,7 +176,13 @@ fn edit(tool: String, properties: &Map<String, Value>) -> Option<Edit> {
     let path = one_of(properties, PATHS)?;
     if let (Some(old), Some(new)) = (one_of(properties, OLDS), one_of(properties, NEWS)) {
         let list = None;
-        return Some(Edit { tool, path, list, old, new });
+        return Some(Edit {
+            tool,
+            path,
+            list,
+            old,
+            new,
+        });
     }
     let (list, items) = properties.iter().find_map(|(name, property)| {
         let items = property.pointer("/items/properties")?.as_object()?;
@@ -202,9 +247,15 @@ mod tests {
     fn tools_are_found_by_name_and_arguments() {
         let listed = [
             tool("read_file", json!({"properties": {"path": {}}})),
-            tool("fs__write_file", json!({"properties": {"path": {}, "content": {}}})),
-            tool("edit_file", json!({"$defs": {"e": {"properties": {"oldText": {}, "newText": {}}}},
-                "properties": {"path": {}, "edits": {"type": "array", "items": {"$ref": "#/$defs/e"}}}})),
+            tool(
+                "fs__write_file",
+                json!({"properties": {"path": {}, "content": {}}}),
+            ),
+            tool(
+                "edit_file",
+                json!({"$defs": {"e": {"properties": {"oldText": {}, "newText": {}}}},
+                "properties": {"path": {}, "edits": {"type": "array", "items": {"$ref": "#/$defs/e"}}}}),
+            ),
         ];
         let tools = Tools::find(&listed).unwrap();
         tools.rooted(Some("/r".into()));
@@ -216,11 +267,17 @@ mod tests {
         assert!(tools.read("a").is_some());
         let flat = [
             tool("write", json!({"properties": {"file_path": {}, "content": {}}})),
-            tool("edit", json!({"properties": {"file_path": {}, "old_string": {}, "new_string": {}, "edits": {}}})),
+            tool(
+                "edit",
+                json!({"properties": {"file_path": {}, "old_string": {}, "new_string": {}, "edits": {}}}),
+            ),
         ];
         let tools = Tools::find(&flat).unwrap();
         let edit = tools.edit("a", "x", "y").unwrap().0;
-        assert_eq!(edit["arguments"], json!({"file_path": "a", "old_string": "x", "new_string": "y"}));
+        assert_eq!(
+            edit["arguments"],
+            json!({"file_path": "a", "old_string": "x", "new_string": "y"})
+        );
         assert!(tools.read("a").is_none());
         assert!(Tools::find(&[tool("write_file", json!({"properties": {"path": {}}}))]).is_err());
     }

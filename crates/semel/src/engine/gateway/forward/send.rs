@@ -43,7 +43,9 @@ impl Gateway {
                 }
                 Came::Answer(said, answer) => {
                     self.hooks.reached(CrashPoint::Acted);
-                    return self.heard(asks, intent, Heard::keep(said, &answer, limits::UPSTREAM_RESULT)).await;
+                    return self
+                        .heard(asks, intent, Heard::keep(said, &answer, limits::UPSTREAM_RESULT))
+                        .await;
                 }
                 Came::Perhaps(why) => return self.may_have_had(asks, intent, &why),
                 Came::Never(why) => why,
@@ -81,7 +83,10 @@ impl Gateway {
     /// Frees the key of a call that its server never had.
     fn not_forwarded(&self, asks: &Asks, intent: &Intent, refusal: Refusal) -> Answered {
         let execution = intent.execution_id.clone();
-        let freed = self.engine.journal.free(execution.clone(), refusal.to_string(), clock::now());
+        let freed = self
+            .engine
+            .journal
+            .free(execution.clone(), refusal.to_string(), clock::now());
         if let Err(error) = freed {
             self.poison(&store(error));
             return Err(Asks::failure(stopped(), Some(execution)));
@@ -122,7 +127,8 @@ impl Gateway {
                         return Err(self.later(asks, refusal, None).await);
                     }
                     let mine = asks.clone();
-                    let noted = self.blocking(move |gateway| gateway.note_forwarded(&mine, Event::Read, None));
+                    let noted =
+                        self.blocking(move |gateway| gateway.note_forwarded(&mine, Event::Read, None));
                     drop(noted.await);
                     return Ok(Passed {
                         heard: Some(heard),
