@@ -157,7 +157,7 @@ fn same_id(bench: &mut Bench<'_, '_>, tale: &mut Tale) -> Told<()> {
         let (files, over) = (bench.files, AtomicBool::new(false));
         let (heard, replaced) = std::thread::scope(|scope| {
             let watching = scope.spawn(|| replacements(files, &name, &over));
-            let twice = || -> Told<Heard> {
+            let mut twice = || -> Told<Heard> {
                 let id = server.begin(&call)?;
                 server.begin_again(id, &call)?;
                 let heard = server.heard(id)?;
