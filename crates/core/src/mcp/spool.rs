@@ -418,6 +418,29 @@ impl Memory {
         self.over()
     }
 
+    /// Gives the requests whose answers were written whole, and are not known to be delivered.
+    #[must_use]
+    pub fn unread(&self) -> Vec<u64> {
+        self.calls
+            .iter()
+            .flat_map(|call| call.written.iter().copied())
+            .collect()
+    }
+
+    /// Notes that the answers to these requests were read. Gives the keys of what is open no more.
+    pub fn read(&mut self, requests: &[u64]) -> Vec<IdempotencyKey> {
+        for call in &mut self.calls {
+            call.written.retain(|request| {
+                let read = requests.contains(request);
+                if read {
+                    call.delivered = Some(*request);
+                }
+                !read
+            });
+        }
+        self.over()
+    }
+
     /// Notes that a client did not take the answer to a request, and will not, whether or not it was written. Gives the entry
     /// where it was forgotten already, and is remembered anew.
     pub fn untaken(&mut self, request: u64) -> Option<Entry> {
