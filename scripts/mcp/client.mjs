@@ -38,14 +38,17 @@ const overHttp = () => new Transport(new URL(url), {
 const transport = command.length ? new Stdio({ command: command[0], args: command.slice(1), env: process.env }) : overHttp();
 if (command.length) {
   // The revision stands in each message, or in the answer to the handshake.
-  const send = transport.send.bind(transport);
+  const [send, agreed] = [transport.send.bind(transport), transport.setProtocolVersion?.bind(transport)];
+  transport.setProtocolVersion = (version) => {
+    spoken ??= version;
+    agreed?.(version);
+  };
   transport.send = (message, options) => {
     spoken = message.params?._meta?.['io.modelcontextprotocol/protocolVersion'] ?? spoken;
     return send(message, options);
   };
 }
 await client.connect(transport);
-if (command.length) spoken ??= client.getNegotiatedProtocolVersion?.() ?? transport.protocolVersion;
 
 const refusal = async (call) => {
   try {
@@ -59,7 +62,7 @@ const refusal = async (call) => {
 const { tools } = await client.listTools();
 const seen = { client: `typescript ${line}`, tools: tools.map((tool) => tool.name).sort(), called: {} };
 const mutations = new Set(tools.filter((tool) => !tool.annotations.readOnlyHint).map((tool) => tool.name));
-seen.keys = JSON.stringify(tools).includes('idempotency_key');
+seen.keys = JSON.stringify(tools.map((tool) => tool.inputSchema)).includes('idempotency_key');
 if (command.length) {
   seen.bare = {};
   for (const [name, plain] of calls) {

@@ -90,7 +90,8 @@ async def main():
         seen = {"client": "python " + version, "spoken": spoken, "tools": sorted(tool.name for tool in listed.tools)}
         mutations = {tool.name for tool in listed.tools if not (
             tool.annotations.readOnlyHint if hasattr(tool.annotations, "readOnlyHint") else tool.annotations.read_only_hint)}
-        seen["keys"] = "idempotency_key" in json.dumps([tool.model_dump(mode="json") for tool in listed.tools])
+        schemas = [tool.model_dump(mode="json", by_alias=True)["inputSchema"] for tool in listed.tools]
+        seen["keys"] = "idempotency_key" in json.dumps(schemas)
         if COMMAND:
             seen["bare"] = {}
             for name, arguments in CALLS:

@@ -114,10 +114,9 @@ fn a_repeat_after_a_kill_is_asked_about_or_run_again_as_is_wished() {
                 1,
                 "the execution: {error}"
             );
-            let mut arguments = mark();
-            arguments["old_string"] = json!("x\nEND");
+            let other = json!({"path": "a", "content": "1"});
             assert!(
-                !replayed(&agent.call(2, "edit_file", &arguments)),
+                !replayed(&agent.call(2, "write_file", &other)),
                 "another call is another one"
             );
         }

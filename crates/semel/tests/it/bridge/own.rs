@@ -97,7 +97,7 @@ fn a_call_that_waits_for_a_person_goes_on_under_its_key() {
     let home = Home::new();
     let policy = crate::policy::write(
         &home,
-        "[[rule]]\npaths = [\"log\"]\nanswer = \"ask\"\nreason = \"a log\"\n",
+        "[[rule]]\npaths = [\"/log\"]\nanswer = \"ask\"\nreason = \"a log\"\n",
     );
     let config = home.path().join("config.toml");
     let text = format!(

@@ -1,7 +1,7 @@
 //! A bridge that is killed at every system call by which it remembers, forwards and answers; and one for which each fails.
 
 use super::{Agent, aimed, lay, mark, marks, replayed};
-use crate::harness::{Home, Share, Volume, full, skipped};
+use crate::harness::{Home, Share, Volume, skipped};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -93,11 +93,10 @@ fn killed_at_any_system_call_the_same_call_has_one_effect() {
     let Some(most) = counted(&home, &volume) else {
         return skipped("strace cannot run a program here");
     };
-    assert!(
-        most["write"] > 2 && most["fdatasync"] >= 1 && most["sendto"] + most.get("writev").unwrap_or(&0) > 0,
-        "{most:?}"
-    );
-    let mut share = Share::of(if full() { 1 } else { 9 });
+    for call in ["write", "fdatasync", "flock"] {
+        assert!(most.contains_key(call), "{call}: {most:?}");
+    }
+    let mut share = Share::of(4);
     let (mut trials, mut killed) = (0, 0);
     for (call, count) in &most {
         for when in 1..=*count {
