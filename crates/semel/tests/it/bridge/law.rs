@@ -72,7 +72,7 @@ fn gateways_killed_at_any_time_lose_and_double_nothing() {
     let faults = &home.json(&["check"])["report"]["faults"];
     assert_eq!(*faults, Value::Array(Vec::new()));
     drop::<Daemon>(daemon);
-    println!(
+    eprintln!(
         "{rounds} kills of the gateway under {calls} calls of the official client through the bridge, {between} of them \
          between effect and reply, {} answers from the record: 0 lost, 0 double (seed {})",
         seen["replayed"], chance.seed

@@ -1,7 +1,7 @@
 //! A person's own volume, by one line of configuration; calls that wait for a person; ends of volumes.
 
 use super::{Agent, lay, mark, marks, replayed};
-use crate::harness::{Home, Volume, said};
+use crate::harness::{Home, RUN, Site, Volume, last_draft, said};
 use serde_json::{Value, json};
 
 fn own(home: &Home, args: &[&str]) -> Agent {
@@ -153,4 +153,34 @@ fn a_call_that_waits_for_a_person_goes_on_under_its_key() {
             std::fs::remove_file(spool).unwrap();
         }
     }
+}
+
+/// An agent that `semel run` starts: its bridge finds gateway and token by the environment, and keeps its spool in the
+/// agent's own home, for there is no state root to be seen.
+#[test]
+fn inside_of_a_job_it_takes_what_the_environment_says() {
+    let site = Site::new();
+    let semel = env!("CARGO_BIN_EXE_semel");
+    let place = site.home.path().join("job.toml");
+    let job = std::fs::read_to_string(&place).unwrap();
+    std::fs::write(
+        &place,
+        job.replacen("[agent]\n", &format!("[agent]\ntools = [\"{semel}\"]\n"), 1),
+    )
+    .unwrap();
+    site.agent(
+        "import glob, json, os, subprocess, sys\n\
+         def bridge():\n    return subprocess.Popen(['semel', 'mcp'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n\
+         def call(bridge):\n\
+         \x20   params = {'name': 'write_file', 'arguments': {'path': 'made.txt', 'content': '1'}}\n\
+         \x20   message = {'jsonrpc': '2.0', 'id': 1, 'method': 'tools/call', 'params': params}\n\
+         \x20   bridge.stdin.write((json.dumps(message) + '\\n').encode())\n    bridge.stdin.flush()\n\
+         \x20   answer = json.loads(bridge.stdout.readline())\n    return answer['result']['structuredContent']['replayed']\n\
+         first = bridge()\nassert call(first) is False\n\
+         spools = glob.glob(os.path.expanduser('~/.local/state/semel/bridge/*.spool'))\nassert len(spools) == 1, spools\n\
+         first.stdin.close()\nassert first.wait() == 0\nassert not glob.glob(spools[0])\n",
+    );
+    let out = site.run(RUN);
+    let draft = last_draft(&site);
+    assert_eq!(draft["dirty"], Value::Null, "{}", said(&out));
 }
