@@ -330,7 +330,9 @@ impl Memory {
         let mut digests: Vec<(Salt, Sha256)> = Vec::new();
         let found = self.calls.iter_mut().rev().find(|call| {
             let asked = call.unsettled == Some(Unsettled::Asked);
-            if call.delivered.is_some() || reissue == Reissue::Execute && !asked {
+            // Of one that is being written, it is not noted yet whether it was for good.
+            let doubted = !call.writing.is_empty() && doubt == InDoubt::Wait;
+            if call.delivered.is_some() || reissue == Reissue::Execute && !asked && !doubted {
                 return false;
             }
             let salt = call.entry.salt;
