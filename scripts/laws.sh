@@ -5,8 +5,9 @@
 # at every point and at every system call, makes every write, rename and sync fail, kills it right after answers, and
 # lets other programs and many callers race it. It kills restorations of a worktree at every point, and lets many seek one
 # lock. It kills seals and unseals, seals 200,000 entries and 2 GB, and compares how other readers extract thousands of
-# archives. It needs root, loop devices, mkfs.ext4, mkfs.xfs, lowntfs-3g, bsdtar and strace,
-# takes half an hour on two idle cores, and prints a line for each law.
+# archives. It kills the gateway while the official client calls through `semel mcp`, and that at every system call. It
+# needs root, loop devices, mkfs.ext4, mkfs.xfs, lowntfs-3g, bsdtar, strace and what scripts/setup.sh installs, takes half
+# an hour on two idle cores, and prints a line for each law.
 #
 # Usage: scripts/laws.sh [--only NAME] [--seed N]
 #   --only  only the tests with this in their name, such as crash::strace or laws::swaps
@@ -30,7 +31,7 @@ while [ $# -gt 0 ]; do
         *) usage ;;
     esac
 done
-[ "${#only[@]}" -gt 0 ] || only=(crash:: laws:: restoring::killed contended seals:: tarball::)
+[ "${#only[@]}" -gt 0 ] || only=(crash:: laws:: restoring::killed contended seals:: tarball:: bridge::)
 [ -z "$seed" ] || export SEMEL_SEED=$seed
 
 log=$(mktemp)

@@ -333,6 +333,16 @@ const NEXT: &[(Code, &[&str], &str)] = &[
         "run it as the owner of the repository",
     ),
     (
+        Code::ReplayConflict,
+        &["possible_duplicate"],
+        "look at what came of it; to run the call again all the same, send it with an idempotency_key of your own",
+    ),
+    (
+        Code::UnknownState,
+        &["spool_damaged"],
+        "see which calls the log has, then move the named spool away",
+    ),
+    (
         Code::StoreUnavailable,
         &["owned_elsewhere"],
         "use the daemon that runs; one that a command started ends by itself 10 s after its last work",

@@ -35,13 +35,13 @@ limits! {
     BRIDGE_LINE: usize = 64 << 20, "64 MiB", "a line at `semel mcp`; one beyond `MESSAGE` is `too_large`, one beyond this has an answer without an id";
     BRIDGE_REQUESTS: usize = 256, "256 requests", "at once at `semel mcp`, until their answers are written: the next one is not read";
     BRIDGE_FORWARDED: usize = 64, "64 requests", "at once from `semel mcp` to the gateway: the next one waits";
-    BRIDGE_OPEN: usize = 4_096, "4,096 calls", "whose answers nobody is known to have, remembered by one `semel mcp`: `too_many`, reason `spool_full`";
+    BRIDGE_OPEN: usize = 4_096, "4,096 calls", "whose answers nobody is known to have, remembered by one `semel mcp`: the oldest is forgotten";
     BRIDGE_SPOOL: u64 = 4 << 20, "4 MiB", "a spool that is longer is written anew, with what is open";
     BRIDGE_KEPT: Duration = Duration::from_secs(30 * 86_400), "30 days", "a spool whose `semel mcp` ended so long ago is removed by the next one";
     BRIDGE_SPOOLS: usize = 256, "256 spools", "of ended `semel mcp` that are kept: the oldest goes";
     BRIDGE_PATIENCE: Duration = Duration::from_secs(600), "10 min", "a call at `semel mcp` whose gateway gives no answer at all for so long: `daemon_unreachable`; the same call has the same key";
     BRIDGE_CROWD: Duration = Duration::from_secs(30), "30 s", "a call at `semel mcp` that the gateway has no room for waits so long: `too_many`";
-    BRIDGE_BACKOFF: Duration = Duration::from_secs(1), "1 s", "the longest pause of `semel mcp` before it tries again";
+    BRIDGE_BACKOFF: Duration = Duration::from_millis(250), "250 ms", "the longest pause of `semel mcp` before it tries again";
     BRIDGE_LEAVES: Duration = Duration::from_millis(1500), "1.5 s", "`semel mcp` that is told to end waits so long for calls under way; then they stay spooled";
     UPSTREAM_LINE: usize = 32 << 20, "32 MiB", "a message of another server behind the gateway: its connection ends, and what was under way is `outcome_unknown`";
     UPSTREAM_RESULT: usize = 4 << 20, "4 MiB", "an answer of another server: of a change, that there was one is recorded and told, and it is left out; of a read, `too_large`";

@@ -1,6 +1,7 @@
 //! The composition root: from a configuration to an engine, in the daemon or in a command.
 
-use crate::client::{Ask, Place, Unanswered, ask};
+use crate::client::{Ask, ask};
+pub(crate) use crate::client::{Place, Unanswered, host_of};
 use crate::config::Config;
 use crate::engine::daemon::mark;
 use crate::engine::daemon::supervise::Watchdog;

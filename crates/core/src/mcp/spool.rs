@@ -330,7 +330,9 @@ impl Memory {
         let mut digests: Vec<(Salt, Sha256)> = Vec::new();
         let found = self.calls.iter_mut().rev().find(|call| {
             let asked = call.unsettled == Some(Unsettled::Asked);
-            if call.delivered.is_some() || reissue == Reissue::Execute && !asked {
+            // Of one that is being written, it is not noted yet whether it was for good.
+            let doubted = !call.writing.is_empty() && doubt == InDoubt::Wait;
+            if call.delivered.is_some() || reissue == Reissue::Execute && !asked && !doubted {
                 return false;
             }
             let salt = call.entry.salt;
@@ -414,6 +416,29 @@ impl Memory {
             if let Some(last) = std::mem::take(&mut call.written).pop() {
                 call.delivered = Some(last);
             }
+        }
+        self.over()
+    }
+
+    /// Gives the requests whose answers were written whole, and are not known to be delivered.
+    #[must_use]
+    pub fn unread(&self) -> Vec<u64> {
+        self.calls
+            .iter()
+            .flat_map(|call| call.written.iter().copied())
+            .collect()
+    }
+
+    /// Notes that the answers to these requests were read. Gives the keys of what is open no more.
+    pub fn read(&mut self, requests: &[u64]) -> Vec<IdempotencyKey> {
+        for call in &mut self.calls {
+            call.written.retain(|request| {
+                let read = requests.contains(request);
+                if read {
+                    call.delivered = Some(*request);
+                }
+                !read
+            });
         }
         self.over()
     }

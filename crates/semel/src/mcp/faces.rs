@@ -145,7 +145,7 @@ pub(super) fn data(failure: &Failure) -> Value {
         "message": refusal.to_string(),
         "why": refusal.why,
         "names": refusal.names,
-        "next": next(code),
+        "next": next(refusal),
         "replayed": failure.replayed == Replayed::Yes,
     });
     if let Some(reason) = &refusal.reason {
@@ -165,11 +165,11 @@ pub(super) fn data(failure: &Failure) -> Value {
 }
 
 /// Says what to do next, where a message has no header of its own to say it by.
-const fn next(code: Code) -> &'static str {
-    if matches!(code, Code::MissingIdempotencyKey) {
+fn next(refusal: &Refusal) -> &'static str {
+    if matches!(refusal.code, Code::MissingIdempotencyKey) {
         "send the call again with the argument idempotency_key: one new value for this operation, the same for its retries"
     } else {
-        code.next()
+        refusal.next()
     }
 }
 
@@ -185,7 +185,7 @@ fn result(failure: &Failure) -> Value {
         "{code}{reason}: {}. {}. Next: {}.",
         code.meaning(),
         refusal,
-        next(code)
+        next(refusal)
     );
     json!({
         "content": [{"type": "text", "text": text}],
@@ -219,7 +219,10 @@ mod tests {
                             json!(code.wire())
                         );
                         let text = done.result["content"][0]["text"].as_str().unwrap();
-                        assert!(text.contains(code.wire()) && text.contains(next(*code)), "{text}");
+                        assert!(
+                            text.contains(code.wire()) && text.contains(next(&failure.refusal)),
+                            "{text}"
+                        );
                     }
                     Err(error) => assert_eq!(error.code, code.rpc()),
                 }

@@ -13,6 +13,7 @@
 mod agents;
 mod approval;
 mod benches;
+mod bridge;
 mod broken;
 mod cases;
 mod commands;

@@ -1,6 +1,6 @@
 //! The Model Context Protocol at `/mcp`, byte by byte, as the official clients speak it, and by its conformance suite.
 
-mod clients;
+pub(crate) mod clients;
 mod keys;
 mod suite;
 mod tasks;

@@ -169,6 +169,7 @@ fn a_cancelled_call_is_attached_to_however_late_the_cancellation_comes() {
     // While it flies.
     let mut memory = Memory::default();
     memory.add(entry(1, "k1"), 1);
+    memory.sends(1);
     assert_eq!(memory.left(1, None), None);
     assert_eq!(
         memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
@@ -242,10 +243,10 @@ fn an_answer_that_is_being_written_is_waited_for() {
     memory.sends(1);
     memory.writes(1);
     memory.heard();
-    assert_eq!(
-        memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
-        Step::Wait
-    );
+    // Whatever is wished: it may turn out to wait for a person.
+    for reissue in [Reissue::Attach, Reissue::Ask, Reissue::Execute] {
+        assert_eq!(memory.admit(&spelt(1), 2, reissue, InDoubt::Wait), Step::Wait);
+    }
     memory.written(1);
     memory.heard();
     assert_eq!(
@@ -261,6 +262,22 @@ fn an_answer_that_is_being_written_is_waited_for() {
         memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Undelivered),
         Step::Attach(key("k1"))
     );
+}
+
+/// What was read is delivered, though nothing more comes; what was written since is not.
+#[test]
+fn what_was_read_is_delivered() {
+    let mut memory = Memory::default();
+    for (request, n) in [(1, 1), (2, 2)] {
+        memory.add(entry(n, &format!("k{n}")), request);
+        memory.sends(request);
+    }
+    memory.written(1);
+    let unread = memory.unread();
+    assert_eq!(unread, [1]);
+    memory.written(2);
+    assert_eq!(memory.read(&unread), [key("k1")]);
+    assert_eq!(memory.unread(), [2]);
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! Where a bridge finds its gateway, its token and the place of its spool: as a job's process, or as a person's own.
 
 use super::{Bridge, Says, Way, Where};
-use crate::client::Place;
 use crate::config::{self, Config};
 use crate::engine::host;
 use crate::engine::look::read_input;
 use crate::engine::volume::{self, Source, Wanted};
-use crate::wire::{self, private_directory};
+use crate::wire::{self, Place, private_directory};
 use semel_core::backend;
 use semel_core::ids::JobId;
 use semel_core::mcp::spool::Reissue;

@@ -259,7 +259,7 @@ mod tests {
             .unwrap();
         writer.end().await;
         let (spool, left) = open(&root, |_| true, Keep::Synced).unwrap();
-        assert_eq!(left, [one.clone()]);
+        assert_eq!(left, std::slice::from_ref(&one));
         let shared = Arc::new(Mutex::new(Memory::new(left)));
         let writer = Writer::start(spool, shared.clone()).unwrap();
         remembered(&shared).admit(

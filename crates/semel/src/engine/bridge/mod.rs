@@ -306,6 +306,17 @@ impl Bridge {
         }
     }
 
+    /// Notes what was written so far as delivered, where whoever looks at the other end says that all of it was read.
+    pub(crate) fn read_where(&self, all_is_read: impl Fn() -> bool) {
+        let Some(keys) = self.keys.get() else { return };
+        // What is written after the look is not part of it.
+        let unread = remembered(&keys.memory).unread();
+        if !unread.is_empty() && all_is_read() {
+            let over = remembered(&keys.memory).read(&unread);
+            keys.forget(over);
+        }
+    }
+
     /// Notes that nobody awaits the answer to a request any more.
     pub(crate) fn left(&self, request: u64) {
         if let Some(keys) = self.keys.get() {

@@ -2,10 +2,9 @@
 //!
 //! It retries nothing; `send` does. It starts a daemon where it may.
 
-use crate::client::{Place, Unanswered, host_of};
 use crate::config::Config;
 use crate::limits;
-use crate::wire::{Absent, Link, app_place};
+use crate::wire::{Absent, Link, Place, Unanswered, app_place, host_of};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};

@@ -72,7 +72,6 @@ mod tests {
         assert_eq!(tools.len(), 15);
         for tool in tools {
             assert!(!tool["inputSchema"].to_string().contains(KEY_ARGUMENT), "{tool}");
-            assert!(!tool["description"].as_str().unwrap().contains("key"), "{tool}");
         }
         let mut said =
             json!({"instructions": "x", "capabilities": {"experimental": {EXTENSION: {"required": true}}}});

@@ -72,9 +72,12 @@ impl Server {
                     None => break false,
                 },
                 () = &mut told => break true,
-                _ = look.tick() => if self.output.is_gone() {
-                    break false;
-                },
+                _ = look.tick() => {
+                    if self.output.is_gone() {
+                        break false;
+                    }
+                    self.look();
+                }
             }
         };
         let mut until = told_to_end.then(|| Instant::now() + limits::BRIDGE_LEAVES);
@@ -97,10 +100,14 @@ impl Server {
         while !self.output.is_gone() && Output::is_read() == Some(false) && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        if !self.output.is_gone() && Output::is_read() == Some(true) {
-            self.bridge.heard();
-        }
+        self.look();
         self.bridge.end().await;
+    }
+
+    /// Looks whether what was written was read: then it is delivered, though nothing more comes.
+    fn look(&self) {
+        self.bridge
+            .read_where(|| !self.output.is_gone() && Output::is_read() == Some(true));
     }
 
     async fn line(self: &Arc<Self>, line: Line) {

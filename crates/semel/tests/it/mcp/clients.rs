@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub(super) fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .canonicalize()
@@ -15,41 +15,55 @@ pub(super) fn root() -> PathBuf {
 }
 
 /// Gives what `scripts/setup.sh` installed; `None` where it did not.
-pub(super) fn installed(name: &str) -> Option<PathBuf> {
+pub(crate) fn installed(name: &str) -> Option<PathBuf> {
     let place = root().join(".tools/mcp").join(name);
     place.exists().then_some(place)
 }
 
+/// Says by which way a client reaches the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Http,
+    Bridge,
+}
+
 /// Says what every client has to see: of each tool its first answer, its replay, the same key as an argument, and what a
-/// change without a key is refused with.
-fn check(seen: &Value, spoken: &str) {
+/// change without a key is refused with; by way of a bridge it is not.
+fn check(seen: &Value, spoken: &str, by: By) {
     let client = &seen["client"];
     assert_eq!(seen["spoken"], spoken, "{client}");
     assert_eq!(seen["tools"].as_array().unwrap().len(), 15, "{client}: {seen}");
     let called = seen["called"].as_object().unwrap();
     assert_eq!(called.len(), 15, "{client}");
-    let changes = json!([
-        false,
-        false,
-        false,
-        true,
-        false,
-        true,
-        true,
-        "missing_idempotency_key"
-    ]);
+    let keyed = json!([false, false, false, true, false, true]);
+    let mut changes = 0;
     for (tool, once) in called {
-        if once.as_array().unwrap().len() == 2 {
+        let once = once.as_array().unwrap();
+        if once.len() == 2 {
             assert_eq!(once[0], false, "{client} {tool}: {seen}");
-        } else {
-            assert_eq!(*once, changes, "{client} {tool}: {seen}");
+            continue;
         }
+        changes += 1;
+        assert_eq!(once[..6], *keyed.as_array().unwrap(), "{client} {tool}: {seen}");
+        let refused = once[7] == "missing_idempotency_key";
+        assert_eq!(refused, by == By::Http, "{client} {tool}: {seen}");
     }
+    assert_eq!(changes, 9, "{client}");
+    assert_eq!(seen["keys"], by == By::Http, "{client}");
+    let bare = seen["bare"].as_object();
     assert_eq!(
-        called.values().filter(|once| **once == changes).count(),
-        9,
+        bare.map(|bare| bare.len()),
+        (by == By::Bridge).then_some(15),
         "{client}"
     );
+    for (tool, once) in bare.into_iter().flatten() {
+        let wanted = match tool.as_str() {
+            "get_receipt" => json!([true, "not_found"]),
+            name if called[name].as_array().unwrap().len() == 2 => json!([false, null]),
+            _ => json!([false, false]),
+        };
+        assert_eq!(*once, wanted, "{client} {tool}");
+    }
     // A program that made the key is told in an error; a model that made it, in a result.
     let conflict = &seen["conflict"];
     assert_eq!(conflict["code"], 40912, "{client}: {conflict}");
@@ -66,8 +80,13 @@ fn check(seen: &Value, spoken: &str) {
     assert_eq!(seen["unknown"]["code"], -32602, "{client}: {}", seen["unknown"]);
 }
 
-fn run(mut command: Command, spoken: &str) {
-    let (_home, daemon, volume) = scene();
+fn run(mut command: Command, spoken: &str, by: By) {
+    let (home, daemon, volume) = scene();
+    if by == By::Bridge {
+        command.arg(env!("CARGO_BIN_EXE_semel"));
+        command.args(["mcp", "--quiet", "--url", &daemon.url, "--state"]);
+        command.arg(home.state());
+    }
     command
         .env("SEMEL_MCP_URL", format!("{}/mcp", daemon.url))
         .env("SEMEL_TOKEN", &volume.token)
@@ -80,10 +99,11 @@ fn run(mut command: Command, spoken: &str) {
     check(
         &serde_json::from_str(line.lines().last().unwrap()).unwrap(),
         spoken,
+        by,
     );
 }
 
-fn python(line: &str, mode: &str, spoken: &str) {
+fn python(line: &str, mode: &str, spoken: &str, by: By) {
     let Some(python) = installed(&format!("python-{line}/bin/python")) else {
         return skipped("scripts/setup.sh has not installed the Python clients");
     };
@@ -91,10 +111,10 @@ fn python(line: &str, mode: &str, spoken: &str) {
     command
         .arg(root().join("scripts/mcp/client.py"))
         .args([mode, "k"]);
-    run(command, spoken);
+    run(command, spoken, by);
 }
 
-fn typescript(line: &str, mode: &str, spoken: &str) {
+fn typescript(line: &str, mode: &str, spoken: &str, by: By) {
     let (Some(node), Some(modules)) = (installed("node_modules/node/bin/node"), installed("node_modules"))
     else {
         return skipped("scripts/setup.sh has not installed the TypeScript clients");
@@ -104,45 +124,85 @@ fn typescript(line: &str, mode: &str, spoken: &str) {
         .arg(root().join("scripts/mcp/client.mjs"))
         .args([line, mode, "k"])
         .env("SEMEL_MCP_MODULES", modules.parent().unwrap());
-    run(command, spoken);
+    run(command, spoken, by);
 }
 
 #[test]
 fn python_of_the_first_line() {
-    python("1", "legacy", "2025-11-25");
+    python("1", "legacy", "2025-11-25", By::Http);
+}
+
+#[test]
+fn python_of_the_first_line_through_the_bridge() {
+    python("1", "legacy", "2025-11-25", By::Bridge);
 }
 
 #[test]
 fn python_of_the_second_line_with_a_handshake() {
-    python("2", "legacy", "2025-11-25");
+    python("2", "legacy", "2025-11-25", By::Http);
+}
+
+#[test]
+fn python_of_the_second_line_with_a_handshake_through_the_bridge() {
+    python("2", "legacy", "2025-11-25", By::Bridge);
 }
 
 #[test]
 fn python_of_the_second_line_as_it_likes() {
-    python("2", "auto", "2026-07-28");
+    python("2", "auto", "2026-07-28", By::Http);
+}
+
+#[test]
+fn python_of_the_second_line_as_it_likes_through_the_bridge() {
+    python("2", "auto", "2026-07-28", By::Bridge);
 }
 
 #[test]
 fn python_of_the_second_line_without_a_handshake() {
-    python("2", "2026-07-28", "2026-07-28");
+    python("2", "2026-07-28", "2026-07-28", By::Http);
+}
+
+#[test]
+fn python_of_the_second_line_without_a_handshake_through_the_bridge() {
+    python("2", "2026-07-28", "2026-07-28", By::Bridge);
 }
 
 #[test]
 fn typescript_of_the_first_line() {
-    typescript("1", "legacy", "2025-11-25");
+    typescript("1", "legacy", "2025-11-25", By::Http);
+}
+
+#[test]
+fn typescript_of_the_first_line_through_the_bridge() {
+    typescript("1", "legacy", "2025-11-25", By::Bridge);
 }
 
 #[test]
 fn typescript_of_the_second_line_with_a_handshake() {
-    typescript("2", "legacy", "2025-11-25");
+    typescript("2", "legacy", "2025-11-25", By::Http);
+}
+
+#[test]
+fn typescript_of_the_second_line_with_a_handshake_through_the_bridge() {
+    typescript("2", "legacy", "2025-11-25", By::Bridge);
 }
 
 #[test]
 fn typescript_of_the_second_line_as_it_likes() {
-    typescript("2", "auto", "2026-07-28");
+    typescript("2", "auto", "2026-07-28", By::Http);
+}
+
+#[test]
+fn typescript_of_the_second_line_as_it_likes_through_the_bridge() {
+    typescript("2", "auto", "2026-07-28", By::Bridge);
 }
 
 #[test]
 fn typescript_of_the_second_line_without_a_handshake() {
-    typescript("2", "modern", "2026-07-28");
+    typescript("2", "modern", "2026-07-28", By::Http);
+}
+
+#[test]
+fn typescript_of_the_second_line_without_a_handshake_through_the_bridge() {
+    typescript("2", "modern", "2026-07-28", By::Bridge);
 }
