@@ -39,6 +39,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// Is a call of a tool of another server, as it came through a door.
 pub(crate) struct Forwarding {
@@ -270,40 +271,47 @@ impl Gateway {
             };
             let permit = self.permit()?;
             let pass = self.pass(&asks.lease.generation).await;
-            let (gateway, mine, of) = (self.clone(), asks.clone(), tool.clone());
-            let begins = self.by_hand(Work::Slow, async move { gateway.begins(&mine, &of).await });
-            let (intent, flight) = match begins.await {
-                Ok(Begins::Now(intent, flight)) => (*intent, flight),
-                Ok(Begins::Known) => continue,
-                Ok(Begins::Not(failure)) => return Err(failure),
-                Err(refusal) => {
-                    self.poison(&refusal);
-                    return Err(refusal.into());
-                }
-            };
-            let execution = intent.execution_id.clone();
+            // Whoever goes away ends nothing: what is recorded is sent, and what is sent is recorded.
             let (gateway, mine) = (self.clone(), asks.clone());
+            let (tell, told) = oneshot::channel();
             let sent = tokio::spawn(async move {
                 let sending = gateway.clone();
-                let sent = async move { sending.sent(&mine, &tool, &intent, link).await };
-                let answer = gateway.by_hand(Work::Slow, sent).await;
-                drop((permit, pass, flight));
+                let work = async move {
+                    match sending.begins(&mine, &tool).await {
+                        Begins::Known => None,
+                        Begins::Not(failure) => Some(Err(failure)),
+                        Begins::Now(intent, flight) => {
+                            drop(tell.send(intent.execution_id.clone()));
+                            let answer = sending.sent(&mine, &tool, &intent, link).await;
+                            drop(flight);
+                            Some(answer)
+                        }
+                    }
+                };
+                let answer = gateway.by_hand(Work::Slow, work).await;
+                drop((permit, pass));
                 answer.unwrap_or_else(|refusal| {
+                    // A panic may have left an intent without its receipt: recovery looks at it.
                     gateway.poison(&refusal);
-                    Err(refusal.into())
+                    Some(Err(refusal.into()))
                 })
             });
-            // Who stops waiting ends nothing.
-            let Some(wait) = asks.wait else {
-                return sent.await.unwrap_or_else(|_| Err(stopped().into()));
-            };
-            return match tokio::time::timeout(wait, sent).await {
-                Ok(answer) => answer.unwrap_or_else(|_| Err(stopped().into())),
+            let most = asks.wait.unwrap_or(Duration::MAX);
+            match tokio::time::timeout(most, sent).await {
+                Ok(Ok(None)) => {}
+                Ok(Ok(Some(answer))) => return answer,
+                Ok(Err(_)) => return Err(stopped().into()),
                 Err(_) => {
-                    let refusal = in_flight("the other server is still at it").name(execution.as_str());
-                    Err(self.later(asks, refusal, Some(execution)).await)
+                    let refusal = in_flight("the other server is still at it");
+                    return Err(match told.await {
+                        Ok(execution) => {
+                            let refusal = refusal.name(execution.as_str());
+                            self.later(asks, refusal, Some(execution)).await
+                        }
+                        Err(_) => self.later(asks, refusal, None).await,
+                    });
                 }
-            };
+            }
         }
     }
 

@@ -171,13 +171,8 @@ impl Http {
         if let Some(session) = self.session().as_deref() {
             request = request.header("mcp-session-id", session);
         }
-        for (name, value) in self
-            .url
-            .headers
-            .iter()
-            .map(|(n, v)| (n, v))
-            .chain(headers.iter().map(|(n, v)| (n, v)))
-        {
+        let further = headers.iter().map(|(name, value)| (name, value));
+        for (name, value) in self.url.headers.iter().chain(further) {
             request = request.header(name, value);
         }
         let body = Full::new(Bytes::from(message.to_string()));

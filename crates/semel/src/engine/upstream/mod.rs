@@ -98,7 +98,8 @@ impl Upstreams {
 
     /// Starts all of them; who waits for none.
     pub(crate) fn begin(&self) {
-        for upstream in self.0.values().cloned() {
+        for upstream in self.0.values() {
+            let upstream = upstream.clone();
             tokio::spawn(async move { drop(upstream.tools().await) });
         }
     }
