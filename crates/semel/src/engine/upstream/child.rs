@@ -468,11 +468,20 @@ mod tests {
         }
     }
 
-    fn python(script: &str) -> Child {
-        let home = std::env::temp_dir();
+    /// Starts a script, with a home that goes with the test.
+    fn python(script: &str) -> (Child, tempfile::TempDir) {
+        let home = tempfile::tempdir().unwrap();
         let command = ["python3", "-u", "-c", script].map(str::to_owned);
         let path = crate::config::search_path();
-        Child::start(&command, BTreeMap::new(), &path, (&home, None), Arc::default()).unwrap()
+        let child = Child::start(
+            &command,
+            BTreeMap::new(),
+            &path,
+            (home.path(), None),
+            Arc::default(),
+        )
+        .unwrap();
+        (child, home)
     }
 
     fn ask(method: &str) -> Wanted<'_> {
@@ -496,7 +505,7 @@ mod tests {
     /// It answers with garbage around it, under a wrong id, and twice: one answer is heard, the right one.
     #[test]
     fn only_the_answer_with_the_id_is_heard_and_once() {
-        let child = python(
+        let (child, _home) = python(
             "import sys, json\n\
              for line in sys.stdin:\n\
              \x20 i = json.loads(line)['id']\n\
@@ -513,7 +522,7 @@ mod tests {
     /// It ends having read one request: what it read it may have done, what it did not read it never had.
     #[test]
     fn what_it_did_not_read_it_never_had() {
-        let child = python(
+        let (child, _home) = python(
             "import os, sys\n\
              line = b''\n\
              while not line.endswith(b'\\n'): line += os.read(0, 1)\n\
@@ -533,14 +542,15 @@ mod tests {
 
     #[test]
     fn a_message_without_end_ends_it() {
-        let child = python("import sys\nsys.stdin.readline()\nwhile True: sys.stdout.write('x' * 1000000)");
+        let (child, _home) =
+            python("import sys\nsys.stdin.readline()\nwhile True: sys.stdout.write('x' * 1000000)");
         let came = block_on(child.request(ask("m")));
         assert!(matches!(came, Came::Perhaps(_)), "{came:?}");
     }
 
     #[test]
     fn who_gives_no_answer_may_have_done_it() {
-        let child = python("import time\nwhile True: time.sleep(1000)");
+        let (child, _home) = python("import time\nwhile True: time.sleep(1000)");
         let wanted = Wanted {
             timeout: Duration::from_millis(20),
             ..ask("m")

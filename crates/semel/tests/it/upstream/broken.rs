@@ -269,3 +269,24 @@ fn a_server_that_keeps_ending_is_started_for_calls_alone() {
     }
     assert_eq!((scene.effects(), scene.starts()), (4, 4));
 }
+
+/// The pipe proves it: what lies unread in it when the server is gone was had by nobody, and goes to its next life.
+#[test]
+fn a_call_that_the_server_never_read_is_sent_to_its_next_life() {
+    let scene = Scene::new();
+    std::fs::write(scene.home.path().join("fake.py"), include_str!("unread.py")).unwrap();
+    let daemon = scene.serve();
+    let volume = scene.home.open("job", "process");
+    let mut read = Client::new(&daemon, &volume);
+    let call = params("fake__note", Some("read"), &json!({"text": "read"}));
+    read.write("tools/call", &call, &[]).unwrap();
+    scene.wait_for("first");
+    let mut unread = Client::new(&daemon, &volume);
+    assert_eq!(replayed(&unread.note("unread", "")), Some(false));
+    assert_eq!(refused(&read.conn.receive("POST").unwrap()), "outcome_unknown");
+    assert_eq!(replayed(&unread.note("unread", "")), Some(true));
+    assert_eq!(
+        (scene.lines("effects"), scene.starts()),
+        (vec!["unread".to_owned()], 2)
+    );
+}
