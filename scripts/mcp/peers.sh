@@ -11,6 +11,7 @@ rounds=${1:-8}
 semel=${SEMEL:-target/debug/semel}
 modules="$PWD/.tools/mcp/node_modules"
 rust="$PWD/.tools/peers/bin/rust-mcp-filesystem"
+export PATH="$modules/.bin:$PWD/.tools/peers/bin:$PATH"
 
 if [ "${WITH_RUST_PEER:-0}" = 1 ] && [ ! -x "$rust" ]; then
     cargo install rust-mcp-filesystem --version 0.4.5 --locked --root .tools/peers --target-dir .tools/peers/target \
@@ -24,12 +25,12 @@ check() {
 
 check semel
 if [ -x "$modules/node/bin/node" ]; then
-    check "$modules/node/bin/node $modules/@modelcontextprotocol/server-filesystem/dist/index.js {dir}"
+    check 'mcp-server-filesystem {dir}'
 else
     echo "SKIPPED: server-filesystem is not in .tools/mcp; scripts/setup.sh makes it" >&2
 fi
 if [ -x "$rust" ]; then
-    check "$rust --allow-write {dir}"
+    check 'rust-mcp-filesystem --allow-write {dir}'
 else
     echo "SKIPPED: rust-mcp-filesystem is not in .tools/peers; WITH_RUST_PEER=1 builds it" >&2
 fi

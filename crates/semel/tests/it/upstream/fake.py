@@ -27,11 +27,36 @@ def tool(name, **more):
     return {"name": name, "description": f"does {name}", "inputSchema": schema, **more}
 
 
+def files():
+    def schema(*names):
+        return {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+
+    return [
+        {"name": "write_file", "inputSchema": schema("path", "content")},
+        {"name": "edit_file", "inputSchema": schema("path", "old_string", "new_string")},
+    ]
+
+
+def on_file(name, arguments):
+    """Writes or edits a file, with no guard whatever."""
+    place = HERE / arguments["path"]
+    if name == "edit_file":
+        with lock:
+            text = place.read_text()
+            if text.count(arguments["old_string"]) != 1:
+                return {"result": {"content": [{"type": "text", "text": "not once"}], "isError": True}}
+            place.write_text(text.replace(arguments["old_string"], arguments["new_string"]))
+    else:
+        place.write_text(arguments["content"])
+    return {"result": {"content": [{"type": "text", "text": "done"}]}}
+
+
 def tools():
     return [
         tool("note", outputSchema={"type": "object", "required": ["count"], "properties": {"count": {"type": "integer"}}}),
         tool("look", annotations={"readOnlyHint": True, "title": "Look"}),
         tool("odd.name/here"),
+        *(files() if "--files" in sys.argv else []),
         *extra,
     ]
 
@@ -62,6 +87,8 @@ def call(params, send, ident):
             os._exit(1)
         count = len(EFFECTS.read_text().splitlines()) if EFFECTS.exists() else 0
         return {"result": {"content": [{"type": "text", "text": str(count)}]}}
+    if name in ("write_file", "edit_file"):
+        return on_file(name, arguments)
     if name not in ("note", "odd.name/here", "new"):
         return {"error": {"code": -32602, "message": f"no tool {name}"}}
     if how == "die_before":

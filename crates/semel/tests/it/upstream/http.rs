@@ -26,7 +26,9 @@ fn start(place: &PathBuf, program: &PathBuf, more: &[&str]) -> Child {
         .arg(place)
         .arg("--http")
         .args(more)
-        .stdin(Stdio::null());
+        .stdin(Stdio::null())
+        // Clients that go away are told of there.
+        .stderr(Stdio::null());
     command.spawn().unwrap()
 }
 
@@ -132,4 +134,43 @@ fn one_that_ends_in_a_call_leaves_it_unknown() {
     assert_eq!(refused(&client.note("k", "die_after")), "outcome_unknown");
     assert_eq!(refused(&client.note("k", "die_after")), "outcome_unknown");
     assert_eq!(listening.scene.effects(), 1);
+}
+
+/// The checker tries a server that listens, too: it kills nothing, and finds what is done twice.
+#[test]
+fn the_checker_tries_a_server_that_listens() {
+    let mut listening = Listening::new(&["--files"]);
+    let url = listening.scene.upstream.strip_prefix("fake=").unwrap().to_owned();
+    let files = listening.scene.place.to_str().unwrap();
+    let args = [
+        "conformance",
+        "--mcp",
+        &url,
+        "--files",
+        files,
+        "--rounds",
+        "2",
+        "--json",
+    ];
+    let out = listening.scene.home.run(&args);
+    assert_eq!(out.status.code(), Some(33), "{}", crate::harness::said(&out));
+    let told: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let verdicts: Vec<(&str, &str)> = told["cases"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|case| (case["case"].as_str().unwrap(), case["verdict"].as_str().unwrap()))
+        .collect();
+    assert_eq!(verdicts[0], ("lost_answer", "unsafe"), "{told}");
+    assert_eq!(verdicts[1], ("same_id", "unsafe"), "{told}");
+    assert_eq!(verdicts[2], ("lost_edit", "right"), "{told}");
+    assert_eq!(verdicts[3], ("kill_then_retry", "not_applicable"), "{told}");
+    assert!(listening.child.try_wait().unwrap().is_none(), "it lives");
+    let no_files = listening.scene.home.run(&["conformance", "--mcp", &url]);
+    assert_eq!(
+        no_files.status.code(),
+        Some(64),
+        "{}",
+        crate::harness::said(&no_files)
+    );
 }

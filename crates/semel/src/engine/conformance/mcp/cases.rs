@@ -226,6 +226,11 @@ fn lost_edit(bench: &mut Bench<'_, '_>, tale: &mut Tale) -> Told<()> {
     tale.tell(format!(
         "{told} edits were told to be done, {lost} of them are lost"
     ));
+    if let Some(first) = first {
+        tale.wrong(format!(
+            "{refused} edits that nothing stands in the way of: {first}"
+        ));
+    }
     if lost > 0 {
         tale.harm(format!(
             "{lost} of {told} edits that were told to be done are lost"
