@@ -70,7 +70,7 @@ pub struct Level {
     pub confinement: Confinement,
     /// What could not be had, each with its reason; empty exactly where the level is `full`.
     pub missing: Vec<String>,
-    /// As whom it ran; not said where nothing ran in a sandbox, nor by versions before 0.2.
+    /// As whom it ran; not said where nothing ran in a sandbox, nor in older certificates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<User>,
     /// What bounded it; likewise.
@@ -154,8 +154,12 @@ mod tests {
         assert_eq!(serde_json::from_str::<Level>(&text).unwrap(), level);
         let level = level.of(User::Own, bounds(7));
         let text = serde_json::to_string(&level).unwrap();
-        let more = r#""user":"own","bounds":{"processes":7,"open_files":64,"memory_bytes":1,"file_bytes":2}}"#;
-        assert_eq!(text, format!(r#"{{"confinement":"partial","missing":["x"],{more}"#));
+        let more =
+            r#""user":"own","bounds":{"processes":7,"open_files":64,"memory_bytes":1,"file_bytes":2}}"#;
+        assert_eq!(
+            text,
+            format!(r#"{{"confinement":"partial","missing":["x"],{more}"#)
+        );
         assert_eq!(serde_json::from_str::<Level>(&text).unwrap(), level);
     }
 

@@ -111,6 +111,7 @@ pub fn run_tests(plan: &TestPlan<'_>, cancel: &Cancel) -> Result<TestRun> {
             let why = format!("the tests did not end within {seconds} seconds");
             return Ok(outcome(ended, Err(Refusal::new(Code::TimedOut, why)), None));
         }
+        End::Bounded(met) => return Ok(outcome(ended, Err(met.refusal("the test command")), None)),
         End::Cancelled => {
             let why = Refusal::new(Code::TestsFailed, "the tests were cancelled").reason("cancelled");
             return Ok(outcome(ended, Err(why), None));
@@ -251,6 +252,7 @@ fn build(plan: &TestPlan<'_>, places: &Places, runner: &Runner) -> Result<Comman
         writable: writable(plan)?,
         network: Network::Loopback,
         require: plan.isolation.require,
+        bounds: plan.isolation.bounds,
     });
     Ok(command)
 }
