@@ -94,6 +94,8 @@ pub(crate) fn is_root() -> bool {
 }
 
 /// Makes a user namespace with this map of users and groups, by a process that enters it and ends.
+///
+/// This process may have threads: the other one does nothing but system calls.
 fn user_namespace(map: &str) -> io::Result<OwnedFd> {
     let (hear, say) = pipe_with(PipeFlags::CLOEXEC)?;
     let (wait, done) = pipe_with(PipeFlags::CLOEXEC)?;

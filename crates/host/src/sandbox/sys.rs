@@ -12,11 +12,11 @@ pub(super) enum Fork {
     Child,
 }
 
-/// Forks a process that has one thread.
+/// Forks a process that has one thread, or whose child does nothing but system calls.
 #[expect(unsafe_code, reason = "fork has no safe form")]
 pub(super) fn fork() -> io::Result<Fork> {
     // SAFETY: the callers run in a process that has executed `entered` as its first act and started no thread,
-    // so the child inherits no lock that another thread holds.
+    // so the child inherits no lock that another thread holds; or their child neither allocates nor locks.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
