@@ -8,7 +8,9 @@ use super::watch::{Tree, watch};
 use super::{Cancel, Command, Confinement, End, Ended, Level, Orphan, TreeEnded};
 use crate::error::{Error, Result};
 use crate::sandbox::spec::{Act, Order, Report, Session, Text, Walls, ask};
-use crate::sandbox::{ENTER, Network, REPORT, Require, Sandbox, TreeAccess, default_bounds, launcher};
+use crate::sandbox::{
+    ENTER, Network, REPORT, Require, Sandbox, TreeAccess, default_bounds, launcher, outgrown,
+};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
@@ -119,7 +121,15 @@ fn carry_out(command: &Command, act: Act, cancel: &Cancel) -> Result<Ended> {
     let orderly = guard.child.wait().is_ok_and(|status| status.success());
     guard.report();
     pump.drain(cancel);
-    guard.answer(pump, why, orderly, began.elapsed())
+    let mut ended = guard.answer(pump, why, orderly, began.elapsed())?;
+    // Many a program hides how it was denied more.
+    if let (Confinement::Sandbox(sandbox), End::Exited(1..) | End::Signalled(_)) =
+        (&command.confinement, ended.end)
+        && outgrown(sandbox, ended.took)
+    {
+        ended.end = End::Bounded(Met::FileSize);
+    }
+    Ok(ended)
 }
 
 /// Writes an order where the process that it is for can read it by its descriptor.

@@ -6,6 +6,7 @@
 //! asked for, threads' stacks and all, and not of what it uses.
 
 use super::spec::Walls;
+use super::{Sandbox, TreeAccess};
 use rustix::fs::{StatFs, statfs};
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
 use semel_core::Bounds;
@@ -87,6 +88,38 @@ fn counts_by_namespace() -> bool {
         (Some(major), Some(minor)) => (major, minor) >= (5, 14),
         _ => false,
     }
+}
+
+/// How fast a disk is written at most, in bytes a second: whoever ran for less time than that fills no file.
+const FASTEST: u64 = 16 << 30;
+/// How many entries are looked at for a file that met its bound.
+const MOST_ENTRIES: usize = 200_000;
+
+/// Says whether a tree that has ended, after so long, left a file that met the largest size that it may have: to the byte,
+/// since there the kernel stops whoever writes it.
+pub(crate) fn outgrown(sandbox: &Sandbox, took: Duration) -> bool {
+    let most = sandbox.bounds.file_bytes;
+    if u128::from(most) > took.as_millis() * u128::from(FASTEST / 1000) {
+        return false;
+    }
+    let tree = (sandbox.tree_access == TreeAccess::Writable).then_some(&sandbox.tree);
+    let places = [&sandbox.home, &sandbox.tmp].into_iter().chain(tree);
+    let mut open: Vec<PathBuf> = places.chain(&sandbox.writable).cloned().collect();
+    let mut left = MOST_ENTRIES;
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            left = match left.checked_sub(1) {
+                Some(left) => left,
+                None => return false,
+            };
+            match entry.metadata() {
+                Ok(facts) if facts.is_dir() => open.push(entry.path()),
+                Ok(facts) if facts.is_file() && facts.len() == most => return true,
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+    false
 }
 
 /// Looks, now and then, at what a tree holds.

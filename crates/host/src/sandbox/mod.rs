@@ -18,6 +18,7 @@ mod toolchain;
 mod view;
 
 pub use bounds::default_bounds;
+pub(crate) use bounds::outgrown;
 pub(crate) use keeper::REPORT;
 pub use land::landlock_abi;
 pub(crate) use toolchain::is_executable;
@@ -151,9 +152,17 @@ pub fn entered() -> Option<i32> {
 /// # Errors
 /// `io_failed` where no directory for the trial is to be had, or the trial could not be started.
 pub fn probe() -> Result<Level> {
+    probe_in(&std::env::temp_dir())
+}
+
+/// Tries the sandbox as [`probe`] does, on the filesystem of a directory.
+///
+/// # Errors
+/// As [`probe`].
+pub fn probe_in(beside: &Path) -> Result<Level> {
     let name: [u8; 8] = crate::clock::random()?;
     let name: String = name.iter().map(|b| format!("{b:02x}")).collect();
-    let place = std::env::temp_dir().join(format!("semel-probe-{name}"));
+    let place = beside.join(format!("semel-probe-{name}"));
     std::fs::create_dir(&place).map_err(|e| Error::io("create", &place, e))?;
     let level = crate::process::probe(&place);
     std::fs::remove_dir(&place).map_err(|e| Error::io("remove", &place, e))?;

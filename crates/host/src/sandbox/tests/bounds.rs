@@ -129,11 +129,17 @@ fn a_file_and_an_open_file_too_many_are_denied() {
     if !stands() {
         return;
     }
-    let (house, ended) = run("head -c 2000000 /dev/zero > big; echo $?; ulimit -c; ulimit -n");
+    let (house, ended) = run("head -c 2000000 /dev/zero > big; echo $?; ulimit -c; ulimit -n; true");
     assert_eq!(text(&ended.stdout), "153\n0\n64\n", "{ended:?}");
     assert_eq!(house.at("state/v/tree/big").metadata().unwrap().len(), 1 << 20);
-    // The program itself: then it has a name, too.
+    // Who fails for it is told why: the program itself, and one that hides it.
     assert_eq!(met("exec head -c 2000000 /dev/zero > big"), Met::FileSize);
+    assert_eq!(
+        met("mkdir d; head -c 2000000 /dev/zero > d/big 2>/dev/null || exit 1"),
+        Met::FileSize
+    );
+    let (_house, ended) = run("head -c 1000000 /dev/zero > small; exit 1");
+    assert_eq!(ended.end, End::Exited(1), "{ended:?}");
     if python() {
         let (_house, ended) = run("exec /usr/bin/python3 -I -c '
 held = []

@@ -6,7 +6,7 @@
 use super::super::proposal::{self, Proposal};
 use super::super::{Engine, host};
 use super::input::{self, Locks, Untouched};
-use super::shut::shut_off;
+use super::shut::{shut_off, within_reach};
 use super::{Ask, surface};
 use crate::config;
 use crate::engine::job::say::{Point, Say};
@@ -219,6 +219,7 @@ impl Attempt<'_> {
         env.insert("PATH".into(), path);
         let hints = Hints {
             env,
+            reach: within_reach(self.engine, self.ask)?,
             ..Hints::default()
         };
         installer::resolve(installer, &hints, &self.disk.tree_path(), self.cancel).map_err(host)
