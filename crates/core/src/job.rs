@@ -3,6 +3,7 @@
 //! It is read from the base commit, or from a place outside of the agent's reach. This module parses and checks
 //! it; it does *not* read files or resolve programs.
 
+use crate::bounds::Asked;
 use crate::code::{Code, Refusal, toml_refusal};
 use crate::ids::JobId;
 use crate::installer::{Installer, ProjectInstall};
@@ -49,6 +50,9 @@ pub struct Job {
     /// Whether a run may go on with less than full confinement.
     #[serde(default)]
     pub confinement: Confine,
+    /// What bounds everything that is launched for it; no wider than the operator allows.
+    #[serde(default)]
+    pub limits: Asked,
     /// The agent.
     pub agent: Agent,
     /// The certification.
@@ -264,6 +268,7 @@ impl Job {
                 "the base is a full object id in lower case, not a ref or an abbreviation",
             );
         }
+        self.limits.check(Code::BadInput)?;
         if self.agent.command.first().is_none_or(String::is_empty) {
             return wrong("agent.command", "the agent command is empty");
         }
@@ -325,6 +330,7 @@ mod tests {
             (text("attempts = 0"), "certify.attempts"),
             (text("attempts = 101"), "certify.attempts"),
             (text("env = { SEMEL_TOKEN = \"x\" }"), "SEMEL_TOKEN"),
+            (text("[limits]\nprocesses = 1"), "limits.processes"),
             (text("[output]\nbranch = \"b\"\npatch = \"p\""), "output"),
         ];
         for (text, key) in cases {
@@ -341,6 +347,7 @@ mod tests {
             "timeout = \"0s\"",
             "timeout = \"8d\"",
             "timeout = 5",
+            "[limits]\nprocess = 100",
         ] {
             assert_eq!(Job::parse(&text(bad)).unwrap_err().code, Code::BadInput, "{bad}");
         }

@@ -8,6 +8,7 @@ pub mod artifact;
 pub mod attempt;
 pub mod audit;
 pub mod backend;
+pub mod bounds;
 pub mod call;
 pub mod canonical;
 pub mod certificate;
@@ -49,6 +50,7 @@ pub mod volume;
 #[cfg(test)]
 mod sample;
 
+pub use bounds::Bounds;
 pub use code::{Code, Refusal, Retry};
 pub use confinement::{Confinement, Level};
 pub use digest::{Fingerprint, Sha256};

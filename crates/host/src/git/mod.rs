@@ -467,6 +467,7 @@ fn finish(command: &Command, name: &str, cancel: &Cancel) -> Result<Said> {
         End::Signalled(signal) => (None, format!("was ended by signal {signal}")),
         End::TimedOut => (None, "ran past its deadline".to_owned()),
         End::Cancelled => (None, "was cancelled".to_owned()),
+        End::Bounded(met) => (None, format!("was ended: {}", met.in_words())),
     };
     Err(Error::Git(Box::new(Failure {
         command: name.to_owned(),

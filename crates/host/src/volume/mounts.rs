@@ -4,9 +4,10 @@
 //! and a mount in a namespace of one of them is not.
 
 use crate::root::mount_id;
+use crate::sandbox;
 use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, mount_remount, open_tree, unmount};
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::io;
@@ -79,6 +80,34 @@ pub(super) fn overlay(at: BorrowedFd<'_>, layers: &Layers, kind: Overlay, source
     data.extend_from_slice(kind.options().as_bytes());
     let data = CString::new(data).map_err(|_| Errno::INVAL)?;
     Ok(mount(source, itself(at), "overlay", FLAGS, &*data)?)
+}
+
+/// Mounts an overlay, in which what is root's is shown as a user's, on an open directory. Of the layer's directory,
+/// `upper` and `work` stand in one mount, as an overlay needs it. The mounts by which owners are mapped stand nowhere.
+pub(super) fn owned(
+    at: BorrowedFd<'_>,
+    lower: &Path,
+    layer: &Path,
+    uid: u32,
+    kind: Overlay,
+    source: &str,
+) -> io::Result<()> {
+    let owners = sandbox::own::owners(uid)?;
+    let mapped = |place: &Path| -> io::Result<std::os::fd::OwnedFd> {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+        let tree = open_tree(CWD, place, flags)?;
+        sandbox::sys::map_owners(tree.as_fd(), sandbox::sys::Reach::One, owners.as_fd())?;
+        Ok(tree)
+    };
+    let (lower, layer) = (mapped(lower)?, mapped(layer)?);
+    let layers = Layers {
+        lower: itself(lower.as_fd()),
+        upper: itself(layer.as_fd()).join("upper"),
+        work: itself(layer.as_fd()).join("work"),
+    };
+    overlay(at, &layers, kind, source)
 }
 
 /// Says how much a filesystem in memory holds.

@@ -113,6 +113,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         proposal,
         certify,
         confine,
+        limits: from.as_ref().map(|asked| asked.job.limits).unwrap_or_default(),
         base,
         backend: args.backend.into(),
         run: None,

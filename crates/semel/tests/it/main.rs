@@ -29,6 +29,7 @@ mod faults;
 mod gate;
 mod github;
 mod harness;
+mod hostile;
 mod http;
 mod interop;
 mod kills;

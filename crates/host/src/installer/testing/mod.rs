@@ -22,7 +22,8 @@ use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const CAPTURED: u64 = report::LONGEST_REPORT;
@@ -111,6 +112,7 @@ pub fn run_tests(plan: &TestPlan<'_>, cancel: &Cancel) -> Result<TestRun> {
             let why = format!("the tests did not end within {seconds} seconds");
             return Ok(outcome(ended, Err(Refusal::new(Code::TimedOut, why)), None));
         }
+        End::Bounded(met) => return Ok(outcome(ended, Err(met.refusal("the test command")), None)),
         End::Cancelled => {
             let why = Refusal::new(Code::TestsFailed, "the tests were cancelled").reason("cancelled");
             return Ok(outcome(ended, Err(why), None));
@@ -251,8 +253,23 @@ fn build(plan: &TestPlan<'_>, places: &Places, runner: &Runner) -> Result<Comman
         writable: writable(plan)?,
         network: Network::Loopback,
         require: plan.isolation.require,
+        bounds: plan.isolation.bounds,
     });
     Ok(command)
+}
+
+/// Gives a new directory to whose the one above it is: what the tests run as.
+fn hand_over(dir: &Path) -> Result<()> {
+    let fail = |e| Error::io("give away", dir, e);
+    let above = dir.parent().unwrap_or(dir);
+    let (above, own) = (
+        above.metadata().map_err(fail)?,
+        dir.symlink_metadata().map_err(fail)?,
+    );
+    if above.uid() == own.uid() {
+        return Ok(());
+    }
+    std::os::unix::fs::lchown(dir, Some(above.uid()), Some(above.gid())).map_err(fail)
 }
 
 /// Makes the declared directories; a link on the way is refused.
@@ -269,7 +286,10 @@ fn writable(plan: &TestPlan<'_>) -> Result<Vec<PathBuf>> {
                     let name = declared.to_string();
                     return Err(Refusal::new(Code::PathEscapesRoot, why).name(name).into());
                 }
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => private_directory(&dir)?,
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                    private_directory(&dir)?;
+                    hand_over(&dir)?;
+                }
                 Err(e) => return Err(Error::io("look at", &dir, e)),
             }
         }

@@ -6,12 +6,13 @@
 use super::super::proposal::{self, Proposal};
 use super::super::{Engine, host};
 use super::input::{self, Locks, Untouched};
-use super::shut::shut_off;
+use super::shut::{shut_off, within_reach};
 use super::{Ask, surface};
 use crate::config;
 use crate::engine::job::say::{Point, Say};
 use crate::limits;
 use semel_core::artifact::Supply;
+use semel_core::bounds::Asked;
 use semel_core::certificate::{BaseTests, Report, Weak};
 use semel_core::confinement::Level;
 use semel_core::install::InstallRecord;
@@ -136,7 +137,7 @@ pub(super) fn run(
             .state
             .join("reports")
             .join(disk.generation().as_str()),
-        isolation: isolation(engine, ask.confine),
+        isolation: isolation(engine, ask.confine, ask.limits),
         say,
         cancel,
     };
@@ -194,7 +195,7 @@ pub(super) fn report_from(certify: &Certify) -> ReportFrom {
 }
 
 /// Gives what surrounds every command of a job.
-pub(in crate::engine) fn isolation(engine: &Engine, confine: Confine) -> Isolation {
+pub(in crate::engine) fn isolation(engine: &Engine, confine: Confine, limits: Asked) -> Isolation {
     Isolation {
         hide: engine.config.hidden(),
         read_only: Vec::new(),
@@ -202,6 +203,7 @@ pub(in crate::engine) fn isolation(engine: &Engine, confine: Confine) -> Isolati
             Confine::Require => Require::Full,
             Confine::BestEffort => Require::BestEffort,
         },
+        bounds: engine.config.bounds(limits),
     }
 }
 
@@ -217,6 +219,7 @@ impl Attempt<'_> {
         env.insert("PATH".into(), path);
         let hints = Hints {
             env,
+            reach: within_reach(self.engine, self.ask)?,
             ..Hints::default()
         };
         installer::resolve(installer, &hints, &self.disk.tree_path(), self.cancel).map_err(host)

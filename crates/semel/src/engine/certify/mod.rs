@@ -16,6 +16,7 @@ use super::proposal::{self, Base, Proposal};
 use super::volume::{self, Source, Wanted};
 use super::{Engine, host, store};
 use semel_core::backend;
+use semel_core::bounds::Asked;
 use semel_core::ids::{Generation, JobId, RunId};
 use semel_core::job::{Certify, Confine, RetryOn};
 use semel_core::record::Judgement;
@@ -37,6 +38,8 @@ pub(crate) struct Ask {
     pub(crate) certify: Certify,
     /// Whether less than full confinement is taken.
     pub(crate) confine: Confine,
+    /// What bounds everything that it launches, beside what the operator says.
+    pub(crate) limits: Asked,
     /// From where the draft began, where that is known.
     pub(crate) base: Option<Base>,
     /// What its generations are to lie on.

@@ -10,6 +10,7 @@ use semel_core::confinement::Level;
 use semel_core::job::Confine;
 use semel_core::surround::leads_to_a_cache;
 use semel_core::{Code, Refusal};
+use semel_host::installer::Reach;
 use semel_host::volume::Volume as Disk;
 use semel_host::{above, sandbox};
 use std::os::unix::ffi::OsStrExt as _;
@@ -45,6 +46,24 @@ pub(super) fn shut_off(engine: &Engine, ask: &Ask, disk: &Disk) -> Result<(), Re
             nothing_above(engine, disk)
         }
     }
+}
+
+/// Gives what a job could write from its sandbox: where volumes lie, and, where no wall stands at all, whatever this very
+/// user may write. No toolchain is taken from there.
+///
+/// # Errors
+/// `io_failed` where the sandbox cannot be tried.
+pub(super) fn within_reach(engine: &Engine, ask: &Ask) -> Result<Reach, Refusal> {
+    let walls = match ask.confine {
+        Confine::Require => true,
+        Confine::BestEffort => sandbox::probe().map_err(host)?.confinement != semel_core::Confinement::None,
+    };
+    let beneath = vec![engine.config.state.clone()];
+    Ok(if walls {
+        Reach::Beneath(beneath)
+    } else {
+        Reach::Everything(beneath)
+    })
 }
 
 /// Says whether the sandbox stands on a root of its own, where the directories above are empty.

@@ -476,6 +476,7 @@ impl Working<'_> {
             proposal,
             certify: job.certify.clone(),
             confine: job.confinement,
+            limits: job.limits,
             base: Some(self.base()?),
             backend: backend::Wanted::Auto,
             run: Some(run.new.run.clone()),
