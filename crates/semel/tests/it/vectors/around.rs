@@ -31,7 +31,16 @@ fn variables_change_nothing_or_are_refused() {
         ("47b", "CARGO_TARGET_DIR = \"/var/cache/target\""),
     ] {
         job(&site, env);
-        let args = ["certify", "--from", "job.toml", "--repository", "repo", "--git", &site.base, "--json"];
+        let args = [
+            "certify",
+            "--from",
+            "job.toml",
+            "--repository",
+            "repo",
+            "--git",
+            &site.base,
+            "--json",
+        ];
         show(key, &Seen::of(&site.run(&args)));
     }
     let liar = Liar::new(Lab::new(&json!([])));
@@ -53,7 +62,16 @@ fn variables_change_nothing_or_are_refused() {
     );
     let commit = liar.lab.site.commit_all("proposal");
     let mut command = liar.command(&[
-        "certify", "--job", "case", "--repository", "repo", "--git", &commit, "--install", "cargo", "--test",
+        "certify",
+        "--job",
+        "case",
+        "--repository",
+        "repo",
+        "--git",
+        &commit,
+        "--install",
+        "cargo",
+        "--test",
         "python3 check.py {report}",
     ]);
     for name in names.iter().filter(|name| **name != "LD_PRELOAD") {
@@ -63,8 +81,14 @@ fn variables_change_nothing_or_are_refused() {
 }
 
 fn rust_project(lab: &Lab) {
-    lab.write("Cargo.toml", "[package]\nname = \"app\"\nversion = \"0.1.0\"\nedition = \"2021\"\n");
-    lab.write("Cargo.lock", "version = 4\n\n[[package]]\nname = \"app\"\nversion = \"0.1.0\"\n");
+    lab.write(
+        "Cargo.toml",
+        "[package]\nname = \"app\"\nversion = \"0.1.0\"\nedition = \"2021\"\n",
+    );
+    lab.write(
+        "Cargo.lock",
+        "version = 4\n\n[[package]]\nname = \"app\"\nversion = \"0.1.0\"\n",
+    );
     lab.write("src/lib.rs", "#[test]\nfn holds() {}\n");
 }
 
@@ -76,13 +100,20 @@ fn what_lies_above_the_tree_is_not_seen() {
     rust_project(lab);
     let above = lab.site.home.path();
     std::fs::create_dir_all(above.join(".cargo")).unwrap();
-    std::fs::write(above.join(".cargo/config.toml"), "[build]\nrustflags = [\"--cfg\", \"warm\"]\n").unwrap();
+    std::fs::write(
+        above.join(".cargo/config.toml"),
+        "[build]\nrustflags = [\"--cfg\", \"warm\"]\n",
+    )
+    .unwrap();
     std::fs::write(above.join("pytest.ini"), "[pytest]\naddopts = -k nothing\n").unwrap();
     std::fs::write(above.join("conftest.py"), "raise SystemExit(0)\n").unwrap();
     std::fs::create_dir_all(above.join("node_modules/missing")).unwrap();
     std::fs::write(above.join("node_modules/missing/index.js"), "").unwrap();
     // A test that the settings above would turn green.
-    lab.write("src/lib.rs", "#[cfg(not(warm))]\n#[test]\nfn holds() {}\n#[cfg(warm)]\n#[test]\nfn warm() { panic!() }\n");
+    lab.write(
+        "src/lib.rs",
+        "#[cfg(not(warm))]\n#[test]\nfn holds() {}\n#[cfg(warm)]\n#[test]\nfn warm() { panic!() }\n",
+    );
     show("48", &liar.seen("cargo", "cargo test"));
     let looks = "import os, pathlib, sys\nhere = pathlib.Path.cwd()\n\
         found = [str(p / n) for p in here.parents for n in ('pytest.ini', 'conftest.py', 'node_modules', '.cargo/config.toml') if (p / n).exists()]\n\
@@ -106,7 +137,10 @@ fn tests_that_prove_nothing_are_no_evidence() {
     let liar = Liar::new(Lab::new(&json!([])));
     let lab = &liar.lab;
     rust_project(lab);
-    lab.write("zero.py", "import pathlib, sys\npathlib.Path(sys.argv[1]).write_text('<testsuite></testsuite>')\n");
+    lab.write(
+        "zero.py",
+        "import pathlib, sys\npathlib.Path(sys.argv[1]).write_text('<testsuite></testsuite>')\n",
+    );
     lab.write(
         "skip.py",
         "import pathlib, sys\npathlib.Path(sys.argv[1]).write_text(\"<testsuite><testcase name='a'><skipped/></testcase></testsuite>\")\n",
@@ -146,12 +180,14 @@ fn a_shadowing_module_of_the_proposal_is_named() {
     lab.uv(&["lock"]);
     let liar = Liar::new(lab);
     liar.lab.write("tests/leaf.py", "LIMIT = 9\n");
-    let out = liar.certify("uv", TEST);
+    let out = liar.against_base("uv", TEST);
     show("26e", &Seen::of(&out));
     certified(&out);
     let statement = crate::harness::statement(text(&answer(&out)["envelope"]).as_ref());
     assert!(
-        statement["predicate"]["test_surface"].to_string().contains("tests/leaf.py"),
+        statement["predicate"]["test_surface"]
+            .to_string()
+            .contains("tests/leaf.py"),
         "{statement}"
     );
 }

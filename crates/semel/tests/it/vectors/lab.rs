@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 /// What every damage to an environment of Python may use.
-pub(super) const PRELUDE: &str = r#"
+pub(crate) const PRELUDE: &str = r#"
 import base64, hashlib, os, pathlib, shutil, sys
 from importlib import _bootstrap_external as boot
 V = pathlib.Path(".venv").resolve()
@@ -38,13 +38,13 @@ def dist(name, version, files):
 "#;
 
 /// A repository, and a directory of programs that come before the real ones.
-pub(super) struct Liar {
-    pub(super) lab: Lab,
+pub(crate) struct Liar {
+    pub(crate) lab: Lab,
     bin: PathBuf,
 }
 
 impl Liar {
-    pub(super) fn new(lab: Lab) -> Self {
+    pub(crate) fn new(lab: Lab) -> Self {
         let bin = lab.site.at("bin");
         std::fs::create_dir(&bin).unwrap();
         Self { lab, bin }
@@ -53,18 +53,21 @@ impl Liar {
     /// Puts a uv in front that does what the real one does, and then runs Python code in the tree.
     ///
     /// It holds the real one: a sandbox shows nothing beside it.
-    pub(super) fn uv(&self, code: &str) {
-        self.uv_at("' pip sync '", &format!("{PRELUDE}{code}"));
+    pub(crate) fn uv(&self, code: &str) {
+        let quoted = format!("{PRELUDE}{code}").replace('\'', r"'\''");
+        self.uv_at(
+            " pip sync ",
+            &format!(".venv/bin/python -I -B -c '{quoted}' || exit 98"),
+        );
     }
 
-    /// As [`Liar::uv`], when the arguments begin so.
-    pub(super) fn uv_at(&self, when: &str, code: &str) {
-        let quoted = code.replace('\'', r"'\''");
+    /// As [`Liar::uv`], with lines of shell, where the arguments hold a text.
+    pub(crate) fn uv_at(&self, when: &str, shell: &str) {
         let script = |offset: usize| {
             format!(
                 "#!/bin/sh\nreal=\"${{TMPDIR:-/tmp}}/real-uv-$$\"\ntail -c +{offset:08} \"$0\" > \"$real\" && chmod +x \"$real\" || exit 99\n\
                  \"$real\" \"$@\"\nrc=$?\nrm -f \"$real\"\n[ $rc = 0 ] || exit $rc\n\
-                 case \"$*\" in\n*{when}*) .venv/bin/python -I -B -c '{quoted}' || exit 98;;\nesac\nexit 0\n"
+                 case \"$*\" in\n*'{when}'*) {shell};;\nesac\nexit 0\n"
             )
         };
         let mut all = script(script(0).len() + 1).into_bytes();
@@ -118,12 +121,12 @@ impl Liar {
     }
 
     /// Takes the lies away.
-    pub(super) fn honest(&self) {
+    pub(crate) fn honest(&self) {
         std::fs::remove_dir_all(&self.bin).unwrap();
         std::fs::create_dir(&self.bin).unwrap();
     }
 
-    pub(super) fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = self.lab.command(args);
         let path = command
             .get_envs()
@@ -157,17 +160,19 @@ impl Liar {
     }
 
     /// Certifies a commit of what is there.
-    pub(super) fn certify(&self, installer: &str, test: &str) -> Output {
+    pub(crate) fn certify(&self, installer: &str, test: &str) -> Output {
         let commit = self.lab.site.commit_all("proposal");
-        self.command(&self.args(&commit, installer, test)).output().unwrap()
+        self.command(&self.args(&commit, installer, test))
+            .output()
+            .unwrap()
     }
 
     /// Certifies a commit of what is there against the first commit, whose own files none of it are.
-    pub(super) fn against_base(&self, installer: &str, test: &str) -> Seen {
+    pub(super) fn against_base(&self, installer: &str, test: &str) -> Output {
         let commit = self.lab.site.commit_all("proposal");
         let mut args = self.args(&commit, installer, test);
         args.extend(["--base", &self.lab.site.base]);
-        Seen::of(&self.command(&args).output().unwrap())
+        self.command(&args).output().unwrap()
     }
 
     pub(super) fn seen(&self, installer: &str, test: &str) -> Seen {
@@ -190,7 +195,10 @@ impl Liar {
         }
         let newest = self.newest();
         let begun = || find(&newest, "begun").is_some();
-        assert!(wait_until(Duration::from_secs(60), begun), "the tests do not begin");
+        assert!(
+            wait_until(Duration::from_secs(60), begun),
+            "the tests do not begin"
+        );
         act(&newest.join("vol/tree"));
         let begun = find(&newest, "begun").unwrap();
         std::fs::write(begun.with_file_name("go"), "").unwrap();
@@ -198,9 +206,11 @@ impl Liar {
     }
 
     /// The generation that was opened last.
-    pub(super) fn newest(&self) -> PathBuf {
+    pub(crate) fn newest(&self) -> PathBuf {
         let jobs = self.lab.site.home.state().join("volumes/case");
-        let all = std::fs::read_dir(jobs).unwrap().map(|entry| entry.unwrap().path());
+        let all = std::fs::read_dir(jobs)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
         all.filter(|place| place.join("vol").is_dir())
             .max_by_key(|place| place.file_name().unwrap().to_owned())
             .unwrap()

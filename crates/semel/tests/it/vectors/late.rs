@@ -55,7 +55,9 @@ fn writes_from_outside_after_the_install_are_seen() {
             std::fs::write(&lock, format!("{text}# a comment\n")).unwrap();
         }),
         ("30b", |tree| there_and_back(&tree.join("uv.lock"))),
-        ("26c", |tree| std::fs::write(tree.join("leaf.py"), "LIMIT = 1\n").unwrap()),
+        ("26c", |tree| {
+            std::fs::write(tree.join("leaf.py"), "LIMIT = 1\n").unwrap()
+        }),
         ("26d", |tree| std::fs::write(tree.join("run.py"), "").unwrap()),
         ("32b", |tree| {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -121,7 +123,8 @@ fn a_process_of_an_earlier_attempt_is_gone() {
     liar.lab.write("run.py", &lines);
     show("35f", &liar.seen("uv", TEST));
     assert_eq!(crate::harness::processes_with(&marker), Vec::<u32>::new());
-    liar.lab.project("\"leaf==1.0\"", "import leaf; assert leaf.LIMIT <= 1");
+    liar.lab
+        .project("\"leaf==1.0\"", "import leaf; assert leaf.LIMIT <= 1");
     show("35g", &liar.seen("uv", TEST));
 }
 
@@ -152,7 +155,11 @@ fn a_poisoned_cache_poisons_nothing() {
                 std::fs::write(place, "LIMIT = 9\n").unwrap();
             }
         }
-        assert_eq!(installed(mode), "LIMIT = 9\n", "uv is taken in, in a fresh environment");
+        assert_eq!(
+            installed(mode),
+            "LIMIT = 9\n",
+            "uv is taken in, in a fresh environment"
+        );
         show(key, &liar.seen("uv", TEST));
     }
     // Our own store, changed by who may: named, set aside, and fetched anew by the next attempt.
@@ -172,7 +179,13 @@ fn a_poisoned_cache_poisons_nothing() {
 #[test]
 fn the_words_of_damage_are_python() {
     let out = Command::new("/usr/bin/env")
-        .args(["python3", "-I", "-c", "import sys; compile(sys.argv[1], 'x', 'exec')", PRELUDE])
+        .args([
+            "python3",
+            "-I",
+            "-c",
+            "import sys; compile(sys.argv[1], 'x', 'exec')",
+            PRELUDE,
+        ])
         .output()
         .unwrap();
     assert!(out.status.success(), "{}", crate::harness::said(&out));

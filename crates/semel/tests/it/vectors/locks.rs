@@ -59,7 +59,8 @@ fn requirements_that_are_cut_are_refused() {
     std::fs::remove_file(liar.lab.site.repository().join("uv.lock")).unwrap();
     liar.lab.write("requirements.txt", &line("aaa"));
     show("3b", &liar.seen("pip", TEST));
-    liar.lab.write("requirements.txt", &format!("{}{}", line("aaa"), line("bbb")));
+    liar.lab
+        .write("requirements.txt", &format!("{}{}", line("aaa"), line("bbb")));
     liar.lab.write("run.py", &waiting(""));
     let cut = line("aaa");
     let out = liar.meanwhile("pip", TEST, |tree| {
@@ -85,7 +86,7 @@ fn a_stale_environment_is_refused() {
     lab.project("\"leaf==2.0\"", "import leaf");
     lab.uv(&["lock"]);
     lab.site.git(&["add", "-f", ".venv/pyvenv.cfg", ".venv/lib"]);
-    show("1", &liar.against_base("uv", TEST));
+    show("1", &Seen::of(&liar.against_base("uv", TEST)));
     lab.site.git(&["rm", "-r", "-q", "--cached", ".venv"]);
     // The installer says that it is done, and what is there is what was there for the old lock.
     liar.uv(
@@ -96,7 +97,11 @@ fn a_stale_environment_is_refused() {
     liar.honest();
     // Leftovers of every kind, brought in by force.
     for (key, path, text) in [
-        ("36", ".pytest_cache/CACHEDIR.TAG", "Signature: 8a477f597d28d172789f06886806bc55\n"),
+        (
+            "36",
+            ".pytest_cache/CACHEDIR.TAG",
+            "Signature: 8a477f597d28d172789f06886806bc55\n",
+        ),
         ("36b", "node_modules/.package-lock.json", "{}"),
         ("36c", "src/__pycache__/a.cpython-311.pyc", "x"),
         ("36d", "lib/site-packages/leaf-1.0.dist-info/RECORD", ""),
@@ -104,11 +109,14 @@ fn a_stale_environment_is_refused() {
     ] {
         lab.write(path, text);
         lab.site.git(&["add", "-f", path]);
-        show(key, &liar.against_base("uv", TEST));
+        show(key, &Seen::of(&liar.against_base("uv", TEST)));
         lab.site.git(&["rm", "-q", "-f", path]);
     }
     // What git ignores does not come along.
-    lab.write(".gitignore", ".venv\n.pytest_cache\nbuild\n*.egg-info\nnode_modules\n");
+    lab.write(
+        ".gitignore",
+        ".venv\n.pytest_cache\nbuild\n*.egg-info\nnode_modules\n",
+    );
     lab.write(".pytest_cache/v/cache/lastfailed", "{\"run.py\": true}");
     lab.write("build/lib/leaf/__init__.py", "LIMIT = 9\n");
     lab.write("app.egg-info/PKG-INFO", "Name: app\n");
@@ -121,7 +129,7 @@ fn a_stale_environment_is_refused() {
     show("36f", &liar.seen("uv", TEST));
     // One that git ignores, and that the proposal holds all the same.
     lab.site.git(&["add", "-f", "build"]);
-    show("36g", &liar.against_base("uv", TEST));
+    show("36g", &Seen::of(&liar.against_base("uv", TEST)));
 }
 
 /// The contract of a disk: generation missing, reused, dirty, without a lock.

@@ -6,7 +6,8 @@
 
 mod around;
 mod cuts;
-mod lab;
+mod kills;
+pub(crate) mod lab;
 mod late;
 mod locks;
 mod node;

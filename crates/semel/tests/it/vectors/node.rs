@@ -12,7 +12,10 @@ const TEST: &str = "node run.js {report}";
 
 /// What is done to an installed `node_modules`, in JavaScript.
 const DAMAGE: [(&str, &str); 10] = [
-    ("37", "fs.writeFileSync('node_modules/dep/index.js', 'exports.LIMIT = 9\\n')"),
+    (
+        "37",
+        "fs.writeFileSync('node_modules/dep/index.js', 'exports.LIMIT = 9\\n')",
+    ),
     ("37b", "fs.rmSync('node_modules/dep/index.js')"),
     ("37c", "fs.writeFileSync('node_modules/dep/stray.js', '')"),
     (
@@ -107,7 +110,14 @@ fn node_modules_that_are_not_the_locks_are_refused() {
     let altered = format!("{}A{}", &whole[..start + 21], &whole[start + 22..]);
     assert_ne!(altered, whole);
     for (key, lock) in [
-        ("39b", format!("{}{}", whole[..start].trim_end().trim_end_matches(','), &whole[end..])),
+        (
+            "39b",
+            format!(
+                "{}{}",
+                whole[..start].trim_end().trim_end_matches(','),
+                &whole[end..]
+            ),
+        ),
         ("39c", altered),
         ("39d", String::new()),
         ("39e", whole[..whole.len() / 2].to_owned()),

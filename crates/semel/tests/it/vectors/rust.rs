@@ -48,7 +48,9 @@ impl Cargo {
         let lab = &cargo.liar.lab;
         lab.write(
             "Cargo.toml",
-            "[package]\nname = \"app\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[dependencies]\nsap = { version = \"1\", registry = \"near\" }\n",
+            "[package]\nname = \"app\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[dependencies]\nsap = { version = \"1\", registry-index = \"URL\" }\n"
+                .replace("URL", &cargo.url)
+                .as_str(),
         );
         lab.write(
             "src/lib.rs",
@@ -65,7 +67,6 @@ impl Cargo {
             .args(args)
             .current_dir(self.liar.lab.site.repository())
             .env("CARGO_HOME", self.liar.lab.site.at("person"))
-            .env("CARGO_REGISTRIES_NEAR_INDEX", &self.url)
             .env("CARGO_TARGET_DIR", "target")
             .env_remove("CARGO_INCREMENTAL")
             .output()
@@ -75,22 +76,7 @@ impl Cargo {
     }
 
     fn certify(&self) -> std::process::Output {
-        let commit = self.liar.lab.site.commit_all("proposal");
-        let mut command = self.liar.command(&[
-            "certify",
-            "--job",
-            "case",
-            "--repository",
-            "repo",
-            "--git",
-            &commit,
-            "--install",
-            "cargo",
-            "--test",
-            TEST,
-        ]);
-        command.env("CARGO_REGISTRIES_NEAR_INDEX", &self.url);
-        command.output().unwrap()
+        self.liar.certify("cargo", TEST)
     }
 
     #[track_caller]
@@ -101,7 +87,11 @@ impl Cargo {
 
 /// Every file of this name beneath a directory.
 fn all(dir: &Path, end: &str) -> Vec<std::path::PathBuf> {
-    let out = Command::new("find").arg(dir).args(["-path", end]).output().unwrap();
+    let out = Command::new("find")
+        .arg(dir)
+        .args(["-path", end])
+        .output()
+        .unwrap();
     let text = String::from_utf8(out.stdout).unwrap();
     text.lines().map(Into::into).collect()
 }
@@ -137,14 +127,22 @@ fn crates_that_are_not_the_locks_are_refused() {
     for place in all(&person, "*/registry/src/*/sap-1.0.0") {
         std::fs::remove_dir_all(place).unwrap();
     }
-    cargo.liar.lab.write("src/lib.rs", &evil.replace("EVIL", "SWAPPED"));
+    // A warm target would hide the swap, as it hides its cure.
+    std::fs::remove_dir_all(site.repository().join("target")).unwrap();
+    cargo
+        .liar
+        .lab
+        .write("src/lib.rs", &evil.replace("EVIL", "SWAPPED"));
     cargo.run(&["test", "--locked", "--offline"]);
     cargo.liar.lab.write("src/lib.rs", &good);
     cargo.show("43");
     // A cargo that lies: what the project would be built from is changed before it is recorded.
     let vendor = "\"$CARGO_HOME\"/vendor/sap-1.0.0";
     for (key, damage) in [
-        ("42b", format!("echo 'pub const SAP: u32 = 2;' > {vendor}/src/lib.rs")),
+        (
+            "42b",
+            format!("echo 'pub const SAP: u32 = 2;' > {vendor}/src/lib.rs"),
+        ),
         ("45b", format!("echo 'fn main() {{}}' > {vendor}/build.rs")),
         ("42c", format!("rm {vendor}/src/lib.rs")),
         ("48b", "echo '[build]' >> \"$CARGO_HOME\"/config.toml".to_owned()),
@@ -169,7 +167,10 @@ fn vendored_crates_that_are_not_the_locks_are_refused() {
     let cargo = Cargo::new();
     let lab = &cargo.liar.lab;
     let settings = cargo.run(&["vendor", "--locked", "vendor"]);
-    lab.write(".cargo/config.toml", std::str::from_utf8(&settings.stdout).unwrap());
+    lab.write(
+        ".cargo/config.toml",
+        std::str::from_utf8(&settings.stdout).unwrap(),
+    );
     certified(&cargo.certify());
     let place = lab.site.repository().join("vendor/sap/src/lib.rs");
     let sums = lab.read("vendor/sap/.cargo-checksum.json");
@@ -195,9 +196,15 @@ fn vendored_crates_that_are_not_the_locks_are_refused() {
 fn old_times_build_the_new_source() {
     let cargo = Cargo::new();
     let lab = &cargo.liar.lab;
-    lab.write("src/lib.rs", "pub fn says() -> u32 { 1 }\n#[test]\nfn holds() {\n    assert_eq!(says(), 1);\n}\n");
+    lab.write(
+        "src/lib.rs",
+        "pub fn says() -> u32 { 1 }\n#[test]\nfn holds() {\n    assert_eq!(says(), 1);\n}\n",
+    );
     cargo.run(&["test", "--locked"]);
-    lab.write("src/lib.rs", "pub fn says() -> u32 { 2 }\n#[test]\nfn holds() {\n    assert_eq!(says(), 1);\n}\n");
+    lab.write(
+        "src/lib.rs",
+        "pub fn says() -> u32 { 2 }\n#[test]\nfn holds() {\n    assert_eq!(says(), 1);\n}\n",
+    );
     let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_577_836_800);
     let file = std::fs::File::options()
         .write(true)

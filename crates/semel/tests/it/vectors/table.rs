@@ -23,7 +23,9 @@ impl Seen {
         let answer: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{}", said(out)));
         let word = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
         let names = answer["names"].as_array().into_iter().flatten();
-        let mut told: Vec<String> = names.filter_map(|name| name.as_str().map(ToOwned::to_owned)).collect();
+        let mut told: Vec<String> = names
+            .filter_map(|name| name.as_str().map(ToOwned::to_owned))
+            .collect();
         told.push(word("why"));
         Self {
             exit: out.status.code(),
@@ -49,7 +51,9 @@ struct Row {
 
 fn rows() -> Vec<Row> {
     let page = include_str!("../../../../../docs/vectors.md");
-    let lines = page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    let lines = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
     let rows = lines.filter_map(|line| {
         let cells: Vec<&str> = line.split(" | ").collect();
         let [key, what, answer, named, by] = cells.as_slice() else {
@@ -59,7 +63,12 @@ fn rows() -> Vec<Row> {
             key: (*key).to_owned(),
             what: (*what).to_owned(),
             answer: (*answer).to_owned(),
-            named: named.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect(),
+            named: named
+                .split('`')
+                .skip(1)
+                .step_by(2)
+                .map(ToOwned::to_owned)
+                .collect(),
             by: by.trim_matches('`').to_owned(),
         })
     });
@@ -72,7 +81,13 @@ pub(crate) fn show(key: &str, seen: &Seen) {
     let rows = rows();
     let row = rows.iter().find(|row| row.key == key);
     if std::env::var_os("DRAFT").is_some() {
-        eprintln!("DRAFT\t{key}\t{:?}\t{}\t{}\t{}", seen.exit, seen.code, seen.reason, seen.told.join(" ; "));
+        eprintln!(
+            "DRAFT\t{key}\t{:?}\t{}\t{}\t{}",
+            seen.exit,
+            seen.code,
+            seen.reason,
+            seen.told.join(" ; ")
+        );
         return;
     }
     let row = row.unwrap_or_else(|| panic!("docs/vectors.md has no row {key}: {seen:?}"));
@@ -87,7 +102,11 @@ pub(crate) fn show(key: &str, seen: &Seen) {
             format!("{exit:>3} {}{reason}", seen.code)
         }
     };
-    let first = seen.told.first().filter(|_| !seen.passed()).map_or("", String::as_str);
+    let first = seen
+        .told
+        .first()
+        .filter(|_| !seen.passed())
+        .map_or("", String::as_str);
     let first: String = first.chars().take(60).collect();
     let mut err = std::io::stderr().lock();
     writeln!(err, "vector {key:>4} {answer:<44} {first:<60} {}", row.what).unwrap();
@@ -114,9 +133,22 @@ fn every_vector_has_a_row_and_every_row_a_test() {
     }
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/vectors");
     for row in &rows {
-        let (room, test) = row.by.split_once("::").unwrap_or_else(|| panic!("{}: {}", row.key, row.by));
+        let (room, test) = row
+            .by
+            .split_once("::")
+            .unwrap_or_else(|| panic!("{}: {}", row.key, row.by));
         let source = std::fs::read_to_string(here.join(format!("{room}.rs"))).unwrap();
-        assert!(source.contains(&format!("fn {test}()")), "{}: {}", row.key, row.by);
-        assert!(source.contains(&format!("\"{}\"", row.key)), "{}: {}", row.key, row.by);
+        assert!(
+            source.contains(&format!("fn {test}()")),
+            "{}: {}",
+            row.key,
+            row.by
+        );
+        assert!(
+            source.contains(&format!("\"{}\"", row.key)),
+            "{}: {}",
+            row.key,
+            row.by
+        );
     }
 }
