@@ -8,7 +8,7 @@ use crate::engine::certify::{self, Ask, Certified};
 use crate::engine::job::draft::{self, Keep};
 use crate::engine::job::interrupt;
 use crate::engine::job::interrupt::Interrupt;
-use crate::engine::job::say::Say;
+use crate::engine::job::say::{Point, Say};
 use crate::engine::proposal::{self, Base};
 use crate::engine::{Engine, volume};
 use crate::wire;
@@ -76,6 +76,9 @@ pub(crate) struct Args {
     /// Refuse to run with less than full confinement
     #[arg(long)]
     require_sandbox: bool,
+    /// Kill the process at this point, for a test
+    #[arg(long, hide = true, value_name = "POINT")]
+    crash_at: Option<String>,
 }
 
 fn installer(name: &str) -> Result<Installer, String> {
@@ -97,6 +100,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         )?),
         None => None,
     };
+    let crash = args.crash_at.as_deref().map(Point::parse).transpose()?;
     let (job, certify, confine) = recipe(&args, from.as_ref().map(|asked| &asked.job))?;
     let interrupt = interrupt::watch()?;
     let engine = wire::command(config.clone())?;
@@ -119,7 +123,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         run: None,
     };
     let line = |line: &str| say(context, line);
-    let result = certify::certify(&engine, &ask, Say::new(&line, None), interrupt.cancel());
+    let result = certify::certify(&engine, &ask, Say::new(&line, crash), interrupt.cancel());
     if let (Err(_), Some(status)) = (&result, interrupt.status()) {
         let json = json!({"schema": "semel.certify/v1", "status": "cancelled"});
         return Ok(Answer {

@@ -62,6 +62,7 @@ mod surface;
 mod tidy;
 mod tokens;
 mod undo;
+mod vectors;
 mod volume_kills;
 mod volumes;
 mod walks;

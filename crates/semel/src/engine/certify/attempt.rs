@@ -21,12 +21,13 @@ use semel_core::job::{Certify, Confine};
 use semel_core::lockset::Lockfile;
 use semel_core::manifest::Manifest;
 use semel_core::report::Counts;
-use semel_core::{Code, Refusal, RelPath, Sha256};
+use semel_core::{Code, Confinement, Refusal, RelPath, Sha256};
 use semel_host::artifact::Store;
+use semel_host::files::Stamp;
 use semel_host::git::Git;
 use semel_host::installer::{
     self, Hints, Isolation, Plan, ReportFrom, StageOutcome, TestPlan, TestRun, Tools, record, run_tests,
-    verify_again,
+    stamps_of, verify_again,
 };
 use semel_host::process::{Cancel, TreeEnded};
 use semel_host::sandbox::Require;
@@ -36,6 +37,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// How many files beside the tree are named at most.
+const NAMED: usize = 100;
 
 /// Is what an attempt has to show for itself.
 #[derive(Clone, Debug)]
@@ -165,18 +169,24 @@ pub(super) fn run(
         "bind     {}",
         names(locks.digests.keys().map(ToString::to_string))
     ));
+    say.reached(Point::Bound);
     let (plans, records) = attempt.install(&locks, evidence)?;
     say.reached(Point::Installed);
     attempt.keep_records(&records, evidence)?;
     say.reached(Point::Recorded);
-    attempt.verify(&plans, &records, &manifest)?;
-    attempt.set_apart(&plans, &manifest, evidence)?;
+    // Before anything is looked at again: whatever is changed from here on, and be it put back, bears another stamp.
     let untouched = Untouched::now(&manifest, disk.tree())?;
+    let installed = attempt.stamps(&plans, &records)?;
+    attempt.verify(&plans, &records, &manifest)?;
+    let apart = attempt.set_apart(&plans, &manifest, evidence)?;
     disk.loosen().map_err(host)?;
     attempt.test(&plans, evidence)?;
     say.reached(Point::Tested);
     attempt.verify(&plans, &records, &manifest)?;
     untouched.still(&manifest, disk.tree())?;
+    attempt.untouched(&plans, &records, &installed)?;
+    attempt.nothing_appeared(&plans, &manifest, &apart, evidence)?;
+    say.reached(Point::Verified);
     say.line("verify   locks, installed bytes and source tree are what they were");
     Ok(())
 }
@@ -279,6 +289,7 @@ impl Attempt<'_> {
             }
             let fetched = installer::fetch(&plan, &own, self.cancel).map_err(host)?;
             self.stage("fetch", *installer, fetched, evidence)?;
+            self.say.reached(Point::Fetched);
             let (installed, supply) = installer::install(&plan, &own, self.cancel).map_err(host)?;
             self.stage("install", *installer, installed, evidence)?;
             records.push(self.record(&plan, &own, &supply, evidence)?);
@@ -351,33 +362,110 @@ impl Attempt<'_> {
         input::still_there(manifest, self.disk.tree())
     }
 
-    /// Sets apart what an installation left in the tree besides what it installed: no merge will hold it.
-    ///
-    /// The project's own build may write such files. Each is named as weak; one that can change what the tests say
-    /// is refused, since the merged tree would be tested without it.
-    fn set_apart(&self, plans: &[Plan], manifest: &Manifest, evidence: &mut Evidence) -> Result<(), Refusal> {
-        const NAMED: usize = 100;
+    /// Looks at every installed entry for what shows that it was touched.
+    fn stamps(&self, plans: &[Plan], records: &[InstallRecord]) -> Result<Vec<Vec<Stamp>>, Refusal> {
+        let all = plans.iter().zip(records);
+        all.map(|(plan, record)| stamps_of(plan, record).map_err(host))
+            .collect()
+    }
+
+    /// Checks that no installed entry was touched since, not even to be put back.
+    fn untouched(
+        &self,
+        plans: &[Plan],
+        records: &[InstallRecord],
+        before: &[Vec<Stamp>],
+    ) -> Result<(), Refusal> {
+        let now = self.stamps(plans, records)?;
+        let looks = records.iter().zip(before.iter().zip(&now));
+        let touched = looks.flat_map(|(record, (before, now))| {
+            let entries = record.entries.keys().zip(before.iter().zip(now));
+            entries.filter(|(_, (before, now))| before != now)
+        });
+        let touched: Vec<String> = touched.map(|(path, _)| path.to_string()).take(20).collect();
+        if touched.is_empty() {
+            return Ok(());
+        }
+        let why = "an installed entry was changed after it was recorded, though it may be what it was";
+        Err(Refusal::new(Code::RecordMismatch, why)
+            .reason("touched")
+            .names(touched))
+    }
+
+    /// Lists what is in the tree and was neither sealed, nor installed, nor lies in a declared cache.
+    fn beside(&self, plans: &[Plan], manifest: &Manifest) -> Result<Vec<RelPath>, Refusal> {
         let tree = self.disk.tree_path();
         let installed = plans.iter().filter_map(|plan| {
             let place = installer::environment(plan);
             RelPath::parse(place.strip_prefix(&tree).ok()?.as_os_str().as_bytes()).ok()
         });
         let apart: Vec<RelPath> = installed.chain(self.ask.certify.caches.iter().cloned()).collect();
-        let new = input::new_files(manifest, &apart, self.disk.tree())?;
-        let guilty = new
-            .iter()
-            .filter(|path| surface::concerns_tests(path) || path.as_bytes().ends_with(b".pyc"));
+        input::new_files(manifest, &apart, self.disk.tree())
+    }
+
+    /// Refuses, by what it says of them, files that no merge will hold and that can change what the tests say.
+    fn none_guilty<'p>(
+        &self,
+        plans: &[Plan],
+        files: impl IntoIterator<Item = &'p RelPath>,
+        why: &str,
+    ) -> Result<(), Refusal> {
+        let built = plans.iter().any(|plan| plan.project != ProjectInstall::Skip);
+        let guilty = files.into_iter().filter(|path| {
+            // A build of the project may write modules; nothing else has a reason to.
+            let shadows = !built && surface::shadows(path);
+            surface::concerns_tests(path) || shadows || path.as_bytes().ends_with(b".pyc")
+        });
         let guilty: Vec<String> = guilty.take(NAMED).map(ToString::to_string).collect();
-        if !guilty.is_empty() {
-            let why = "the installation left files in the tree that can change what the tests say";
-            return Err(Refusal::new(Code::TreeMismatch, why)
+        match guilty.is_empty() {
+            true => Ok(()),
+            false => Err(Refusal::new(Code::TreeMismatch, why)
                 .reason("new_file")
-                .names(guilty));
+                .names(guilty)),
         }
+    }
+
+    /// Sets apart what an installation left in the tree besides what it installed: no merge will hold it.
+    ///
+    /// The project's own build may write such files. Each is named as weak; one that can change what the tests say
+    /// is refused, since the merged tree would be tested without it.
+    fn set_apart(
+        &self,
+        plans: &[Plan],
+        manifest: &Manifest,
+        evidence: &mut Evidence,
+    ) -> Result<Vec<RelPath>, Refusal> {
+        let new = self.beside(plans, manifest)?;
+        let why = "the installation left files in the tree that can change what the tests say";
+        self.none_guilty(plans, &new, why)?;
         if new.len() > NAMED {
             let more = format!("{} more files", new.len() - NAMED);
             evidence.weaken("new_file", [more]);
         }
+        evidence.weaken("new_file", new.iter().take(NAMED).map(ToString::to_string));
+        Ok(new)
+    }
+
+    /// Checks that nothing came into the tree while the tests ran. Where the sandbox stood whole they could not write
+    /// there, so whoever did is none of this attempt; elsewhere what they left is named as weak.
+    fn nothing_appeared(
+        &self,
+        plans: &[Plan],
+        manifest: &Manifest,
+        before: &[RelPath],
+        evidence: &mut Evidence,
+    ) -> Result<(), Refusal> {
+        let now = self.beside(plans, manifest)?;
+        let before: BTreeSet<&RelPath> = before.iter().collect();
+        let new: Vec<&RelPath> = now.iter().filter(|path| !before.contains(path)).collect();
+        let why = "files came into the tree while the tests ran";
+        let whole = evidence.level.as_ref();
+        if !new.is_empty() && whole.is_some_and(|level| level.confinement == Confinement::Full) {
+            return Err(Refusal::new(Code::TreeMismatch, why)
+                .reason("new_file")
+                .names(new.iter().take(NAMED).map(ToString::to_string)));
+        }
+        self.none_guilty(plans, new.iter().copied(), why)?;
         evidence.weaken("new_file", new.iter().take(NAMED).map(ToString::to_string));
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::Ask;
 use crate::engine::{Engine, host};
 use semel_core::confinement::Level;
 use semel_core::job::Confine;
-use semel_core::surround::leads_to_a_cache;
+use semel_core::surround::{changes_the_tests, leads_to_a_cache};
 use semel_core::{Code, Refusal};
 use semel_host::installer::Reach;
 use semel_host::volume::Volume as Disk;
@@ -20,7 +20,7 @@ const NAMED: usize = 20;
 /// Refuses what would let something warm in.
 ///
 /// # Errors
-/// `evidence_foreign`, reason `environment`, naming the variable; reasons `ancestor` and `ancestor_home`, naming the file
+/// `evidence_foreign`, reason `environment`, naming the variables; reasons `ancestor` and `ancestor_home`, naming the file
 /// or the home; `io_failed` where the sandbox cannot be tried.
 pub(super) fn shut_off(engine: &Engine, ask: &Ask, disk: &Disk) -> Result<(), Refusal> {
     let state = engine.config.state.as_os_str().as_bytes();
@@ -34,6 +34,17 @@ pub(super) fn shut_off(engine: &Engine, ask: &Ask, disk: &Disk) -> Result<(), Re
         return Err(Refusal::new(Code::EvidenceForeign, why)
             .reason("environment")
             .names(warm));
+    }
+    let told = ask.certify.env.iter();
+    let told: Vec<&str> = told
+        .filter(|(name, value)| changes_the_tests(name, value))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if !told.is_empty() {
+        let why = "a variable of the job loads code from outside of the tree, or chooses among the tests";
+        return Err(Refusal::new(Code::EvidenceForeign, why)
+            .reason("environment")
+            .names(told));
     }
     match ask.confine {
         // Nothing runs then where a part is missing.

@@ -166,6 +166,15 @@ pub(super) fn concerns_tests(path: &RelPath) -> bool {
         || name.ends_with(b".pth")
 }
 
+/// Says whether a path is code that would be loaded in place of an installed module of that name.
+pub(super) fn shadows(path: &RelPath) -> bool {
+    let code: [&[u8]; 8] = [
+        b".py", b".so", b".pyd", b".js", b".mjs", b".cjs", b".node", b".ts",
+    ];
+    let installed = path.components().any(|part| part == b"node_modules");
+    !installed && code.iter().any(|end| path.as_bytes().ends_with(end))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

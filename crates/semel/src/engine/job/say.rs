@@ -23,12 +23,18 @@ pub(crate) enum Point {
     CertOpened,
     /// The sealed tree is unpacked and is what it says it is.
     Taken,
+    /// The locks are read, and close over what they name.
+    Bound,
+    /// What an installer needs is in the store.
+    Fetched,
     /// What the locks name is installed.
     Installed,
     /// The installed bytes are recorded.
     Recorded,
     /// The tests ran.
     Tested,
+    /// Everything was looked at again.
+    Verified,
     /// The statement is kept, unsigned.
     Stated,
     /// The verdict is in the journal; no envelope stands.
@@ -47,7 +53,7 @@ pub(crate) enum Point {
 
 impl Point {
     /// Lists every point, in the order in which they come.
-    pub(crate) const ALL: [Point; 18] = [
+    pub(crate) const ALL: [Point; 21] = [
         Point::Started,
         Point::DraftOpened,
         Point::Drafted,
@@ -56,9 +62,12 @@ impl Point {
         Point::Sealed,
         Point::CertOpened,
         Point::Taken,
+        Point::Bound,
+        Point::Fetched,
         Point::Installed,
         Point::Recorded,
         Point::Tested,
+        Point::Verified,
         Point::Stated,
         Point::Judged,
         Point::Published,
@@ -79,9 +88,12 @@ impl Point {
             Point::Sealed => "sealed",
             Point::CertOpened => "cert_opened",
             Point::Taken => "taken",
+            Point::Bound => "bound",
+            Point::Fetched => "fetched",
             Point::Installed => "installed",
             Point::Recorded => "recorded",
             Point::Tested => "tested",
+            Point::Verified => "verified",
             Point::Stated => "stated",
             Point::Judged => "judged",
             Point::Published => "published",
