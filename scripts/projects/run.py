@@ -16,6 +16,7 @@ from verifiers import NAMES, Judges
 
 # Not below the repository: cargo takes a project there for a part of this one.
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+LOCKS = ("uv.lock", "poetry.lock", "requirements.txt", "package-lock.json", "pnpm-lock.yaml", "yarn.lock", "Cargo.lock")
 STAGES = ("fetch", "install", "record", "test", "verify")
 
 
@@ -99,6 +100,8 @@ def certify(project, semel, place, scratch):
     tree.rename(repository)
     git(repository, env, "init", "--quiet", "--initial-branch", "main")
     git(repository, env, "add", "--all")
+    # Libraries often ignore the lock that a job needs.
+    git(repository, env, "add", "--force", *[name for name in LOCKS if (repository / name).is_file()])
     git(repository, env, "commit", "--quiet", "--message", project.name)
     commit = git(repository, env, "rev-parse", "HEAD")
     (scratch / "job.toml").write_text(job_of(project, commit))
@@ -121,7 +124,7 @@ def certify(project, semel, place, scratch):
     judges = Judges(done, key, scratch, env)
     refused = {name: judges.judge(name) for name in NAMES}
     predicate = json.loads(judges.payload)["predicate"]
-    if predicate.get("test_command", project.test) != project.test:
+    if predicate["test_command"] != project.test:
         raise Refused("the certificate does not name the test command")
     gate = ["gate", "--record", done["install_record"], "--repository", repository, "--policy", scratch / "gate.toml", "--commit", commit]
     call(*gate, "--certificate", done["envelope"])

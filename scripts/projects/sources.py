@@ -196,7 +196,15 @@ TAP = ["sh", "-c"]
 
 PROJECTS = [
     Project("svcs 26.2.0", of_uv("svcs", "26.2.0"), "uv", ["python", "-m", "pytest"], build=True, packages=50),
-    Project("attrs 26.1.0", of_uv("attrs", "26.1.0"), "uv", ["python", "-m", "pytest"], args=["--group", "tests"], build=True),
+    Project(
+        "attrs 26.1.0",
+        of_uv("attrs", "26.1.0"),
+        "uv",
+        ["python", "-m", "pytest", "--deselect", "tests/test_converters.py::TestPipe::test_wrapped_annotation"],
+        args=["--group", "tests"],
+        build=True,
+        left_out="test_wrapped_annotation fails on any clean tree",
+    ),
     Project("inline-snapshot 0.36.1", of_uv("inline-snapshot", "0.36.1"), "uv", ["python", "-m", "pytest", "tests/test_string.py"], build=True),
     Project("dirty-equals 0.11", of_uv("dirty-equals", "0.11"), "uv", ["python", "-m", "pytest"]),
     Project("humanize 4.14.0, hatch-vcs", humanize, "uv", ["python", "-m", "pytest"], args=["--extra", "tests"], build=True),

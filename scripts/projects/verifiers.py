@@ -11,7 +11,11 @@ NAMES = ["securesystemslib", "OpenSSL", "@sigstore/verify", "ssh-keygen -Y verif
 
 
 def flipped(text, field, at):
-    """Gives the text of a file with one byte of one base64 field changed to another one of its alphabet."""
+    """Gives the text of a file with one byte of one base64 field changed to another one of its alphabet.
+
+    >>> flipped(b'{"a": "QUJDRA==", "b": "RVVVRA=="}', lambda value: value["b"], 0.5)
+    b'{"a": "QUJDRA==", "b": "RVBVRA=="}'
+    """
     value = field(json.loads(text))
     place = text.index(json.dumps(value)[1:-1].encode()) + int(at * (len(value.rstrip("=")) - 1))
     other = b"B" if text[place : place + 1] != b"B" else b"E"
