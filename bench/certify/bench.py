@@ -45,7 +45,7 @@ class Bench:
     def ours(self, installer, tree):
         """Installs and binds in a fresh generation."""
         state = self.place / "ours"
-        state.mkdir(mode=0o700, exist_ok=True)
+        (state / "state").mkdir(mode=0o700, parents=True, exist_ok=True)
         driver = ROOT / "target/release/examples/certify"
         _, said = self.run([driver, installer, tree, state, 5], self.place)
         size = None
@@ -129,7 +129,7 @@ class Bench:
         # Without what the peers install.
         bare = self.place / name / "bare"
         shutil.rmtree(bare, ignore_errors=True)
-        shutil.copytree(tree, bare, ignore=shutil.ignore_patterns(".venv", "node_modules", "vendor", "*.link"))
+        shutil.copytree(tree, bare, ignore=shutil.ignore_patterns(".venv", "node_modules", "vendor"))
         size = None
         for _ in range(self.rounds):
             size = self.ours(installer, bare)

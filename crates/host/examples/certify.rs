@@ -80,6 +80,10 @@ fn floor(files: &[PathBuf], threads: usize) {
 }
 
 fn main() {
+    // What runs in the sandbox begins its life here.
+    if let Some(status) = semel_host::sandbox::entered() {
+        std::process::exit(status);
+    }
     let mut args = std::env::args().skip(1);
     let mut next = || args.next().expect("INSTALLER TREE PLACE ROUNDS [SELECTION…]");
     let name = next();
