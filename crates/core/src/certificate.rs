@@ -84,6 +84,9 @@ pub struct Predicate {
     pub confinement: Level,
     /// The test report; absent where the attempt ended before there was one.
     pub report: Option<Report>,
+    /// The test command, as its arguments: what a job leaves out of a suite stands here by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub test_command: Vec<String>,
     /// The paths changed against the base that can change what the tests say.
     pub test_surface: Vec<RelPath>,
     /// The last certificate of the base's tree, where one is known; fewer tests than it counted are part of the test

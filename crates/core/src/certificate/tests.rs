@@ -56,6 +56,9 @@ pub(crate) fn statement() -> Statement {
                     ..Counts::default()
                 },
             }),
+            test_command: ["pytest", "--deselect", "tests/test_net.py"]
+                .map(str::to_owned)
+                .to_vec(),
             test_surface: vec![path("tests/conftest.py")],
             base_tests: Some(BaseTests {
                 certificate: Sha256::of(b"base"),

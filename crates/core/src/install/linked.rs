@@ -9,7 +9,7 @@ use super::tarball::Packed;
 use super::{
     Bound, Fact, MOST_NAMES, Observed, Place, below, lies_in, link_target, mismatch, outside, special, stays,
 };
-use crate::artifact::Supply;
+use crate::artifact::{Held, Supply};
 use crate::code::Refusal;
 use crate::lockset::{Dependency, Holds, Links, Lockfile, Scope, Selection, Setting, Source};
 use crate::path::{RelPath, shown};
@@ -257,18 +257,58 @@ impl<'a> Walk<'a> {
                 let rest = RelPath::parse(&node.as_bytes()[base..])?;
                 if name == b".bin" {
                     self.commands.extend(self.children(&node));
-                } else if module.packed.bundles(&rest) {
-                    match self.observed.entries.get(&node) {
-                        Some(Fact::Directory { .. }) => self.content(&node, base, module)?,
-                        Some(fact) => module.packed.take(&node, &rest, fact)?,
-                        None => {}
-                    }
-                } else {
-                    self.node(node)?;
+                    continue;
                 }
+                if module.packed.bundles(&rest) {
+                    if self.replaces(&node, &rest, module) {
+                        module.packed.replace(&rest);
+                    } else {
+                        match self.observed.entries.get(&node) {
+                            Some(Fact::Directory { .. }) => self.content(&node, base, module)?,
+                            Some(fact) => module.packed.take(&node, &rest, fact)?,
+                            None => {}
+                        }
+                        continue;
+                    }
+                }
+                self.node(node)?;
             }
         }
         Ok(())
+    }
+
+    /// Says whether a locked package stands where a tarball brought one of its own: Yarn puts what others need there, too.
+    ///
+    /// Where both have the same manifest, the locked one has to be whole: tarballs leave out some of what they bring.
+    fn replaces(&self, node: &RelPath, rest: &RelPath, module: &Module<'a>) -> bool {
+        let name = b"package.json";
+        let (Ok(own), Ok(top), Ok(brought)) = (node.join(name), RelPath::root().join(name), rest.join(name))
+        else {
+            return false;
+        };
+        let there = |at: &RelPath| match self.observed.entries.get(at) {
+            Some(Fact::File { sha256, .. }) => Some(sha256),
+            _ => None,
+        };
+        let is = |held: &Held, at: &RelPath| match held.members.get(at) {
+            Some(Fact::File { sha256, .. }) => there(&own) == Some(sha256),
+            _ => false,
+        };
+        let whole = |held: &Held| {
+            held.members.iter().all(|(path, fact)| {
+                let place = RelPath::parse(&[node.as_bytes(), b"/", path.as_bytes()].concat());
+                match (place.as_ref().map(there), fact) {
+                    (Ok(Some(sha256)), Fact::File { sha256: wanted, .. }) => sha256 == wanted,
+                    _ => path.as_bytes().ends_with(b".gitignore"),
+                }
+            })
+        };
+        let ambiguous = is(module.packed.held(), &brought);
+        let mut locked = self.links.named(&alias_of(node)).iter();
+        locked.any(|at| {
+            let held = self.supply.of(&self.links.package(*at).artifacts);
+            held.is_some_and(|held| is(held, &top) && (!ambiguous || whole(held)))
+        })
     }
 
     /// Gives the package directory that an entry is, or that a link leads to; `Err` with the place for another one.
@@ -348,16 +388,21 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
+    /// Says whether the package in which a file lies declares it as a command; pnpm also names it by the link that it
+    /// keeps to each package.
     fn declares(&self, file: &RelPath, name: &[u8]) -> bool {
         let mut at = file.clone();
         while let Some((parent, _)) = at.split_last() {
-            if let Some(module) = self.modules.get(&parent) {
+            let home = self.real(&parent).and_then(Result::ok);
+            if let Some((home, module)) = home.and_then(|home| self.modules.get_key_value(&home)) {
                 let rest = &file.as_bytes()[parent.as_bytes().len() + 1..];
-                return module.packed.declared().iter().any(|(own, path)| {
+                let declared = module.packed.declared().iter().any(|(own, path)| {
                     let own = own.rsplit('/').next().unwrap_or(own);
                     let path = RelPath::parse(path.trim_start_matches('/').as_bytes());
                     own.as_bytes() == name && path.is_ok_and(|path| path.as_bytes() == rest)
-                }) && self.observed.entries.contains_key(file);
+                });
+                let real = RelPath::parse(&[home.as_bytes(), b"/", rest].concat());
+                return declared && real.is_ok_and(|real| self.observed.entries.contains_key(&real));
             }
             at = parent;
         }

@@ -13,6 +13,8 @@ pub(super) struct Packed<'a> {
     held: &'a Held,
     commands: BTreeSet<RelPath>,
     found: BTreeSet<RelPath>,
+    /// Packages that it bundles, in whose place another one stands.
+    replaced: BTreeSet<RelPath>,
 }
 
 #[derive(Deserialize)]
@@ -33,6 +35,7 @@ impl<'a> Packed<'a> {
             held,
             commands: BTreeSet::new(),
             found: BTreeSet::new(),
+            replaced: BTreeSet::new(),
         };
         let declared = packed.declared();
         for file in bins
@@ -98,6 +101,16 @@ impl<'a> Packed<'a> {
             .members
             .keys()
             .any(|path| path.as_bytes().starts_with(&below))
+    }
+
+    /// Gives the tarball itself.
+    pub(super) fn held(&self) -> &'a Held {
+        self.held
+    }
+
+    /// Demands nothing more of a package that it bundles: a locked one stands in its place.
+    pub(super) fn replace(&mut self, at: &RelPath) {
+        self.replaced.insert(at.clone());
     }
 
     fn manifest(&self) -> Option<Manifest> {
@@ -167,7 +180,8 @@ impl<'a> Packed<'a> {
         let left_out = |path: &RelPath, fact: &Fact| {
             // Package managers leave links out, and npm a `.gitignore` beside an `.npmignore`.
             let ignore = path.split_last().is_some_and(|(_, name)| name == b".gitignore");
-            ignore || !matches!(fact, Fact::File { .. })
+            let replaced = self.replaced.iter().any(|at| path.is_below(at));
+            ignore || replaced || !matches!(fact, Fact::File { .. })
         };
         let lost = self
             .held

@@ -215,3 +215,81 @@ fn what_is_tampered_with_is_refused_by_its_code() {
         }
     }
 }
+
+/// pnpm names the command of a package also by the link that it keeps to each.
+#[test]
+fn a_command_may_be_named_by_the_link_to_its_package() {
+    let mut node = pnpm();
+    node.link(".pnpm/node_modules/d", "../d@1.0.0/node_modules/d");
+    let shim = node.text(".bin/d").replace(".pnpm/d@1.0.0/node_modules/d/", "d/");
+    node.file(".pnpm/node_modules/.bin/d", shim.as_bytes());
+    bind(&node, &pnpm_lock(), &["dev"]).unwrap();
+    for (from, to) in [
+        ("d/cli.js", "d/index.js"),
+        ("d/cli.js", "b/cli.js"),
+        ("d/cli.js", "d/gone.js"),
+    ] {
+        let mut changed = node.clone();
+        changed.file(".pnpm/node_modules/.bin/d", shim.replace(from, to).as_bytes());
+        let refusal = bind(&changed, &pnpm_lock(), &["dev"]).unwrap_err();
+        assert_eq!(refusal.code, Code::RecordMismatch, "{to}");
+    }
+}
+
+/// A tarball that came with packages of its own: they stay, or Yarn puts a locked one in the place of one.
+#[test]
+fn a_locked_package_may_stand_where_a_tarball_brought_another() {
+    let lock = yarn_lock();
+    let mut supply = supply(&lock);
+    let mut held = supply
+        .iter()
+        .find(|held| held.file == "a-1.0.0.tgz")
+        .unwrap()
+        .clone();
+    let brought = [
+        ("package.json", manifest("b", "0.5.0")),
+        ("old.js", "o".to_owned()),
+    ];
+    for (path, text) in &brought {
+        let fact = Fact::File {
+            mode: 0o644,
+            size: text.len() as u64,
+            sha256: Sha256::of(text.as_bytes()),
+        };
+        held.members.insert(at(&format!("node_modules/b/{path}")), fact);
+    }
+    supply.add(held);
+    let judge = |node: &Fake| {
+        let selection = Selection {
+            groups: ["dev".to_owned()].into(),
+            ..Selection::default()
+        };
+        let (setting, place) = (Setting::node("x64", "glibc"), place("tree/node_modules"));
+        super::super::linked::bind(&node.0, &lock, PROJECT, &selection, &setting, &place, &supply)
+    };
+    // The locked one, whole; the one that it replaced is not missed.
+    judge(&flat()).unwrap();
+    let mut mixed = flat();
+    mixed.file("a/node_modules/b/old.js", b"o");
+    assert_eq!(
+        judge(&mixed).unwrap_err().code,
+        Code::RecordMismatch,
+        "both in one"
+    );
+    let mut cut = flat();
+    cut.remove("a/node_modules/b/index.js");
+    assert_eq!(judge(&cut).unwrap_err().code, Code::RecordMismatch, "cut");
+    // The one that was brought: Node would find it instead of the locked one.
+    let mut old = flat();
+    for name in ["index.js", "cli.js"] {
+        old.remove(&format!("a/node_modules/b/{name}"));
+    }
+    for (path, text) in &brought {
+        old.file(&format!("a/node_modules/b/{path}"), text.as_bytes());
+    }
+    assert_eq!(
+        judge(&old).unwrap_err().code,
+        Code::RecordMismatch,
+        "another version"
+    );
+}

@@ -197,6 +197,7 @@ fn statement(
                 .clone()
                 .unwrap_or_else(|| Level::none("the attempt ended before any command ran")),
             report: evidence.report.clone(),
+            test_command: ask.certify.test.clone(),
             test_surface: evidence.surface.clone(),
             base_tests: evidence.base_tests.clone(),
             weak: evidence.weak(),
