@@ -132,6 +132,20 @@ pub struct Certify {
     /// Places below the tree where tools may keep caches while the tests run.
     #[serde(default)]
     pub caches: Vec<RelPath>,
+    /// What a tool finds that asks git about the tree.
+    #[serde(default)]
+    pub git: InGit,
+}
+
+/// Says what a tool finds that asks git about the tree that is certified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InGit {
+    /// Nothing: it is in no repository.
+    #[default]
+    None,
+    /// A repository with one commit, which holds the tree, without tags and history.
+    OneCommit,
 }
 
 /// Names a refusal that another attempt may cure.
@@ -241,6 +255,7 @@ impl Certify {
             attempts: one(),
             retry: Vec::new(),
             caches: Vec::new(),
+            git: InGit::None,
         }
     }
 }

@@ -23,6 +23,7 @@ mod memo;
 mod nested;
 mod objects;
 mod obstacles;
+mod one_commit;
 mod overlays;
 mod own;
 mod pin;
@@ -51,6 +52,7 @@ pub use draft::{Draft, prepare_draft};
 pub use gather::Gathered;
 pub use linked::{Add, Begun, Discard, Locked, Milestone, Remove, Removed, Tell, Unfinished, add, remove};
 pub use objects::Leaf;
+pub use one_commit::{leads_to, one_commit};
 pub use pin::{KeptPin, PinState, Pins, Repin, Require};
 pub use repository::{Config, Repository};
 pub use restore::{

@@ -212,7 +212,7 @@ impl Watch {
 fn is_full(disk: &StatFs) -> bool {
     const TMPFS: i64 = 0x0102_1994;
     let bytes = |blocks: u64| blocks.saturating_mul(u64::try_from(disk.f_bsize).unwrap_or(0));
-    i64::from(disk.f_type) != TMPFS && bytes(disk.f_bavail) < DISK_LEFT.min(bytes(disk.f_blocks) / 20)
+    disk.f_type != TMPFS && bytes(disk.f_bavail) < DISK_LEFT.min(bytes(disk.f_blocks) / 20)
 }
 
 /// Says how much lies in a filesystem in memory.

@@ -459,3 +459,36 @@ fn tests_change_neither_source_nor_what_is_outside() {
         );
     }
 }
+
+/// A tool that asks git about the tree is answered, by a repository that it cannot write.
+#[test]
+fn a_tree_leads_to_a_repository_of_one_commit_where_the_job_wants_it() {
+    let body = r#"
+import os, subprocess
+def git(*args): return subprocess.run(["git", *args], check=True, stdout=subprocess.PIPE, text=True).stdout
+assert git("status", "--porcelain", "--ignored") == "", git("status", "--porcelain", "--ignored")
+assert git("rev-list", "--count", "HEAD") == "1\n"
+assert git("rev-parse", "--show-toplevel").strip() == os.getcwd()
+assert "check.py" in git("ls-files").split()
+for line in [["commit", "--allow-empty", "-m", "x"], ["tag", "v1"], ["config", "user.name", "x"], ["update-ref", "refs/heads/main", "HEAD~0^{tree}"]]:
+    assert subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@x", *line], stderr=subprocess.DEVNULL).returncode != 0, line
+try:
+    open(".git", "w"); raise SystemExit("written")
+except OSError as e:
+    assert e.errno == 30, e
+"#;
+    for lair in Lair::all() {
+        tests(&lair, body);
+        let job = std::fs::read_to_string(lair.site.at("job.toml")).unwrap();
+        assert_eq!(
+            lair.refused(23)["code"],
+            "tests_failed",
+            "without it there is none"
+        );
+        let with = job.replace("[certify]", "[certify]\ngit = \"one_commit\"");
+        std::fs::write(lair.site.at("job.toml"), with).unwrap();
+        let certified = lair.certified();
+        let statement = statement(text(&certified["envelope"]).as_ref());
+        assert_eq!(statement["predicate"]["weak"], json!([]), "{statement}");
+    }
+}

@@ -138,6 +138,10 @@ fn the_schema_of_a_job_is_what_core_parses() {
             variants(&installer, "ProjectInstall", '_'),
         ),
         (
+            &schema["$defs"]["certify"]["properties"]["git"]["enum"],
+            variants(&source, "InGit", '_'),
+        ),
+        (
             &schema["$defs"]["certify"]["properties"]["retry"]["items"]["enum"],
             variants(&source, "RetryOn", '_'),
         ),

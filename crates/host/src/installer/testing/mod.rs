@@ -10,7 +10,7 @@ pub use runner::check_report;
 
 use super::plan::{Isolation, Plan};
 use crate::error::{Error, Result};
-use crate::plain::private_directory;
+use crate::plain::{hand_over, private_directory};
 use crate::process::{Cancel, Command, Confinement, End, Ended, Output, TreeEnded, run};
 use crate::sandbox::{Network, Sandbox, TreeAccess};
 use evidence::{read_report, refuse_present, too_long};
@@ -22,8 +22,7 @@ use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 const CAPTURED: u64 = report::LONGEST_REPORT;
@@ -256,20 +255,6 @@ fn build(plan: &TestPlan<'_>, places: &Places, runner: &Runner) -> Result<Comman
         bounds: plan.isolation.bounds,
     });
     Ok(command)
-}
-
-/// Gives a new directory to whose the one above it is: what the tests run as.
-fn hand_over(dir: &Path) -> Result<()> {
-    let fail = |e| Error::io("give away", dir, e);
-    let above = dir.parent().unwrap_or(dir);
-    let (above, own) = (
-        above.metadata().map_err(fail)?,
-        dir.symlink_metadata().map_err(fail)?,
-    );
-    if above.uid() == own.uid() {
-        return Ok(());
-    }
-    std::os::unix::fs::lchown(dir, Some(above.uid()), Some(above.gid())).map_err(fail)
 }
 
 /// Makes the declared directories; a link on the way is refused.

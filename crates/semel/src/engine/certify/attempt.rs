@@ -17,14 +17,14 @@ use semel_core::certificate::{BaseTests, Report, Weak};
 use semel_core::confinement::Level;
 use semel_core::install::InstallRecord;
 use semel_core::installer::{Installer, ProjectInstall, Toolchain};
-use semel_core::job::{Certify, Confine};
+use semel_core::job::{Certify, Confine, InGit};
 use semel_core::lockset::Lockfile;
 use semel_core::manifest::Manifest;
 use semel_core::report::Counts;
 use semel_core::{Code, Confinement, Refusal, RelPath, Sha256};
 use semel_host::artifact::Store;
 use semel_host::files::Stamp;
-use semel_host::git::Git;
+use semel_host::git::{Git, leads_to, one_commit};
 use semel_host::installer::{
     self, Hints, Isolation, Plan, ReportFrom, StageOutcome, TestPlan, TestRun, Tools, record, run_tests,
     stamps_of, verify_again,
@@ -131,7 +131,7 @@ pub(super) fn run(
     say: Say<'_>,
     cancel: &Cancel,
 ) -> Result<(), Refusal> {
-    let attempt = Attempt {
+    let mut attempt = Attempt {
         engine,
         ask,
         disk,
@@ -157,6 +157,7 @@ pub(super) fn run(
         proposal.tree
     ));
     say.reached(Point::Taken);
+    attempt.lead_to_git(&git)?;
     evidence.surface = surface::changed(&git, ask.base.as_ref(), &manifest, disk.tree(), cancel)?;
     evidence.base_tests = surface::base_tests(engine, &git, ask.base.as_ref(), cancel)?;
     let locks = input::bind(&manifest, &ask.certify.install, disk.tree());
@@ -340,6 +341,32 @@ impl Attempt<'_> {
         Ok(())
     }
 
+    /// Makes the repository that the job asks for, beside the tree: nobody writes it.
+    fn lead_to_git(&mut self, git: &Git) -> Result<(), Refusal> {
+        if self.ask.certify.git == InGit::OneCommit {
+            let gitdir = self.work.join("repository");
+            one_commit(git, &self.disk.tree_path(), &gitdir, self.cancel).map_err(host)?;
+            self.isolation.read_only.push(gitdir);
+        }
+        Ok(())
+    }
+
+    /// Looks whether the tree leads to that repository, and nowhere else.
+    fn leads_to_git(&self) -> Result<(), Refusal> {
+        if self.ask.certify.git == InGit::None {
+            return Ok(());
+        }
+        let expected = leads_to(&self.work.join("repository"));
+        let cap = expected.len() as u64 + 1;
+        match plain::read_file(&self.disk.tree_path().join(".git"), cap) {
+            Ok(found) if found == expected => Ok(()),
+            Ok(_) | Err(_) => {
+                let why = "the file that leads to the repository of this attempt was changed";
+                Err(Refusal::new(Code::TreeMismatch, why).name(".git"))
+            }
+        }
+    }
+
     /// Keeps everybody from writing to the volume, where that can be: what is read next stays what it is. Elsewhere the
     /// end of every process of each stage was proved.
     fn quiet(&self) -> Result<(), Refusal> {
@@ -359,6 +386,7 @@ impl Attempt<'_> {
         for (plan, record) in plans.iter().zip(records) {
             verify_again(plan, record, self.disk.generation()).map_err(host)?;
         }
+        self.leads_to_git()?;
         input::still_there(manifest, self.disk.tree())
     }
 
@@ -399,7 +427,12 @@ impl Attempt<'_> {
             let place = installer::environment(plan);
             RelPath::parse(place.strip_prefix(&tree).ok()?.as_os_str().as_bytes()).ok()
         });
-        let apart: Vec<RelPath> = installed.chain(self.ask.certify.caches.iter().cloned()).collect();
+        let git = match self.ask.certify.git {
+            InGit::None => None,
+            InGit::OneCommit => Some(RelPath::parse(b".git")?),
+        };
+        let caches = self.ask.certify.caches.iter().cloned();
+        let apart: Vec<RelPath> = installed.chain(caches).chain(git).collect();
         input::new_files(manifest, &apart, self.disk.tree())
     }
 

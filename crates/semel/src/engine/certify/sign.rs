@@ -15,7 +15,7 @@ use semel_core::confinement::Level;
 use semel_core::git_tree::ObjectId;
 use semel_core::ids::Generation;
 use semel_core::installer::{ProjectInstall, Toolchain};
-use semel_core::job::Certify;
+use semel_core::job::{Certify, InGit};
 use semel_core::record::Judgement;
 use semel_core::{Code, Refusal, Sha256};
 use semel_host::git::Git;
@@ -233,11 +233,18 @@ pub(crate) fn recipe(certify: &Certify) -> Result<Sha256, Refusal> {
         ProjectInstall::UnboundBackend => "build_backend=unbound",
     };
     let report = certify.report.iter().map(|path| format!("report={path}"));
+    let in_git = match certify.git {
+        InGit::None => None,
+        InGit::OneCommit => Some("git=one_commit".to_owned()),
+    };
     Recipe {
         installers: certify.install.iter().copied().collect(),
         install: install.collect(),
         test: certify.test.clone(),
-        flags: std::iter::once(project.to_owned()).chain(report).collect(),
+        flags: std::iter::once(project.to_owned())
+            .chain(report)
+            .chain(in_git)
+            .collect(),
         environment: certify
             .env
             .iter()
