@@ -277,7 +277,7 @@ impl Kept {
             if let Err(refusal) = survey::survey(one.tree, &one.observed, &one.place, &[])
                 && refusal.code == Code::RecordOutsideRoot
             {
-                return Err(refusal);
+                return Err(refusal.names(changed.into_iter().take(MOST_NAMES)));
             }
         }
         let why = format!("{} installed entries differ from the record", changed.len());

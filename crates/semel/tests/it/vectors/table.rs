@@ -80,16 +80,6 @@ fn rows() -> Vec<Row> {
 pub(crate) fn show(key: &str, seen: &Seen) {
     let rows = rows();
     let row = rows.iter().find(|row| row.key == key);
-    if std::env::var_os("DRAFT").is_some() {
-        eprintln!(
-            "DRAFT\t{key}\t{:?}\t{}\t{}\t{}",
-            seen.exit,
-            seen.code,
-            seen.reason,
-            seen.told.join(" ; ")
-        );
-        return;
-    }
     let row = row.unwrap_or_else(|| panic!("docs/vectors.md has no row {key}: {seen:?}"));
     let answer = match seen.passed() {
         true => "  0 certified: no effect".to_owned(),
@@ -144,11 +134,9 @@ fn every_vector_has_a_row_and_every_row_a_test() {
             row.key,
             row.by
         );
-        assert!(
-            source.contains(&format!("\"{}\"", row.key)),
-            "{}: {}",
-            row.key,
-            row.by
-        );
+        // Rows with an r may be made of the numbers of the others.
+        let keys = [row.key.as_str(), row.key.trim_start_matches('r')];
+        let shown = keys.iter().any(|key| source.contains(&format!("\"{key}\"")));
+        assert!(shown, "{}: {}", row.key, row.by);
     }
 }
