@@ -101,6 +101,12 @@ def of_uv(name, version):
     return lambda maker, tree: maker.sdist(name, version, tree)
 
 
+def inline_snapshot(maker, tree):
+    maker.sdist("inline-snapshot", "0.36.1", tree)
+    # What its plugin writes whenever tests run is no part of its repository, but of the archive.
+    (tree / ".inline-snapshot/files_using_external.txt").unlink()
+
+
 def humanize(maker, tree):
     """Its version, and a module that its build writes and git does not track, come from hatch-vcs."""
     maker.sdist("humanize", "4.14.0", tree)
@@ -205,7 +211,7 @@ PROJECTS = [
         build=True,
         left_out="test_wrapped_annotation fails on any clean tree",
     ),
-    Project("inline-snapshot 0.36.1", of_uv("inline-snapshot", "0.36.1"), "uv", ["python", "-m", "pytest", "tests/test_string.py"], caches=[".inline-snapshot"], build=True),
+    Project("inline-snapshot 0.36.1", inline_snapshot, "uv", ["python", "-m", "pytest", "tests/test_string.py"], caches=[".inline-snapshot"], build=True),
     Project("dirty-equals 0.11", of_uv("dirty-equals", "0.11"), "uv", ["python", "-m", "pytest"]),
     Project("humanize 4.14.0, hatch-vcs", humanize, "uv", ["python", "-m", "pytest"], args=["--extra", "tests"], build=True),
     Project("cleo 2.1.0", cleo, "poetry", ["python", "-m", "pytest", "-o", "pythonpath=src"]),

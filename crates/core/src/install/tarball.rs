@@ -28,6 +28,32 @@ struct Manifest {
     scripts: Option<serde_json::Value>,
 }
 
+impl Manifest {
+    fn read(text: &[u8]) -> Option<Self> {
+        serde_json::from_slice(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)).ok()
+    }
+
+    fn commands(&self) -> BTreeMap<String, String> {
+        let own = self.name.as_deref().unwrap_or("");
+        let own = own.rsplit('/').next().unwrap_or(own).to_owned();
+        let mut found = BTreeMap::new();
+        match &self.bin {
+            Some(serde_json::Value::String(file)) => drop(found.insert(own, file.clone())),
+            Some(serde_json::Value::Object(map)) => {
+                let pairs = map.iter().filter_map(|(name, file)| Some((name, file.as_str()?)));
+                found.extend(pairs.map(|(name, file)| (name.clone(), file.to_owned())));
+            }
+            _ => {}
+        }
+        found
+    }
+}
+
+/// Gives the commands that a manifest declares by name.
+pub(super) fn declared(manifest: &[u8]) -> BTreeMap<String, String> {
+    Manifest::read(manifest).map_or_else(BTreeMap::new, |manifest| manifest.commands())
+}
+
 impl<'a> Packed<'a> {
     /// Opens a tarball; `bins` are the commands that a lock says it has, beside those of its own manifest.
     pub(super) fn open(held: &'a Held, bins: &[&str]) -> Result<Self, Refusal> {
@@ -55,17 +81,7 @@ impl<'a> Packed<'a> {
         let Some(manifest) = self.manifest() else {
             return BTreeMap::new();
         };
-        let own = manifest.name.as_deref().unwrap_or("");
-        let own = own.rsplit('/').next().unwrap_or(own).to_owned();
-        let mut found = BTreeMap::new();
-        match &manifest.bin {
-            Some(serde_json::Value::String(file)) => drop(found.insert(own, file.clone())),
-            Some(serde_json::Value::Object(map)) => {
-                let pairs = map.iter().filter_map(|(name, file)| Some((name, file.as_str()?)));
-                found.extend(pairs.map(|(name, file)| (name.clone(), file.to_owned())));
-            }
-            _ => {}
-        }
+        let mut found = manifest.commands();
         let directory = manifest
             .directories
             .as_ref()
@@ -115,7 +131,7 @@ impl<'a> Packed<'a> {
 
     fn manifest(&self) -> Option<Manifest> {
         let text = self.held.texts.get(&RelPath::parse(b"package.json").ok()?)?;
-        serde_json::from_slice(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)).ok()
+        Manifest::read(text)
     }
 
     /// Takes an installed entry as the member that it is.

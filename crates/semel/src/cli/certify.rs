@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// Take job and recipe, but not the repository, from this job file; the flags below change it
     #[arg(long, value_name = "JOB.toml")]
     from: Option<PathBuf>,
-    /// An installer that the project uses: uv, pip, npm or cargo; may be given again
+    /// An installer that the project uses: uv, pip, poetry, npm, pnpm, yarn or cargo; may be given again
     #[arg(long, value_name = "NAME", value_parser = installer)]
     install: Vec<Installer>,
     /// Arguments of the one installer, split at white space, such as "--group test"
@@ -86,7 +86,7 @@ fn installer(name: &str) -> Result<Installer, String> {
         .iter()
         .copied()
         .find(|installer| installer.name() == name);
-    known.ok_or_else(|| "uv, pip, npm or cargo".to_owned())
+    known.ok_or_else(|| "uv, pip, poetry, npm, pnpm, yarn or cargo".to_owned())
 }
 
 /// Runs the command.
