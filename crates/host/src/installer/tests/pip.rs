@@ -52,8 +52,8 @@ fn a_wrong_or_missing_hash_is_not_installed() {
     let Some(plan) = project(&site) else {
         return;
     };
-    let zeros = "0".repeat(64);
-    site.write("requirements.txt", format!("leaf==1.0 --hash=sha256:{zeros}\n"));
+    let ones = "1".repeat(64);
+    site.write("requirements.txt", format!("leaf==1.0 --hash=sha256:{ones}\n"));
     let refusal = refused(fetch(&plan, &never()));
     assert_eq!(refusal.code, Code::InstallFailed);
     assert!(
