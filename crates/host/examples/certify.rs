@@ -26,8 +26,10 @@ use semel_host::installer::{
     Hints, Isolation, Plan, environment, fetch, install, record, resolve, verify_again,
 };
 use semel_host::process::Cancel;
-use semel_host::sandbox::Require;
+use semel_host::sandbox::{Require, default_bounds};
 use semel_host::volume::{On, Volumes};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -79,6 +81,20 @@ fn floor(files: &[PathBuf], threads: usize) {
     });
 }
 
+fn isolation(hidden: &Path) -> Isolation {
+    Isolation {
+        hide: vec![hidden.to_owned()],
+        read_only: Vec::new(),
+        require: Require::BestEffort,
+        bounds: default_bounds(),
+    }
+}
+
+fn network() -> BTreeMap<OsString, OsString> {
+    let named = |(name, _): &(OsString, OsString)| is_network(name.as_bytes());
+    std::env::vars_os().filter(named).collect()
+}
+
 fn main() {
     // What runs in the sandbox begins its life here.
     if let Some(status) = semel_host::sandbox::entered() {
@@ -124,16 +140,10 @@ fn main() {
             project: ProjectInstall::Skip,
             args: selection.clone(),
             requirements: Vec::new(),
-            network_env: std::env::vars_os()
-                .filter(|(name, _)| is_network(name.as_bytes()))
-                .collect(),
+            network_env: network(),
             deadline: Duration::from_secs(900),
             grace: Duration::from_secs(5),
-            isolation: Isolation {
-                hide: vec![place.clone()],
-                read_only: Vec::new(),
-                require: Require::BestEffort,
-            },
+            isolation: isolation(&place),
         };
         let opened = since.elapsed();
         let lock = took("parse", || {

@@ -300,8 +300,7 @@ fn a_locked_package_may_stand_where_a_tarball_brought_another() {
 /// One version as published and as its tool patched it, each with a digest of its own.
 #[test]
 fn of_two_artifacts_of_one_version_the_one_that_stands_there_counts() {
-    let second =
-        "b@~2.0.0:\n  version \"2.0.0\"\n  resolved \"https://host/b/-/b-2.0.0.tgz\"\n  integrity ";
+    let second = "b@~2.0.0:\n  version \"2.0.0\"\n  resolved \"https://host/b/-/b-2.0.0.tgz\"\n  integrity ";
     let text = yarn_text() + second + &sum('F') + "\n";
     let lock = lock("yarn.lock", &text);
     let mut supply = supply(&lock);
