@@ -1,6 +1,7 @@
 //! The system calls that std and rustix do not offer safely. Each is one small function; none decides anything.
 
 use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
 use std::io;
@@ -39,8 +40,15 @@ pub(super) fn leave() -> ! {
 /// Leaves namespaces.
 #[expect(unsafe_code, reason = "rustix marks it unsafe for CLONE_FILES alone")]
 pub(super) fn unshare(flags: UnshareFlags) -> io::Result<()> {
-    // SAFETY: the callers never pass CLONE_FILES, and have one thread.
+    // SAFETY: the callers never pass CLONE_FILES.
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(Into::into)
+}
+
+/// Gives the calling thread mounts of its own: the same ones, and none that comes later is seen outside.
+pub(crate) fn leave_mounts() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS)?;
+    let apart = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    Ok(mount_change("/", apart)?)
 }
 
 /// Takes an inherited descriptor by its number.

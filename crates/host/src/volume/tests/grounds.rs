@@ -107,6 +107,42 @@ fn a_trial_leaves_nothing_and_what_is_missing_is_said() {
     assert!(offers[1].missing.is_some(), "{offers:?}");
 }
 
+/// Whoever looks for what an overlay may show (a restoration, before it takes a lock for stale) has its options alone.
+#[test]
+fn the_options_of_an_overlay_name_its_layers_as_anyone_finds_them() {
+    let world = World::new();
+    if !had(&world, Backend::Overlay) {
+        return;
+    }
+    let (volume, _) = world.on(&On::Overlay(world.lower()));
+    let point = volume.tree_path();
+    let point = point.parent().unwrap();
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table
+        .lines()
+        .find(|line| line.split(' ').nth(4) == point.to_str());
+    let options = line.unwrap().rsplit(' ').next().unwrap();
+    let mut named = 0;
+    for option in options.split(',') {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        if matches!(key, "lowerdir" | "upperdir" | "workdir") {
+            assert!(value.starts_with(world.dir.path().to_str().unwrap()), "{options}");
+            assert!(Path::new(value).is_dir(), "{options}");
+            named += 1;
+        }
+    }
+    assert_eq!(named, 3, "{options}");
+    let beneath = |place: &Path| place.starts_with(world.dir.path());
+    let mounts = table
+        .lines()
+        .filter(|line| beneath(Path::new(line.split(' ').nth(4).unwrap())));
+    assert_eq!(
+        mounts.count(),
+        1,
+        "nothing else is mounted where others would see it"
+    );
+}
+
 #[test]
 fn an_overlay_shows_its_sealed_tree_and_every_change() {
     let world = World::new();
