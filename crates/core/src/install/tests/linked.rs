@@ -300,8 +300,7 @@ fn a_locked_package_may_stand_where_a_tarball_brought_another() {
 /// One version as published and as its tool patched it, each with a digest of its own.
 #[test]
 fn of_two_artifacts_of_one_version_the_one_that_stands_there_counts() {
-    let second =
-        "b@~2.0.0:\n  version \"2.0.0\"\n  resolved \"https://host/b/-/b-2.0.0.tgz\"\n  integrity ";
+    let second = "b@~2.0.0:\n  version \"2.0.0\"\n  resolved \"https://host/b/-/b-2.0.0.tgz\"\n  integrity ";
     let text = yarn_text() + second + &sum('F') + "\n";
     let lock = lock("yarn.lock", &text);
     let mut supply = supply(&lock);
@@ -375,4 +374,47 @@ fn a_bundled_package_declares_its_commands() {
     assert_eq!(judge("node", &shim).unwrap_err().code, Code::RecordMismatch);
     let other = shim.replace("run.js", "other.js");
     assert_eq!(judge("c", &other).unwrap_err().code, Code::RecordMismatch);
+}
+
+/// Yarn 2 and later leave out what a tarball bundles, whole; other tools do not.
+#[test]
+fn a_bundle_may_be_left_out_whole_by_the_yarn_that_does_so() {
+    let lock = yarn_lock();
+    let judge = |packing: Packing, there: &[&str]| {
+        let mut supply = supply(&lock);
+        let mut held = supply
+            .iter()
+            .find(|held| held.file == "d-1.0.0.tgz")
+            .unwrap()
+            .clone();
+        held.packing = packing;
+        let mut node = flat();
+        for path in ["node_modules/c/package.json", "node_modules/c/c.js"] {
+            let fact = Fact::File {
+                mode: 0o644,
+                size: 2,
+                sha256: Sha256::of(b"{}"),
+            };
+            held.members.insert(at(path), fact);
+        }
+        for path in there {
+            node.file(&format!("d/node_modules/c/{path}"), b"{}");
+        }
+        supply.add(held);
+        let selection = Selection {
+            groups: ["dev".to_owned()].into(),
+            ..Selection::default()
+        };
+        let (setting, place) = (Setting::node("x64", "glibc"), place("tree/node_modules"));
+        super::super::linked::bind(&node.0, &lock, PROJECT, &selection, &setting, &place, &supply)
+    };
+    judge(Packing::YarnCache, &[]).unwrap();
+    for packing in [Packing::YarnCache, Packing::Npm] {
+        judge(packing, &["package.json", "c.js"]).unwrap();
+        assert_eq!(
+            judge(packing, &["package.json"]).unwrap_err().code,
+            Code::RecordMismatch
+        );
+    }
+    assert_eq!(judge(Packing::Npm, &[]).unwrap_err().code, Code::RecordMismatch);
 }
