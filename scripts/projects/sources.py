@@ -118,7 +118,8 @@ def humanize(maker, tree):
 def cleo(maker, tree):
     maker.sdist("cleo", "2.1.0", tree)
     # An index of the simple kind, which every mirror has; Poetry asks the public one for more.
-    index = maker.env.get("PIP_INDEX_URL") or "https://pypi.org/simple"
+    default = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    index = maker.env.get("PIP_INDEX_URL") or maker.run(["python3", "-c", default], tree).strip()
     poetry = TOOLS / "poetry/bin/poetry"
     maker.run([poetry, "source", "add", "--priority=primary", "simple", index.rstrip("/") + "/"], tree)
     maker.lock(tree, "poetry.lock", [poetry, "lock", "--no-interaction"])
