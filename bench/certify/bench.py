@@ -52,7 +52,7 @@ class Bench:
         for line in map(json.loads, said.splitlines()):
             if "what" in line:
                 self.keep(line["what"], line["ms"])
-                for part in ("generation_ms", "fetch_ms"):
+                for part in ("generation_ms", "fetch_ms", "installer_ms"):
                     if part in line and line["what"].startswith("warm"):
                         self.keep("warm: " + part[:-3], line[part])
             else:

@@ -118,7 +118,8 @@ def humanize(maker, tree):
 def cleo(maker, tree):
     maker.sdist("cleo", "2.1.0", tree)
     # An index of the simple kind, which every mirror has; Poetry asks the public one for more.
-    index = maker.env.get("PIP_INDEX_URL") or "https://pypi.org/simple"
+    default = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    index = maker.env.get("PIP_INDEX_URL") or maker.run(["python3", "-c", default], tree).strip()
     poetry = TOOLS / "poetry/bin/poetry"
     maker.run([poetry, "source", "add", "--priority=primary", "simple", index.rstrip("/") + "/"], tree)
     maker.lock(tree, "poetry.lock", [poetry, "lock", "--no-interaction"])
@@ -218,7 +219,7 @@ PROJECTS = [
     Project("sqlparse 0.5.3, hashes", sqlparse, "pip", ["python", "-m", "pytest"]),
     Project("minimist 1.2.8", of_npm("minimist", "1.2.8"), "npm", TAP + ["tape 'test/**/*.js' > {report}"], packages=500),
     Project("is-core-module 2.16.1", of_pnpm("is-core-module", "2.16.1"), "pnpm", TAP + ["tape 'test/**/*.js' > {report}"]),
-    Project("deep-equal 2.2.3", of_yarn("deep-equal", "2.2.3"), "yarn", TAP + ["tape 'test/**/*.js' > {report}"], yarn="yarn/bin/yarn.js"),
+    Project("function-bind 1.1.1", of_yarn("function-bind", "1.1.1"), "yarn", TAP + ["tape 'test/*.js' > {report}"], yarn="yarn/bin/yarn.js"),
     Project("object-inspect 1.13.2", of_berry("object-inspect", "1.13.2"), "yarn", TAP + ["tape 'test/*.js' > {report}"], yarn="@yarnpkg/cli-dist/bin/yarn.js"),
     Project("hexyl 0.16.0, vendored", vendored, "cargo", ["cargo", "test"]),
     Project("cargo-lock 10.1.0, fixture locks", cargo_lock, "cargo", ["cargo", "test"]),

@@ -23,13 +23,11 @@ use semel_host::artifact::Store;
 use semel_host::clock;
 use semel_host::copy::copy_tree;
 use semel_host::installer::{
-    Hints, Isolation, Plan, environment, fetch, install, record, resolve, verify_again,
+    Hints, Isolation, Plan, Tools, environment, fetch, install, record, resolve, verify_again,
 };
 use semel_host::process::Cancel;
 use semel_host::sandbox::{Require, default_bounds};
 use semel_host::volume::{On, Volumes};
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -81,18 +79,14 @@ fn floor(files: &[PathBuf], threads: usize) {
     });
 }
 
-fn isolation(hidden: &Path) -> Isolation {
-    Isolation {
-        hide: vec![hidden.to_owned()],
-        read_only: Vec::new(),
-        require: Require::BestEffort,
-        bounds: default_bounds(),
-    }
-}
-
-fn network() -> BTreeMap<OsString, OsString> {
-    let named = |(name, _): &(OsString, OsString)| is_network(name.as_bytes());
-    std::env::vars_os().filter(named).collect()
+struct Bench {
+    installer: Installer,
+    source: PathBuf,
+    place: PathBuf,
+    volumes: Volumes,
+    store: Store,
+    tools: Tools,
+    selection: Vec<String>,
 }
 
 fn main() {
@@ -107,65 +101,87 @@ fn main() {
         .iter()
         .find(|one| one.name() == name)
         .expect("an installer");
-    let (source, place) = (
-        PathBuf::from(next()),
-        PathBuf::from(next()).canonicalize().unwrap(),
-    );
+    let [source, place] = [next(), next()].map(|at| PathBuf::from(at).canonicalize().unwrap());
     let rounds: usize = next().parse().expect("ROUNDS");
-    let volumes = Volumes::open(&place.join("state")).unwrap();
-    let store = Store::open(&place.join("state/artifacts")).unwrap();
-    let (job, cancel) = (JobId::parse("bench").unwrap(), Cancel::new().unwrap());
     let hints = Hints {
         env: std::env::vars_os().collect(),
         ..Hints::default()
     };
-    let tools = resolve(installer, &hints, &source.canonicalize().unwrap(), &cancel).unwrap();
-    let selection: Vec<String> = args.collect();
+    let bench = Bench {
+        installer,
+        volumes: Volumes::open(&place.join("state")).unwrap(),
+        store: Store::open(&place.join("state/artifacts")).unwrap(),
+        tools: resolve(installer, &hints, &source, &Cancel::new().unwrap()).unwrap(),
+        source,
+        place,
+        selection: args.collect(),
+    };
     // The first generation fills the store; the second one finds everything there.
-    for fill in ["fill", "warm"] {
-        let generation = Generation::mint(clock::seed().unwrap());
-        let since = Instant::now();
-        let (volume, _) = volumes
-            .create_on(&job, &generation, clock::random().unwrap(), &On::Dir)
-            .unwrap();
-        copy_tree(&source, volume.tree().handle()).unwrap();
-        let home = volume.path().join("work");
-        std::fs::create_dir_all(&home).unwrap();
-        let plan = Plan {
-            tree: volume.tree_path(),
+    bench.turn("fill", 0);
+    bench.turn("warm", rounds);
+}
+
+impl Bench {
+    fn plan(&self, tree: PathBuf, home: PathBuf) -> Plan {
+        Plan {
+            tree,
             directory: RelPath::root(),
             home,
-            tools: tools.clone(),
-            artifacts: store.clone(),
+            tools: self.tools.clone(),
+            artifacts: self.store.clone(),
             project: ProjectInstall::Skip,
-            args: selection.clone(),
+            args: self.selection.clone(),
             requirements: Vec::new(),
-            network_env: network(),
+            network_env: std::env::vars_os()
+                .filter(|(name, _)| is_network(name.as_bytes()))
+                .collect(),
             deadline: Duration::from_secs(900),
             grace: Duration::from_secs(5),
-            isolation: isolation(&place),
-        };
+            isolation: Isolation {
+                hide: vec![self.place.clone()],
+                read_only: Vec::new(),
+                require: Require::BestEffort,
+                bounds: default_bounds(),
+            },
+        }
+    }
+
+    fn turn(&self, name: &str, rounds: usize) {
+        let (job, cancel) = (JobId::parse("bench").unwrap(), Cancel::new().unwrap());
+        let generation = Generation::mint(clock::seed().unwrap());
+        let since = Instant::now();
+        let nonce = clock::random().unwrap();
+        let (volume, _) = self
+            .volumes
+            .create_on(&job, &generation, nonce, &On::Dir)
+            .unwrap();
+        copy_tree(&self.source, volume.tree().handle()).unwrap();
+        let home = volume.path().join("work");
+        std::fs::create_dir_all(&home).unwrap();
+        let plan = self.plan(volume.tree_path(), home);
         let opened = since.elapsed();
         let lock = took("parse", || {
-            let bytes = std::fs::read(source.join(lock_name(installer))).unwrap();
-            lockset::parse(&RelPath::parse(lock_name(installer).as_bytes()).unwrap(), &bytes).unwrap()
+            let lock = lock_name(self.installer);
+            let bytes = std::fs::read(self.source.join(lock)).unwrap();
+            lockset::parse(&RelPath::parse(lock.as_bytes()).unwrap(), &bytes).unwrap()
         });
         let since = Instant::now();
         fetch(&plan, &[&lock], &cancel).unwrap();
         let fetched = since.elapsed();
-        let (_, supply) = install(&plan, &[&lock], &cancel).unwrap();
+        let (outcome, supply) = install(&plan, &[&lock], &cancel).unwrap();
         let ms = |took: Duration| took.as_secs_f64() * 1e3;
         println!(
-            "{{\"what\":\"{fill}: generation, fetch, install\",\"ms\":{:.2},\"generation_ms\":{:.2},\"fetch_ms\":{:.2}}}",
+            "{{\"what\":\"{name}: generation, fetch, install\",\"ms\":{:.2},\"generation_ms\":{:.2},\"fetch_ms\":{:.2},\"installer_ms\":{:.2}}}",
             ms(opened + since.elapsed()),
             ms(opened),
-            ms(fetched)
+            ms(fetched),
+            ms(outcome.took)
         );
-        if fill == "warm" {
+        if rounds > 0 {
             let bind = || record(&plan, &generation, &[&lock], &supply).unwrap();
             rounds_of(rounds, &plan, &generation, &bind);
         }
-        volumes.destroy(&job, &generation).unwrap();
+        self.volumes.destroy(&job, &generation).unwrap();
     }
 }
 

@@ -1,7 +1,7 @@
 //! An installed package of Node against its tarball: which member each file is, and what package managers change.
 
 use super::{Fact, mismatch};
-use crate::artifact::Held;
+use crate::artifact::{Held, Packing};
 use crate::code::Refusal;
 use crate::digest::Sha256;
 use crate::path::RelPath;
@@ -193,11 +193,16 @@ impl<'a> Packed<'a> {
     /// # Errors
     /// `record_mismatch` with the first that is missing.
     pub(super) fn complete(&self, package: &RelPath) -> Result<(), Refusal> {
+        // Yarn 2 and later take what a package bundles from the lock like everything else, and leave the bundle out; what is
+        // there of one is there whole.
+        let there: BTreeSet<RelPath> = self.found.iter().filter_map(bundle_of).collect();
+        let leaves_out = self.held.packing == Packing::YarnCache;
+        let absent = |path: &RelPath| leaves_out && bundle_of(path).is_some_and(|at| !there.contains(&at));
         let left_out = |path: &RelPath, fact: &Fact| {
             // Package managers leave links out, and npm a `.gitignore` beside an `.npmignore`.
             let ignore = path.split_last().is_some_and(|(_, name)| name == b".gitignore");
             let replaced = self.replaced.iter().any(|at| path.is_below(at));
-            ignore || replaced || !matches!(fact, Fact::File { .. })
+            ignore || replaced || absent(path) || !matches!(fact, Fact::File { .. })
         };
         let lost = self
             .held
@@ -217,4 +222,15 @@ impl<'a> Packed<'a> {
     fn wrong(&self, why: &str, path: &RelPath) -> Refusal {
         mismatch(why).names([self.held.file.clone(), path.to_string()])
     }
+}
+
+/// Gives the bundled package that a member lies in: `node_modules/name`, with its scope.
+fn bundle_of(path: &RelPath) -> Option<RelPath> {
+    let parts: Vec<&[u8]> = path.components().collect();
+    let end = match parts.as_slice() {
+        [b"node_modules", scope, _, ..] if scope.starts_with(b"@") => 3,
+        [b"node_modules", _, ..] => 2,
+        _ => return None,
+    };
+    RelPath::parse(&parts[..end].join(&b'/')).ok()
 }

@@ -375,3 +375,46 @@ fn a_bundled_package_declares_its_commands() {
     let other = shim.replace("run.js", "other.js");
     assert_eq!(judge("c", &other).unwrap_err().code, Code::RecordMismatch);
 }
+
+/// Yarn 2 and later leave out what a tarball bundles, whole; other tools do not.
+#[test]
+fn a_bundle_may_be_left_out_whole_by_the_yarn_that_does_so() {
+    let lock = yarn_lock();
+    let judge = |packing: Packing, there: &[&str]| {
+        let mut supply = supply(&lock);
+        let mut held = supply
+            .iter()
+            .find(|held| held.file == "d-1.0.0.tgz")
+            .unwrap()
+            .clone();
+        held.packing = packing;
+        let mut node = flat();
+        for path in ["node_modules/c/package.json", "node_modules/c/c.js"] {
+            let fact = Fact::File {
+                mode: 0o644,
+                size: 2,
+                sha256: Sha256::of(b"{}"),
+            };
+            held.members.insert(at(path), fact);
+        }
+        for path in there {
+            node.file(&format!("d/node_modules/c/{path}"), b"{}");
+        }
+        supply.add(held);
+        let selection = Selection {
+            groups: ["dev".to_owned()].into(),
+            ..Selection::default()
+        };
+        let (setting, place) = (Setting::node("x64", "glibc"), place("tree/node_modules"));
+        super::super::linked::bind(&node.0, &lock, PROJECT, &selection, &setting, &place, &supply)
+    };
+    judge(Packing::YarnCache, &[]).unwrap();
+    for packing in [Packing::YarnCache, Packing::Npm] {
+        judge(packing, &["package.json", "c.js"]).unwrap();
+        assert_eq!(
+            judge(packing, &["package.json"]).unwrap_err().code,
+            Code::RecordMismatch
+        );
+    }
+    assert_eq!(judge(Packing::Npm, &[]).unwrap_err().code, Code::RecordMismatch);
+}
