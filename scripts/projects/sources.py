@@ -136,7 +136,9 @@ def of_npm(name, version):
     def make(maker, tree):
         maker.npm(name, version, tree)
         options = ["--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund"]
-        maker.lock(tree, "package-lock.json", ["npm", "install", *options])
+        # With addresses, as npm writes them where nobody told it otherwise.
+        more = {"npm_config_omit_lockfile_registry_resolved": "false"}
+        maker.lock(tree, "package-lock.json", ["npm", "install", *options], **more)
 
     return make
 
