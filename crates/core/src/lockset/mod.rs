@@ -47,6 +47,7 @@ pub(crate) use links::Links;
 pub use marker::{Holds, Setting};
 pub use pep::normal_name;
 pub(crate) use pep::normal_version;
+pub use requirements::pinned;
 pub use selection::{Own, Selection};
 pub use weak::Weakness;
 
