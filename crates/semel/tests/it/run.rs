@@ -30,6 +30,15 @@ fn a_job_is_carried_to_a_certificate_and_a_branch_of_the_same_tree() {
         .collect();
     assert!(digests.iter().any(|d| d["gitTree"] == json!(tree)), "{digests:?}");
     assert_eq!(statement["predicate"]["report"]["counts"]["passed"], 1);
+    let volume = site
+        .home
+        .state()
+        .join("volumes/small")
+        .join(text(&first["generation"]));
+    assert!(
+        volume.join("work").is_dir() && !volume.join("work/test").exists(),
+        "what the tests left is freed"
+    );
     // A second run shows the same certificate and does nothing.
     let entries = site.json(&["status"]);
     let again = site.json(RUN);

@@ -533,6 +533,15 @@ impl Attempt<'_> {
             });
         }
         ended(run.tree_ended, "test")?;
+        // What the tests left in their HOME and TMPDIR is nobody's evidence, and would take the room of the next attempt.
+        if !self
+            .disk
+            .free_work("test")
+            .is_ok_and(|freed| freed.kept.is_empty())
+        {
+            self.say
+                .line("test     its HOME and TMPDIR are kept: they could not be freed");
+        }
         let counts = run.verdict?;
         self.say.line(&format!(
             "test     {} passed, {} skipped, {:.1} s",
