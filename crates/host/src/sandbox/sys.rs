@@ -38,8 +38,8 @@ pub(super) fn leave() -> ! {
 
 /// Leaves namespaces.
 #[expect(unsafe_code, reason = "rustix marks it unsafe for CLONE_FILES alone")]
-pub(super) fn unshare(flags: UnshareFlags) -> io::Result<()> {
-    // SAFETY: the callers never pass CLONE_FILES, and have one thread.
+pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    // SAFETY: the callers never pass CLONE_FILES; the kernel refuses what a process with threads may not leave.
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(Into::into)
 }
 

@@ -228,10 +228,7 @@ impl Volumes {
                 let kind = ground.overlay.unwrap_or(Overlay::Plain);
                 match ground.owner {
                     None => mounts::overlay(at.as_fd(), &layers, kind, &source).map_err(fail),
-                    Some(uid) => {
-                        let layer = self.real_path(path, "layer");
-                        mounts::owned(at.as_fd(), &layers.lower, &layer, uid, kind, &source).map_err(fail)
-                    }
+                    Some(uid) => mounts::owned(at.as_fd(), &layers, uid, kind, &source).map_err(fail),
                 }
             }
             (Backend::Tmpfs | Backend::Overlay, _, _) => {

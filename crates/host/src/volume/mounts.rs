@@ -7,11 +7,16 @@ use crate::root::mount_id;
 use crate::sandbox;
 use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, mount_remount, open_tree, unmount};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+    mount, mount_change, mount_remount, move_mount, open_tree, unmount,
+};
+use rustix::thread::UnshareFlags;
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -82,32 +87,70 @@ pub(super) fn overlay(at: BorrowedFd<'_>, layers: &Layers, kind: Overlay, source
     Ok(mount(source, itself(at), "overlay", FLAGS, &*data)?)
 }
 
-/// Mounts an overlay, in which what is root's is shown as a user's, on an open directory. Of the layer's directory,
-/// `upper` and `work` stand in one mount, as an overlay needs it. The mounts by which owners are mapped stand nowhere.
+/// Mounts an overlay, in which what is root's is shown as a user's, on an open directory.
+///
+/// Its layers are mounts by which owners are mapped. They stand at the layers' own paths, in a view of one thread that ends
+/// with it: so the options of the overlay spell its layers by paths that lead to them from everywhere, and whoever asks
+/// what an overlay shows is answered.
 pub(super) fn owned(
     at: BorrowedFd<'_>,
-    lower: &Path,
-    layer: &Path,
+    layers: &Layers,
     uid: u32,
     kind: Overlay,
     source: &str,
 ) -> io::Result<()> {
+    for path in [&layers.lower, &layers.upper, &layers.work] {
+        if let Some(why) = unfit(path) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+    }
     let owners = sandbox::own::owners(uid)?;
-    let mapped = |place: &Path| -> io::Result<std::os::fd::OwnedFd> {
+    let merged = std::thread::scope(|scope| {
+        let apart = scope.spawn(|| merge(layers, owners.as_fd(), kind, source));
+        apart
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread that mounts ended early")))
+    })?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(&merged, "", at, "", flags)?)
+}
+
+/// Makes an overlay that stands nowhere yet, in a view of this thread alone.
+fn merge(layers: &Layers, owners: BorrowedFd<'_>, kind: Overlay, source: &str) -> io::Result<OwnedFd> {
+    // Of the layer's directory, `upper` and `work` have to stand in one mount.
+    let layer = layers.upper.parent().ok_or(Errno::INVAL)?;
+    let mut mapped = Vec::new();
+    for place in [layers.lower.as_path(), layer] {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
             | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
         let tree = open_tree(CWD, place, flags)?;
-        sandbox::sys::map_owners(tree.as_fd(), sandbox::sys::Reach::One, owners.as_fd())?;
-        Ok(tree)
-    };
-    let (lower, layer) = (mapped(lower)?, mapped(layer)?);
-    let layers = Layers {
-        lower: itself(lower.as_fd()),
-        upper: itself(layer.as_fd()).join("upper"),
-        work: itself(layer.as_fd()).join("work"),
-    };
-    overlay(at, &layers, kind, source)
+        sandbox::sys::map_owners(tree.as_fd(), sandbox::sys::Reach::One, owners)?;
+        mapped.push((place, tree));
+    }
+    sandbox::sys::unshare(UnshareFlags::NEWNS)?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    for (place, tree) in &mapped {
+        move_mount(tree, "", CWD, *place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    }
+    let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&fs, "source", source)?;
+    for (name, path) in [
+        ("lowerdir", &layers.lower),
+        ("upperdir", &layers.upper),
+        ("workdir", &layers.work),
+    ] {
+        fsconfig_set_string(&fs, name, path.as_path())?;
+    }
+    for option in kind.options().split(',') {
+        match option.split_once('=') {
+            Some((name, value)) => fsconfig_set_string(&fs, name, value)?,
+            None => fsconfig_set_flag(&fs, option)?,
+        }
+    }
+    fsconfig_create(&fs)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    Ok(fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
 /// Says how much a filesystem in memory holds.
@@ -297,7 +340,7 @@ pub(super) fn try_tmpfs(place: &Path) -> io::Result<()> {
     }
 }
 
-fn open(path: &Path) -> io::Result<std::os::fd::OwnedFd> {
+fn open(path: &Path) -> io::Result<OwnedFd> {
     let flags = rustix::fs::OFlags::RDONLY
         | rustix::fs::OFlags::DIRECTORY
         | rustix::fs::OFlags::NOFOLLOW
