@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = installer)]
     install: Vec<Installer>,
     /// Arguments of the one installer, split at white space, such as "--group test"
-    #[arg(long, value_name = "ARGS")]
+    #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     install_args: Option<String>,
     /// Build the project's own package with a backend that no lock binds; named as weak in the certificate
     #[arg(long)]
