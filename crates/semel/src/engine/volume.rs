@@ -299,6 +299,27 @@ pub(crate) fn nobody_owns(engine: &Engine, known: &Volume) -> Result<(), Refusal
     Ok(())
 }
 
+/// Says how a volume ends whose owner died: dirty, but for an attempt whose pass the journal has, since that is all it had
+/// left to do.
+///
+/// # Errors
+/// `store_unavailable`.
+pub(crate) fn end_of_dead(engine: &Engine, volume: &Volume) -> Result<End, Refusal> {
+    let judged = match volume.role {
+        Role::Cert => engine
+            .journal
+            .judgement(volume.generation.clone())
+            .map_err(store)?,
+        Role::Draft => None,
+    };
+    Ok(match judged {
+        Some(judgement) if judgement.refusal.is_none() => End::Clean,
+        Some(_) | None => End::Dirty {
+            reason: "owner_died".to_owned(),
+        },
+    })
+}
+
 /// Frees the files of an ended volume; the record of it stays.
 ///
 /// # Errors

@@ -164,6 +164,10 @@ fn once(
     };
     volume::end(engine, &generation, end)?;
     say.reached(Point::CertEnded);
+    if let Ok(signed) = &signed {
+        signed.publish(engine, &generation)?;
+        say.reached(Point::Published);
+    }
     verdict?;
     let signed = signed?;
     Ok(Certified {

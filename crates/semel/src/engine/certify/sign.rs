@@ -1,7 +1,8 @@
-//! Signing: the journal hears of the verdict first, then the signature stands.
+//! Signing: the journal hears of the verdict first, then the generation ends, then the signature stands.
 //!
 //! The unsigned statement is kept in `meta/` before the verdict is recorded. The signature is deterministic, so that
-//! a process that was killed in between leaves no signed statement, and the next one makes the very same envelope.
+//! a process that was killed in between leaves no signed statement of a generation that has not ended, and whoever asks for
+//! the certificate later makes the very same envelope.
 
 use super::super::proposal::Proposal;
 use super::super::{Engine, host, signing, store, volume};
@@ -23,13 +24,35 @@ use semel_host::volume::{read_record, write_record};
 use semel_host::{clock, plain};
 use std::path::{Path, PathBuf};
 
-/// Is what was signed.
-#[derive(Clone, Copy, Debug)]
+/// Is a recorded verdict whose signature is not yet on the disk.
+#[derive(Debug)]
 pub(super) struct Signed {
     /// The digest of the envelope.
     pub(super) certificate: Sha256,
     /// The digest of the recipe.
     pub(super) recipe: Sha256,
+    statement: Statement,
+    envelope: Vec<u8>,
+    key: SigningKey,
+}
+
+impl Signed {
+    /// Publishes the signature of a generation that has ended.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    ///
+    /// # Durability
+    /// The envelope and its other forms are on the disk when this returns.
+    pub(super) fn publish(&self, engine: &Engine, generation: &Generation) -> Result<(), Refusal> {
+        publish(
+            &engine.config.state,
+            generation,
+            &self.statement,
+            &self.envelope,
+            &self.key,
+        )
+    }
 }
 
 /// Is where the forms of a certificate lie.
@@ -63,13 +86,13 @@ pub(crate) fn paths(state: &Path, generation: &Generation) -> Paths {
 const STATEMENT: &str = "statement.json";
 const LARGEST_STATEMENT: u64 = 16 << 20;
 
-/// Signs the verdict on an attempt; a refusal is signed as such.
+/// Signs the verdict on an attempt, and records it; a refusal is signed as such. Nothing signed is on the disk yet.
 ///
 /// # Errors
 /// `bad_config` without a usable key; `store_unavailable`; `evidence_foreign` for a pass with nothing behind it.
 ///
 /// # Durability
-/// Statement, record of the verdict, and envelope are on the disk, in this order, when this returns.
+/// Statement and record of the verdict are on the disk, in this order, when this returns.
 pub(super) fn sign(
     engine: &Engine,
     ask: &Ask,
@@ -101,15 +124,13 @@ pub(super) fn sign(
         })
         .map_err(store)?;
     say.reached(Point::Judged);
-    publish(
-        &engine.config.state,
-        &opened.volume.generation,
-        &statement,
-        &envelope,
-        &key,
-    )?;
-    say.reached(Point::Published);
-    Ok(Signed { certificate, recipe })
+    Ok(Signed {
+        certificate,
+        recipe,
+        statement,
+        envelope,
+        key,
+    })
 }
 
 fn publish(

@@ -39,10 +39,10 @@ pub(crate) enum Point {
     Stated,
     /// The verdict is in the journal; no envelope stands.
     Judged,
-    /// The envelope stands; the generation is still open.
-    Published,
-    /// The generation ended; the stage is not recorded.
+    /// The generation ended; no envelope stands.
     CertEnded,
+    /// The envelope stands; the stage is not recorded.
+    Published,
     /// The certification is recorded as the run's.
     Certified,
     /// The branch or patch stands; the stage is not recorded.
@@ -70,8 +70,8 @@ impl Point {
         Point::Verified,
         Point::Stated,
         Point::Judged,
-        Point::Published,
         Point::CertEnded,
+        Point::Published,
         Point::Certified,
         Point::Delivered,
         Point::DeliveryRecorded,
@@ -96,8 +96,8 @@ impl Point {
             Point::Verified => "verified",
             Point::Stated => "stated",
             Point::Judged => "judged",
-            Point::Published => "published",
             Point::CertEnded => "cert_ended",
+            Point::Published => "published",
             Point::Certified => "certified",
             Point::Delivered => "delivered",
             Point::DeliveryRecorded => "delivery_recorded",
