@@ -40,8 +40,10 @@ pub(crate) struct Ask {
     pub(crate) confine: Confine,
     /// What bounds everything that it launches, beside what the operator says.
     pub(crate) limits: Asked,
-    /// From where the draft began, where that is known.
+    /// Whose ignore rules count: from where the draft began, where that is known.
     pub(crate) base: Option<Base>,
+    /// What the proposal is compared with, and the certificate names; `None` compares nothing.
+    pub(crate) against: Option<Base>,
     /// What its generations are to lie on.
     pub(crate) backend: backend::Wanted,
     /// The run that it is a stage of; `None` for a certification by hand.
