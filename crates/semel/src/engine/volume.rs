@@ -299,6 +299,26 @@ pub(crate) fn nobody_owns(engine: &Engine, known: &Volume) -> Result<(), Refusal
     Ok(())
 }
 
+/// Says whether somebody still makes a volume that was seen open, or a living process owns it.
+///
+/// # Errors
+/// `unknown_state`, `io_failed`.
+pub(crate) fn at_work(engine: &Engine, known: &Volume) -> Result<bool, Refusal> {
+    if !matches!(known.state, VolumeState::Opening | VolumeState::Open) {
+        return Ok(false);
+    }
+    // In this order: whoever makes it owns it before it lets go.
+    if opening::is_held(engine, &known.generation)? {
+        return Ok(true);
+    }
+    match engine.volumes.records(&known.job, &known.generation) {
+        Ok(disk) => owner_alive(&disk).map_err(host),
+        // It never had a directory, or has lost it: nobody works there.
+        Err(error) if matches!(error.code(), Code::UnknownState | Code::NotFound) => Ok(false),
+        Err(error) => Err(host(error)),
+    }
+}
+
 /// Frees the files of an ended volume; the record of it stays.
 ///
 /// # Errors

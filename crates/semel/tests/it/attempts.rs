@@ -1,0 +1,56 @@
+//! What a certificate says of the other attempts at its proposal.
+
+use crate::harness::{Site, statement, text};
+use serde_json::Value;
+use std::time::Duration;
+
+fn certify<'a>(job: &'a str, proposal: &'a str, test: &'a str) -> Vec<&'a str> {
+    let args = [
+        "certify",
+        "--from",
+        "job.toml",
+        "--proposal",
+        proposal,
+        "--job",
+        job,
+    ];
+    [&args[..], &["--test", test]].concat()
+}
+
+const GOOD: &str = "python3 check.py {report}";
+const SLOW: &str = "tail -f /dev/null {report}";
+
+/// Certifies once; gives the proposal.
+fn first(site: &Site) -> String {
+    let args = ["certify", "--from", "job.toml", "--repository", "repo"];
+    let base = site.base.clone();
+    let done = site.json(&[&args[..], &["--git", &base, "--job", "first"]].concat());
+    text(&done["proposal"]).to_owned()
+}
+
+/// Certifies, and gives the verdicts of the attempts before.
+fn earlier(site: &Site, job: &str, proposal: &str) -> Vec<Value> {
+    let done = site.json(&certify(job, proposal, GOOD));
+    let predicate = statement(text(&done["envelope"]).as_ref())["predicate"].clone();
+    let earlier = predicate["earlier"].as_array().unwrap();
+    earlier.iter().map(|one| one["verdict"].clone()).collect()
+}
+
+#[test]
+fn an_attempt_at_work_has_not_died_and_one_that_was_killed_has() {
+    let site = Site::new();
+    let proposal = first(&site);
+    let mut slow = site.spawn(&certify("slow", &proposal, SLOW));
+    assert!(slow.hears("record   "));
+    assert_eq!(earlier(&site, "second", &proposal), ["pass"]);
+    assert!(
+        slow.child.try_wait().unwrap().is_none(),
+        "it was at work all the time"
+    );
+    slow.signal(libc::SIGKILL);
+    assert!(slow.ends(Duration::from_secs(10)).is_some());
+    assert_eq!(
+        earlier(&site, "third", &proposal),
+        ["pass", "dirty_volume", "pass"]
+    );
+}
