@@ -121,6 +121,10 @@ pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
         durability: wanted.durability,
         confinement: wanted.confinement,
         backend: Some(choice.backend),
+        proposal: match &wanted.source {
+            Source::Sealed(proposal) => Some(proposal.digest()),
+            Source::Empty | Source::Dir(_) => None,
+        },
         at: clock::now(),
     };
     let recorded = record(engine, new)?;

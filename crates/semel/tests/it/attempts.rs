@@ -54,3 +54,34 @@ fn an_attempt_at_work_has_not_died_and_one_that_was_killed_has() {
         ["pass", "dirty_volume", "pass"]
     );
 }
+
+/// Which proposal an attempt was at is kept in the journal: it outlives the files.
+#[test]
+fn a_killed_attempt_counts_when_its_volume_is_destroyed() {
+    let site = Site::new();
+    let proposal = first(&site);
+    let mut slow = site.spawn(&certify("slow", &proposal, SLOW));
+    assert!(slow.hears("record   "));
+    slow.signal(libc::SIGKILL);
+    assert!(slow.ends(Duration::from_secs(10)).is_some());
+    let before = earlier(&site, "second", &proposal);
+    assert_eq!(before, ["pass", "dirty_volume"]);
+    let of_slow = |site: &Site| {
+        let listed = site.json(&["volume", "list", "--all"]);
+        let volumes = listed["volumes"].as_array().unwrap().clone();
+        let mut of = volumes
+            .into_iter()
+            .filter(|volume| volume["job"] == "slow" && volume["role"] == "cert");
+        of.next().unwrap()
+    };
+    let killed = of_slow(&site);
+    assert_eq!(killed["proposal"], proposal.as_str());
+    site.run(&["volume", "end", text(&killed["generation"])]);
+    let out = site.run(&["volume", "destroy", text(&killed["generation"])]);
+    assert!(out.status.success(), "{}", crate::harness::said(&out));
+    assert_eq!(of_slow(&site)["state"], "destroyed");
+    assert_eq!(
+        earlier(&site, "third", &proposal),
+        ["pass", "dirty_volume", "pass"]
+    );
+}

@@ -233,8 +233,12 @@ fn recorded(engine: &Engine, job: &JobId, generation: &Generation, name: &str) -
     semel_host::volume::read_record(&disk, name, 1024).ok()?
 }
 
-/// Says whether an attempt was on this proposal; files that are gone say nothing.
+/// Says whether an attempt was on this proposal: by the journal, which outlives its files. Of one that an earlier
+/// version opened the files tell, and say nothing where they are gone.
 fn was_on(engine: &Engine, volume: &semel_core::volume::Volume, proposal: &Sha256) -> bool {
-    recorded(engine, &volume.job, &volume.generation, ASKED)
-        .is_some_and(|bytes| bytes == proposal.to_string().as_bytes())
+    match &volume.proposal {
+        Some(asked) => asked == proposal,
+        None => recorded(engine, &volume.job, &volume.generation, ASKED)
+            .is_some_and(|bytes| bytes == proposal.to_string().as_bytes()),
+    }
 }
