@@ -19,7 +19,7 @@ use std::path::PathBuf;
 /// Says where the policy comes from; never from the tree under test.
 #[derive(Clone, Debug)]
 pub(crate) enum PolicySource {
-    /// A file of the host, outside of the candidate's worktree.
+    /// A file of the host, outside of every worktree that can hold the candidate.
     File(PathBuf),
     /// A blob of the base commit.
     Base {
@@ -109,8 +109,9 @@ fn policy(
             objects.blob_at(&tree, path).map_err(host)?.1
         }
         (PolicySource::File(place), _) => {
-            if objects.checks_out(place) {
-                let why = "the policy lies in the candidate's own worktree, which is under test";
+            let held = objects.checks_out(place, &candidate.commit, &candidate.tree);
+            if let Some(why) = held.map_err(host)? {
+                let why = format!("the policy may be of the tree under test: {why}");
                 return Err(Refusal::new(Code::BadInput, why)
                     .reason("policy_in_worktree")
                     .name(place.display().to_string()));
