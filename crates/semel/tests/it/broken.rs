@@ -99,6 +99,19 @@ fn no_sandbox_shows_the_operators_file() {
     site.at_rest();
 }
 
+/// A policy that a worktree of the candidate holds, and how the repository is named.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("repo/.semel/gate.toml", "repo/.git"),
+    ("repo/.semel/gate.toml", "bare.git"),
+    ("repo/.semel/gate.toml", "linked"),
+    ("linked/p.toml", "repo"),
+    ("linked/p.toml", "repo/.git"),
+    ("of-bare/p.toml", "bare.git"),
+    ("of-bare/p.toml", "repo"),
+    ("clone/p.toml", "repo"),
+    ("two.toml", "repo"),
+];
+
 /// The policy is never a file of the tree under test, by whatever name it is reached.
 #[test]
 fn the_gate_takes_no_policy_from_the_worktree_of_the_candidate() {
@@ -149,17 +162,7 @@ fn the_gate_takes_no_policy_from_the_worktree_of_the_candidate() {
     }
     std::fs::write(site.at("one.toml"), &policy).unwrap();
     std::fs::hard_link(site.at("one.toml"), site.at("two.toml")).unwrap();
-    for (inside, repository) in [
-        ("repo/.semel/gate.toml", "repo/.git"),
-        ("repo/.semel/gate.toml", "bare.git"),
-        ("repo/.semel/gate.toml", "linked"),
-        ("linked/p.toml", "repo"),
-        ("linked/p.toml", "repo/.git"),
-        ("of-bare/p.toml", "bare.git"),
-        ("of-bare/p.toml", "repo"),
-        ("clone/p.toml", "repo"),
-        ("two.toml", "repo"),
-    ] {
+    for (inside, repository) in ELSEWHERE {
         let (code, said) = gate(inside, repository);
         assert_eq!(code, Some(65), "{inside}, {repository}: {said}");
         assert!(said.contains("policy_in_worktree"), "{said}");
