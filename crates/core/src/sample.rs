@@ -217,6 +217,7 @@ pub(crate) fn new_volume(role: Role) -> NewVolume {
         durability: Durability::PowerBestEffort,
         confinement: None,
         backend: None,
+        proposal: None,
         at: UnixMs(1),
     }
 }

@@ -59,6 +59,10 @@ pub(crate) fn statement() -> Statement {
             test_command: ["pytest", "--deselect", "tests/test_net.py"]
                 .map(str::to_owned)
                 .to_vec(),
+            base: Some(BaseCommit {
+                commit: ObjectId::parse("aa5c1ee0f0e1a9f1e6a3c8e0a1b2c3d4e5f60718").unwrap(),
+                tree: ObjectId::parse("bb5c1ee0f0e1a9f1e6a3c8e0a1b2c3d4e5f60718").unwrap(),
+            }),
             test_surface: vec![path("tests/conftest.py")],
             base_tests: Some(BaseTests {
                 certificate: Sha256::of(b"base"),

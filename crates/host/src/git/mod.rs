@@ -9,6 +9,7 @@
 //! the repository itself, for its refs, the programs that it configures are switched off by name.
 
 mod attributes;
+mod checkout;
 mod clear;
 mod deliver;
 mod draft;

@@ -42,7 +42,8 @@ pub(crate) struct Args {
     /// The repository of the commit, or of the base
     #[arg(long, value_name = "DIR")]
     repository: Option<PathBuf>,
-    /// The base commit, by its full object id: whose ignore rules count, and against which the test surface is shown
+    /// The base commit, by its full object id: whose ignore rules count, and with which the tests are compared;
+    /// without it nothing is compared, and the certificate says so
     #[arg(long, value_name = "ID", requires = "repository")]
     base: Option<String>,
     /// Take job and recipe, but not the repository, from this job file; the flags below change it
@@ -106,11 +107,14 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let engine = wire::command(config.clone())?;
     let _held = crate::engine::job::run::hold(&engine, &job)?;
     let (proposal, mut base) = sealed(&args, &engine, &job, &interrupt)?;
+    // The commit that is certified is not compared with itself: who names no base has no comparison.
+    let mut against = self::base(&args)?;
     if let (None, Some(asked)) = (&base, &from) {
         base = Some(Base {
             repository: draft::repository(&asked.job.repository, &asked.beside)?,
             commit: asked.job.base.clone(),
         });
+        against.clone_from(&base);
     }
     let ask = Ask {
         job,
@@ -119,6 +123,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         confine,
         limits: from.as_ref().map(|asked| asked.job.limits).unwrap_or_default(),
         base,
+        against,
         backend: args.backend.into(),
         run: None,
     };

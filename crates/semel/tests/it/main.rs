@@ -12,6 +12,7 @@
 
 mod agents;
 mod approval;
+mod attempts;
 mod benches;
 mod broken;
 mod cases;

@@ -13,7 +13,7 @@ use crate::engine::job::say::{Point, Say};
 use crate::limits;
 use semel_core::artifact::Supply;
 use semel_core::bounds::Asked;
-use semel_core::certificate::{BaseTests, Report, Weak};
+use semel_core::certificate::{BaseCommit, BaseTests, Report, Weak};
 use semel_core::confinement::Level;
 use semel_core::install::InstallRecord;
 use semel_core::installer::{Installer, ProjectInstall, Toolchain};
@@ -56,6 +56,8 @@ pub(super) struct Evidence {
     pub(super) report: Option<Report>,
     /// What is bound less than fully.
     pub(super) weak: BTreeSet<(String, String)>,
+    /// What it was compared with.
+    pub(super) base: Option<BaseCommit>,
     /// What changed against the base that can change what the tests say.
     pub(super) surface: Vec<RelPath>,
     /// What the last certificate of the base's tree counted.
@@ -73,6 +75,7 @@ impl Evidence {
             report: None,
             weak: BTreeSet::new(),
             surface: Vec::new(),
+            base: None,
             base_tests: None,
         }
     }
@@ -158,8 +161,12 @@ pub(super) fn run(
     ));
     say.reached(Point::Taken);
     attempt.lead_to_git(&git)?;
-    evidence.surface = surface::changed(&git, ask.base.as_ref(), &manifest, disk.tree(), cancel)?;
-    evidence.base_tests = surface::base_tests(engine, &git, ask.base.as_ref(), cancel)?;
+    evidence.base = surface::base(&git, ask.against.as_ref(), cancel)?;
+    if evidence.base.is_none() {
+        say.line("surface  no base was given: nothing is compared");
+    }
+    evidence.surface = surface::changed(&git, ask.against.as_ref(), &manifest, disk.tree(), cancel)?;
+    evidence.base_tests = surface::base_tests(engine, &git, ask.against.as_ref(), cancel)?;
     let locks = input::bind(&manifest, &ask.certify.install, disk.tree());
     if let Ok(locks) = &locks {
         evidence.locks.clone_from(&locks.digests);

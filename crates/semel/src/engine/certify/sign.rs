@@ -219,6 +219,7 @@ fn statement(
                 .unwrap_or_else(|| Level::none("the attempt ended before any command ran")),
             report: evidence.report.clone(),
             test_command: ask.certify.test.clone(),
+            base: evidence.base,
             test_surface: evidence.surface.clone(),
             base_tests: evidence.base_tests.clone(),
             weak: evidence.weak(),

@@ -5,7 +5,7 @@
 use super::super::proposal::Base;
 use super::super::{Engine, host, store};
 use super::sign;
-use semel_core::certificate::{self, BaseTests};
+use semel_core::certificate::{self, BaseCommit, BaseTests};
 use semel_core::git_tree::{BlobHasher, Mode, ObjectId};
 use semel_core::manifest::{Entry, FileMode, Manifest};
 use semel_core::{Refusal, RelPath, Sha256};
@@ -18,7 +18,16 @@ use std::collections::BTreeMap;
 
 const LARGEST: u64 = 64 << 20;
 
-/// Lists the paths of the surface that were changed, added or removed.
+/// Names the base that a proposal is compared with, as the certificate will.
+pub(super) fn base(git: &Git, base: Option<&Base>, cancel: &Cancel) -> Result<Option<BaseCommit>, Refusal> {
+    let Some(base) = base else { return Ok(None) };
+    let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
+    let commit = repository.parse_id(&base.commit).map_err(host)?;
+    let tree = repository.read_commit(&commit).map_err(host)?.tree;
+    Ok(Some(BaseCommit { commit, tree }))
+}
+
+/// Lists the paths of the surface that were changed, added or removed; all of them where there is no base.
 pub(super) fn changed(
     git: &Git,
     base: Option<&Base>,

@@ -470,6 +470,7 @@ impl Working<'_> {
             confine: job.confinement,
             limits: job.limits,
             base: Some(self.base()?),
+            against: Some(self.base()?),
             backend: backend::Wanted::Auto,
             run: Some(run.new.run.clone()),
         };
