@@ -7,6 +7,7 @@
 mod cargo;
 mod junit;
 mod stamp;
+mod sums;
 mod tap;
 
 pub use cargo::cargo_test;
@@ -58,6 +59,8 @@ pub struct Report {
     pub failures: Vec<String>,
     /// The earliest time that the report states for itself, where it states one.
     pub earliest: Option<Stamp>,
+    /// How the report contradicts itself, where it does.
+    pub doubt: Option<String>,
 }
 
 /// Names a format of report.
@@ -159,7 +162,7 @@ pub enum Ending {
 ///
 /// # Errors
 /// `tests_failed` for a failed test, naming the first ones, and for any ending but exit 0;
-/// `evidence_foreign` where no test ran.
+/// `evidence_foreign` where no test ran, or the report contradicts itself.
 pub fn verdict(report: &Report, ending: Ending) -> Result<Counts, Refusal> {
     let counts = report.counts;
     if counts.failed > 0 {
@@ -174,7 +177,13 @@ pub fn verdict(report: &Report, ending: Ending) -> Result<Counts, Refusal> {
         return Err(Refusal::new(Code::EvidenceForeign, why).reason("no_test_ran"));
     }
     match ending {
-        Ending::Exit(0) => Ok(counts),
+        Ending::Exit(0) => match &report.doubt {
+            None => Ok(counts),
+            Some(doubt) => {
+                let why = format!("the report contradicts itself: {doubt}");
+                Err(Refusal::new(Code::EvidenceForeign, why).reason("report_malformed"))
+            }
+        },
         Ending::Exit(status) => Err(Refusal::new(
             Code::TestsFailed,
             format!("the report names no failure, but the test command exited with status {status}"),
