@@ -26,6 +26,7 @@ const NOT_HELD: [&str; 4] = ["fail", "failed", "failure", "error"];
 #[derive(Default)]
 struct Case {
     name: String,
+    own_name: String,
     depth: usize,
     failed: bool,
     skipped: bool,
@@ -164,7 +165,7 @@ impl Reading {
                 self.report.counts.skipped += 1;
             } else {
                 if !ended.file {
-                    self.report.counts.passed += 1;
+                    self.report.pass(&ended.own_name);
                 }
                 if let Some(suite) = self.suites.last_mut() {
                     suite.own += 1;
@@ -193,9 +194,16 @@ impl Case {
             }
             Ok(found)
         };
+        let own_name = attribute(element, "name")?.unwrap_or_default();
+        // Newer versions of node name it as the command does, and say which file it is.
+        let named = attribute(element, "file")?.is_some_and(|file| {
+            let before = file.strip_suffix(own_name.as_str());
+            !own_name.is_empty() && before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
+        });
         Ok(Self {
             name: case_name(element)?,
-            file: attribute(element, "name")?.is_some_and(|name| stands_for_a_file(&name)),
+            file: named || stands_for_a_file(&own_name),
+            own_name,
             depth,
             failed: says(&NOT_HELD)?,
             skipped: says(&NOT_RUN)?,

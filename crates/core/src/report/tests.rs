@@ -68,6 +68,23 @@ fn a_file_without_a_test_is_no_test() {
     assert_eq!(case("/v/tree/a.mjs", "<failure/>").counts, counts(0, 1, 0, 0));
     assert_eq!(case("/v/tree answers", "").counts, counts(1, 0, 0, 0));
     assert_eq!(case("a.js", "").counts, counts(1, 0, 0, 0));
+    let newer = "<testsuite><testcase name='t/runall' file='/v/tree/t/runall'/><testcase name='a' file='/v/tree/data'/></testsuite>";
+    assert_eq!(junit(newer.as_bytes()).unwrap().counts, counts(1, 0, 0, 0));
+}
+
+/// Whatever the file is called; only who can look knows that a name is that of a file.
+#[test]
+fn a_test_that_is_named_as_a_file_is_none() {
+    let junit =
+        "<testsuite><testcase name='/v/tree/runall'/><testcase name='/users' classname='x'/></testsuite>";
+    for text in [junit, "1..2\nok 1 - /v/tree/runall\nok 2 - /users\n"] {
+        let mut report = file(text.as_bytes()).unwrap();
+        assert_eq!(report.counts, counts(2, 0, 0, 0), "{text}");
+        report.leave_out_files(|name| name == "/v/tree/runall");
+        assert_eq!(report.counts, counts(1, 0, 0, 0), "{text}");
+        report.leave_out_files(|name| name == "/v/tree/runall");
+        assert_eq!(report.counts, counts(1, 0, 0, 0), "{text}");
+    }
 }
 
 /// Puts cases in the place of their names.
