@@ -7,7 +7,7 @@ use super::super::proposal::{self, Proposal};
 use super::super::{Engine, host};
 use super::input::{self, Locks, Untouched};
 use super::shut::{shut_off, within_reach};
-use super::{Ask, surface};
+use super::{Ask, caches, surface};
 use crate::config;
 use crate::engine::job::say::{Point, Say};
 use crate::limits;
@@ -157,6 +157,7 @@ pub(super) fn run(
         proposal.tree
     ));
     say.reached(Point::Taken);
+    caches::hold_nothing_sealed(&ask.certify, &manifest)?;
     attempt.lead_to_git(&git)?;
     evidence.surface = surface::changed(&git, ask.base.as_ref(), &manifest, disk.tree(), cancel)?;
     evidence.base_tests = surface::base_tests(engine, &git, ask.base.as_ref(), cancel)?;

@@ -4,6 +4,7 @@
 //! verdict of one attempt rests on stands in `attempt`; who signs it, and what the journal says first, in `sign`.
 
 mod attempt;
+mod caches;
 mod input;
 mod shut;
 mod sign;
