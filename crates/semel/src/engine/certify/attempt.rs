@@ -159,7 +159,10 @@ pub(super) fn run(
     say.reached(Point::Taken);
     caches::hold_nothing_sealed(&ask.certify, &manifest)?;
     attempt.lead_to_git(&git)?;
-    evidence.surface = surface::changed(&git, ask.base.as_ref(), &manifest, disk.tree(), cancel)?;
+    let surface_of = |concerns: &dyn Fn(&RelPath) -> bool| {
+        surface::changed(&git, ask.base.as_ref(), &manifest, disk.tree(), concerns, cancel)
+    };
+    evidence.surface = surface_of(&surface::concerns_tests)?;
     evidence.base_tests = surface::base_tests(engine, &git, ask.base.as_ref(), cancel)?;
     let locks = input::bind(&manifest, &ask.certify.install, disk.tree());
     if let Ok(locks) = &locks {
@@ -175,6 +178,11 @@ pub(super) fn run(
     let (plans, records) = attempt.install(&locks, evidence)?;
     say.reached(Point::Installed);
     attempt.keep_records(&records, evidence)?;
+    let modules = surface::modules(&records);
+    evidence.surface.extend(surface_of(&|path| {
+        surface::stands_for(path, &modules) && !surface::concerns_tests(path)
+    })?);
+    evidence.surface.sort();
     say.reached(Point::Recorded);
     // Before anything is looked at again: whatever is changed from here on, and be it put back, bears another stamp.
     let untouched = Untouched::now(&manifest, disk.tree())?;

@@ -5,6 +5,7 @@
 
 mod attempt;
 mod caches;
+mod concern;
 mod input;
 mod shut;
 mod sign;
