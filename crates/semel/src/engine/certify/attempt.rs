@@ -7,7 +7,7 @@ use super::super::proposal::{self, Proposal};
 use super::super::{Engine, host};
 use super::input::{self, Locks, Untouched};
 use super::shut::{shut_off, within_reach};
-use super::{Ask, caches, surface};
+use super::{Ask, caches, pipe, surface};
 use crate::config;
 use crate::engine::job::say::{Point, Say};
 use crate::limits;
@@ -157,6 +157,7 @@ pub(super) fn run(
         proposal.tree
     ));
     say.reached(Point::Taken);
+    evidence.weaken("exit_status", pipe::weakness(&ask.certify.test));
     caches::hold_nothing_sealed(&ask.certify, &manifest)?;
     attempt.lead_to_git(&git)?;
     let surface_of = |concerns: &dyn Fn(&RelPath) -> bool| {

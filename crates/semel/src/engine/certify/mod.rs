@@ -7,6 +7,7 @@ mod attempt;
 mod caches;
 mod concern;
 mod input;
+mod pipe;
 mod shut;
 mod sign;
 mod surface;
