@@ -260,12 +260,24 @@ impl Certify {
     }
 }
 
+/// Says why a directory can be no cache: the whole tree, and what is or may be installed, are never written by tests.
+fn no_cache(path: &RelPath) -> Option<&'static str> {
+    const INSTALLED: [&[u8]; 2] = [b"node_modules", b".venv"];
+    if path.is_root() {
+        Some("the whole tree can be no cache of the tests")
+    } else if path.in_git_dir() || path.components().any(|part| INSTALLED.contains(&part)) {
+        Some("a repository, or what is installed, can be no cache of the tests")
+    } else {
+        None
+    }
+}
+
 impl Job {
     /// Parses and checks a job file.
     ///
     /// # Errors
     /// `bad_input` with the line for what does not parse; with the key for what breaks a rule: an empty command, a
-    /// base that is not a full object id, a variable that Semel sets, no attempt or more than 100, both or an
+    /// base that is not a full object id, a cache that is the tree or an installation, a variable that Semel sets, no attempt or more than 100, both or an
     /// impossible output.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let job: Job =
@@ -292,6 +304,9 @@ impl Job {
         }
         if !(1..=MOST_ATTEMPTS).contains(&self.certify.attempts) {
             return wrong("certify.attempts", "there are 1 to 100 attempts");
+        }
+        if let Some(why) = self.certify.caches.iter().find_map(no_cache) {
+            return wrong("certify.caches", why);
         }
         let ours =
             |name: &&String| name.starts_with("SEMEL_") || name.is_empty() || name.contains(['=', '\0']);
@@ -329,6 +344,12 @@ mod tests {
     }
 
     #[test]
+    fn directories_below_the_tree_are_caches() {
+        let job = Job::parse(&text("caches = [\".pytest_cache\", \"out\", \"a/.git_cache\"]")).unwrap();
+        assert_eq!(job.certify.caches.len(), 3);
+    }
+
+    #[test]
     fn a_small_job_has_its_defaults() {
         let job = Job::parse(&text("")).unwrap();
         assert_eq!(job.certify.attempts, 1);
@@ -345,6 +366,11 @@ mod tests {
             (text("attempts = 0"), "certify.attempts"),
             (text("attempts = 101"), "certify.attempts"),
             (text("env = { SEMEL_TOKEN = \"x\" }"), "SEMEL_TOKEN"),
+            (text("caches = [\"out\", \".\"]"), "certify.caches"),
+            (text("caches = [\"\"]"), "certify.caches"),
+            (text("caches = [\".git\"]"), "certify.caches"),
+            (text("caches = [\"node_modules\"]"), "certify.caches"),
+            (text("caches = [\"a/.venv/lib\"]"), "certify.caches"),
             (text("[limits]\nprocesses = 1"), "limits.processes"),
             (text("[output]\nbranch = \"b\"\npatch = \"p\""), "output"),
         ];

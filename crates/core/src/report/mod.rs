@@ -7,6 +7,7 @@
 mod cargo;
 mod junit;
 mod stamp;
+mod sums;
 mod tap;
 
 pub use cargo::cargo_test;
@@ -58,6 +59,10 @@ pub struct Report {
     pub failures: Vec<String>,
     /// The earliest time that the report states for itself, where it states one.
     pub earliest: Option<Stamp>,
+    /// The names of tests that passed and are named like an absolute path; whether there is such a file is not known here.
+    pub rooted: Vec<String>,
+    /// How the report contradicts itself, where it does.
+    pub doubt: Option<String>,
 }
 
 /// Names a format of report.
@@ -133,6 +138,22 @@ fn stands_for_a_file(name: &str) -> bool {
 }
 
 impl Report {
+    /// Takes out of those that passed what stands for a file: `node --test` names a file without a test by its path.
+    pub fn leave_out_files(&mut self, mut is_file: impl FnMut(&str) -> bool) {
+        let before = self.rooted.len();
+        self.rooted.retain(|name| !is_file(name));
+        let files = u64::try_from(before - self.rooted.len()).unwrap_or(u64::MAX);
+        self.counts.passed = self.counts.passed.saturating_sub(files);
+    }
+
+    /// Counts a test that passed.
+    fn pass(&mut self, name: &str) {
+        self.counts.passed += 1;
+        if name.starts_with('/') {
+            self.rooted.push(name.to_owned());
+        }
+    }
+
     fn fail(&mut self, name: &str) {
         self.counts.failed += 1;
         self.name_failure(name);
@@ -159,7 +180,7 @@ pub enum Ending {
 ///
 /// # Errors
 /// `tests_failed` for a failed test, naming the first ones, and for any ending but exit 0;
-/// `evidence_foreign` where no test ran.
+/// `evidence_foreign` where no test ran, or the report contradicts itself.
 pub fn verdict(report: &Report, ending: Ending) -> Result<Counts, Refusal> {
     let counts = report.counts;
     if counts.failed > 0 {
@@ -174,7 +195,13 @@ pub fn verdict(report: &Report, ending: Ending) -> Result<Counts, Refusal> {
         return Err(Refusal::new(Code::EvidenceForeign, why).reason("no_test_ran"));
     }
     match ending {
-        Ending::Exit(0) => Ok(counts),
+        Ending::Exit(0) => match &report.doubt {
+            None => Ok(counts),
+            Some(doubt) => {
+                let why = format!("the report contradicts itself: {doubt}");
+                Err(Refusal::new(Code::EvidenceForeign, why).reason("report_malformed"))
+            }
+        },
         Ending::Exit(status) => Err(Refusal::new(
             Code::TestsFailed,
             format!("the report names no failure, but the test command exited with status {status}"),

@@ -68,6 +68,155 @@ fn a_file_without_a_test_is_no_test() {
     assert_eq!(case("/v/tree/a.mjs", "<failure/>").counts, counts(0, 1, 0, 0));
     assert_eq!(case("/v/tree answers", "").counts, counts(1, 0, 0, 0));
     assert_eq!(case("a.js", "").counts, counts(1, 0, 0, 0));
+    let newer = "<testsuite><testcase name='t/runall' file='/v/tree/t/runall'/><testcase name='a' file='/v/tree/data'/></testsuite>";
+    assert_eq!(junit(newer.as_bytes()).unwrap().counts, counts(1, 0, 0, 0));
+}
+
+/// Whatever the file is called; only who can look knows that a name is that of a file.
+#[test]
+fn a_test_that_is_named_as_a_file_is_none() {
+    let junit =
+        "<testsuite><testcase name='/v/tree/runall'/><testcase name='/users' classname='x'/></testsuite>";
+    for text in [junit, "1..2\nok 1 - /v/tree/runall\nok 2 - /users\n"] {
+        let mut report = file(text.as_bytes()).unwrap();
+        assert_eq!(report.counts, counts(2, 0, 0, 0), "{text}");
+        report.leave_out_files(|name| name == "/v/tree/runall");
+        assert_eq!(report.counts, counts(1, 0, 0, 0), "{text}");
+        report.leave_out_files(|name| name == "/v/tree/runall");
+        assert_eq!(report.counts, counts(1, 0, 0, 0), "{text}");
+    }
+}
+
+/// Puts cases in the place of their names.
+fn spelled(text: &str) -> String {
+    let flaky =
+        "<testcase name='f'><flakyFailure message='no'><stackTrace>x</stackTrace></flakyFailure></testcase>";
+    text.replace("{one}", "<testcase name='a'/>")
+        .replace("{flaky}", flaky)
+}
+
+/// A sum that a suite states of itself may be missing; it may not say that something failed, or that nothing ran.
+#[test]
+fn a_report_that_contradicts_itself_is_no_evidence() {
+    let cases = [
+        // pytest --setup-only
+        "<testsuites name='pytest tests'><testsuite name='pytest' errors='0' failures='0' skipped='0' tests='0'>{one}{one}</testsuite></testsuites>",
+        "<testsuite tests='1'>{one}{one}</testsuite>",
+        "<testsuites tests='1'><testsuite>{one}</testsuite><testsuite>{one}</testsuite></testsuites>",
+        "<testsuite tests='0'><testsuite>{one}</testsuite></testsuite>",
+        "<testsuites tests='3' failures='2' errors='1'><testsuite tests='3' failures='2' errors='1'>{one}<testcase name='off' status='notrun' result='suppressed'/></testsuite></testsuites>",
+        "<testsuite errors='1'>{one}</testsuite>",
+        "<testsuites failures='1'><testsuite>{one}</testsuite></testsuites>",
+        "<testsuite failures='2'>{one}<testcase name='b'><flakyFailure/></testcase></testsuite>",
+    ];
+    for text in cases {
+        let text = spelled(text);
+        let refusal = verdict(&junit(text.as_bytes()).unwrap(), Ending::Exit(0)).unwrap_err();
+        assert_eq!(refusal.code, Code::EvidenceForeign, "{text}");
+        assert_eq!(refusal.reason.as_deref(), Some("report_malformed"), "{text}");
+    }
+    // What the command says of itself goes before a doubt.
+    let report = junit(b"<testsuite errors='1'><testcase name='a'/></testsuite>").unwrap();
+    assert_eq!(
+        verdict(&report, Ending::Exit(1)).unwrap_err().code,
+        Code::TestsFailed
+    );
+}
+
+/// A failure is one wherever it stands, and what was not run did not pass.
+#[test]
+fn a_failure_outside_of_a_case_and_a_case_not_run_are_told() {
+    for text in [
+        "<testsuite tests='2' errors='1' failures='1'><error message='no'/><failure/>{one}</testsuite>",
+        "<testsuites><failure/><testsuite>{one}</testsuite></testsuites>",
+        "<testsuite>{one}<properties><error/></properties></testsuite>",
+        "<testsuite>{one}<testcase name='b'><x><failure/></x></testcase></testsuite>",
+        "<testsuite>{one}<testcase name='b' status='fail'/></testsuite>",
+    ] {
+        let text = spelled(text);
+        let report = junit(text.as_bytes()).unwrap();
+        assert_eq!(
+            verdict(&report, Ending::Exit(0)).unwrap_err().code,
+            Code::TestsFailed,
+            "{text}"
+        );
+    }
+    for status in ["status='notrun'", "status='disabled'", "result='Skipped'"] {
+        let text = format!("<testsuite><testcase name='off' {status}/></testsuite>");
+        assert_eq!(
+            junit(text.as_bytes()).unwrap().counts,
+            counts(0, 0, 1, 0),
+            "{text}"
+        );
+    }
+}
+
+/// Writers count differently, and all of these reports are honest.
+#[test]
+fn sums_of_honest_writers_are_taken() {
+    let cases = [
+        // pytest: each subtest that passed is counted, and written into the case of its test.
+        (
+            "<testsuites><testsuite tests='4' errors='0' failures='0' skipped='0'>{one}</testsuite></testsuites>",
+            counts(1, 0, 0, 0),
+        ),
+        // pytest: a fixture that skips in its teardown.
+        (
+            "<testsuite tests='2' skipped='1'><testcase name='a'><skipped/></testcase><testcase name='b'/></testsuite>",
+            counts(1, 0, 1, 0),
+        ),
+        // node: direct children alone are counted, and a failed test that is to do is a failure.
+        (
+            "<testsuites><testsuite name='s' tests='2' failures='1' errors='0' disabled='0' skipped='0'><testsuite name='t' tests='3' failures='1'>{one}{one}<testcase name='c' failure='x'><skipped type='todo'/><failure/></testcase></testsuite>{one}</testsuite></testsuites>",
+            counts(3, 0, 1, 0),
+        ),
+        // GoogleTest: disabled tests are among the tests; skipped ones have a result, and an element since 1.11.
+        (
+            "<testsuites tests='3' failures='0' disabled='1' errors='0'><testsuite name='A' tests='3' disabled='1'><testcase name='a' status='run' result='completed'/><testcase name='off' status='notrun' result='suppressed'/><testcase name='s' status='run' result='skipped'/></testsuite></testsuites>",
+            counts(1, 0, 2, 0),
+        ),
+        // mocha-junit-reporter: a root suite without a test; the sum over all in the root element.
+        (
+            "<testsuites name='Mocha Tests' tests='2' failures='0'><testsuite name='Root Suite' tests='0' failures='0'></testsuite><testsuite name='x' tests='2' failures='0'>{one}{one}</testsuite></testsuites>",
+            counts(2, 0, 0, 0),
+        ),
+        // vitest, jest-junit, cargo-nextest.
+        (
+            "<testsuites name='vitest tests' tests='2' failures='0' errors='0'><testsuite name='a.test.js' tests='2' failures='0' errors='0' skipped='1'>{one}<testcase name='b'><skipped/></testcase></testsuite></testsuites>",
+            counts(1, 0, 1, 0),
+        ),
+        (
+            "<testsuites name='nextest-run' tests='2' failures='0' errors='0'><testsuite name='x' tests='2' disabled='0' errors='0' failures='0'>{one}{flaky}</testsuite></testsuites>",
+            counts(2, 0, 0, 0),
+        ),
+        // Surefire with reruns: the sums may be those of the first run, of the last, or of all.
+        (
+            "<testsuite tests='2' failures='0' errors='0'>{one}{flaky}</testsuite>",
+            counts(2, 0, 0, 0),
+        ),
+        (
+            "<testsuite tests='1' failures='0' errors='0'>{one}{flaky}</testsuite>",
+            counts(2, 0, 0, 0),
+        ),
+        (
+            "<testsuite tests='3' failures='1' errors='0'>{one}{flaky}</testsuite>",
+            counts(2, 0, 0, 0),
+        ),
+        // Writers that leave skipped tests out of the sum, and sums that are no numbers.
+        (
+            "<testsuite tests='1'>{one}<testcase name='s'><skipped/></testcase></testsuite>",
+            counts(1, 0, 1, 0),
+        ),
+        (
+            "<testsuite tests='' failures='NaN' errors='-1'>{one}</testsuite>",
+            counts(1, 0, 0, 0),
+        ),
+    ];
+    for (text, wanted) in cases {
+        let text = spelled(text);
+        let report = junit(text.as_bytes()).unwrap();
+        assert_eq!(verdict(&report, Ending::Exit(0)), Ok(wanted), "{text}");
+    }
 }
 
 #[test]

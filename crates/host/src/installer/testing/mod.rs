@@ -143,7 +143,8 @@ pub fn run_tests(plan: &TestPlan<'_>, cancel: &Cancel) -> Result<TestRun> {
         Source::Stdout => Format::CargoTest,
         Source::File { .. } => Format::of_file(bytes),
     });
-    let verdict = parsed.and_then(|report| {
+    let verdict = parsed.and_then(|mut report| {
+        report.leave_out_files(|name| is_file_of(plan, name));
         report::of_this_run(&report, began)?;
         report::verdict(&report, ending)
     });
@@ -151,6 +152,13 @@ pub fn run_tests(plan: &TestPlan<'_>, cancel: &Cancel) -> Result<TestRun> {
         format,
         ..outcome(ended, verdict, bytes)
     })
+}
+
+/// Says whether the name of a test is the path of a file that the command could run: beneath the tree or the directories of
+/// the run, be it there still or not, or any that is there.
+fn is_file_of(plan: &TestPlan<'_>, name: &str) -> bool {
+    let path = std::path::Path::new(name);
+    path.starts_with(&plan.tree) || path.starts_with(&plan.home) || path.is_file()
 }
 
 fn outcome(ended: Ended, verdict: std::result::Result<Counts, Refusal>, bytes: Option<Vec<u8>>) -> TestRun {

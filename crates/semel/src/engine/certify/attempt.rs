@@ -7,7 +7,7 @@ use super::super::proposal::{self, Proposal};
 use super::super::{Engine, host};
 use super::input::{self, Locks, Untouched};
 use super::shut::{shut_off, within_reach};
-use super::{Ask, surface};
+use super::{Ask, caches, pipe, surface};
 use crate::config;
 use crate::engine::job::say::{Point, Say};
 use crate::limits;
@@ -160,12 +160,24 @@ pub(super) fn run(
         proposal.tree
     ));
     say.reached(Point::Taken);
+    evidence.weaken("exit_status", pipe::weakness(&ask.certify.test));
+    caches::hold_nothing_sealed(&ask.certify, &manifest)?;
     attempt.lead_to_git(&git)?;
     evidence.base = surface::base(&git, ask.against.as_ref(), cancel)?;
     if evidence.base.is_none() {
         say.line("surface  no base was given: nothing is compared");
     }
-    evidence.surface = surface::changed(&git, ask.against.as_ref(), &manifest, disk.tree(), cancel)?;
+    let surface_of = |concerns: &dyn Fn(&RelPath) -> bool| {
+        surface::changed(
+            &git,
+            ask.against.as_ref(),
+            &manifest,
+            disk.tree(),
+            concerns,
+            cancel,
+        )
+    };
+    evidence.surface = surface_of(&surface::concerns_tests)?;
     evidence.base_tests = surface::base_tests(engine, &git, ask.against.as_ref(), cancel)?;
     let locks = input::bind(&manifest, &ask.certify.install, disk.tree());
     if let Ok(locks) = &locks {
@@ -181,6 +193,11 @@ pub(super) fn run(
     let (plans, records) = attempt.install(&locks, evidence)?;
     say.reached(Point::Installed);
     attempt.keep_records(&records, evidence)?;
+    let modules = surface::modules(&records);
+    evidence.surface.extend(surface_of(&|path| {
+        surface::stands_for(path, &modules) && !surface::concerns_tests(path)
+    })?);
+    evidence.surface.sort();
     say.reached(Point::Recorded);
     // Before anything is looked at again: whatever is changed from here on, and be it put back, bears another stamp.
     let untouched = Untouched::now(&manifest, disk.tree())?;

@@ -4,7 +4,10 @@
 //! verdict of one attempt rests on stands in `attempt`; who signs it, and what the journal says first, in `sign`.
 
 mod attempt;
+mod caches;
+mod concern;
 mod input;
+mod pipe;
 mod shut;
 mod sign;
 mod surface;

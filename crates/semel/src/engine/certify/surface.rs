@@ -4,9 +4,11 @@
 
 use super::super::proposal::Base;
 use super::super::{Engine, host, store};
+pub(super) use super::concern::concerns_tests;
 use super::sign;
 use semel_core::certificate::{self, BaseCommit, BaseTests};
 use semel_core::git_tree::{BlobHasher, Mode, ObjectId};
+use semel_core::install::InstallRecord;
 use semel_core::manifest::{Entry, FileMode, Manifest};
 use semel_core::{Refusal, RelPath, Sha256};
 use semel_host::files::read_file;
@@ -14,7 +16,7 @@ use semel_host::git::{Git, Repository};
 use semel_host::plain;
 use semel_host::process::Cancel;
 use semel_host::root::Root;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const LARGEST: u64 = 64 << 20;
 
@@ -27,12 +29,13 @@ pub(super) fn base(git: &Git, base: Option<&Base>, cancel: &Cancel) -> Result<Op
     Ok(Some(BaseCommit { commit, tree }))
 }
 
-/// Lists the paths of the surface that were changed, added or removed; all of them where there is no base.
+/// Lists the paths that were changed, added or removed, of those that concern the tests; all of them where there is no base.
 pub(super) fn changed(
     git: &Git,
     base: Option<&Base>,
     manifest: &Manifest,
     root: &Root,
+    concerns: &dyn Fn(&RelPath) -> bool,
     cancel: &Cancel,
 ) -> Result<Vec<RelPath>, Refusal> {
     let Some(base) = base else {
@@ -40,7 +43,7 @@ pub(super) fn changed(
             .entries
             .iter()
             .map(Entry::path)
-            .filter(|path| concerns_tests(path));
+            .filter(|path| concerns(path));
         return Ok(all.cloned().collect());
     };
     let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
@@ -48,16 +51,12 @@ pub(super) fn changed(
     let tree = repository.read_commit(&commit).map_err(host)?.tree;
     let mut before: BTreeMap<RelPath, (Mode, ObjectId)> = BTreeMap::new();
     for leaf in repository.list_tree(&tree).map_err(host)? {
-        if concerns_tests(&leaf.path) {
+        if concerns(&leaf.path) {
             before.insert(leaf.path, (leaf.mode, leaf.id));
         }
     }
     let mut changed = Vec::new();
-    for entry in manifest
-        .entries
-        .iter()
-        .filter(|entry| concerns_tests(entry.path()))
-    {
+    for entry in manifest.entries.iter().filter(|entry| concerns(entry.path())) {
         let now = identity(entry, root, &repository)?;
         if before.remove(entry.path()) != Some(now) {
             changed.push(entry.path().clone());
@@ -115,66 +114,6 @@ fn identity(entry: &Entry, root: &Root, repository: &Repository) -> Result<(Mode
     Ok((mode, hasher.finish()?))
 }
 
-/// Says whether a path can change what the tests say: tests, fixtures, configuration of runners and builds.
-pub(super) fn concerns_tests(path: &RelPath) -> bool {
-    let Some((_, name)) = path.split_last() else {
-        return false;
-    };
-    let configuration: &[&[u8]] = &[
-        b"conftest.py",
-        b"pytest.ini",
-        b".pytest.ini",
-        b"pytest.toml",
-        b".pytest.toml",
-        b"tests.py",
-        b"test.py",
-        b"uv.toml",
-        b".python-version",
-        b"nextest.toml",
-        b".taprc",
-        b"rust-toolchain",
-        b"rust-toolchain.toml",
-        b"GNUmakefile",
-        b"makefile",
-        b"tox.ini",
-        b"setup.cfg",
-        b"setup.py",
-        b"pyproject.toml",
-        b"noxfile.py",
-        b"sitecustomize.py",
-        b"usercustomize.py",
-        b"package.json",
-        b".npmrc",
-        b"Cargo.toml",
-        b"build.rs",
-        b"Makefile",
-        b"justfile",
-        b".coveragerc",
-    ];
-    let parts: Vec<&[u8]> = path.components().collect();
-    let in_dir = |dirs: &[&[u8]]| parts[..parts.len() - 1].iter().any(|part| dirs.contains(part));
-    configuration.contains(&name)
-        || in_dir(&[b"test", b"tests", b"__tests__", b"spec", b".cargo"])
-        || name.starts_with(b"test_")
-        || [
-            &b"_test."[..],
-            b".test.",
-            b".spec.",
-            b"jest.config.",
-            b"vitest.config.",
-            b"vitest.workspace.",
-            b"mocharc",
-            b"babel.config.",
-            b"ava.config.",
-            b"karma.conf.",
-            b"playwright.config.",
-            b"tsconfig.",
-        ]
-        .iter()
-        .any(|mark| name.windows(mark.len()).any(|window| window == *mark))
-        || name.ends_with(b".pth")
-}
-
 /// Says whether a path is code that would be loaded in place of an installed module of that name.
 pub(super) fn shadows(path: &RelPath) -> bool {
     let code: [&[u8]; 8] = [
@@ -184,30 +123,36 @@ pub(super) fn shadows(path: &RelPath) -> bool {
     !installed && code.iter().any(|end| path.as_bytes().ends_with(end))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_can_change_the_tests_is_known_by_its_path() {
-        let path = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
-        for yes in [
-            "tests/a.txt",
-            "conftest.py",
-            "a/conftest.py",
-            "pytest.toml",
-            "app/tests.py",
-            "rust-toolchain.toml",
-            ".config/nextest.toml",
-            "babel.config.js",
-            "src/x_test.go",
-            "a.test.ts",
-            ".cargo/config.toml",
-        ] {
-            assert!(concerns_tests(&path(yes)), "{yes}");
-        }
-        for no in ["src/lib.rs", "README.md", "contest.py", "docs/testing.md"] {
-            assert!(!concerns_tests(&path(no)), "{no}");
+/// Gives the names of the modules of Python that were installed, and those of test runners.
+pub(super) fn modules(records: &[InstallRecord]) -> BTreeSet<Vec<u8>> {
+    let runners: [&[u8]; 6] = [
+        b"pytest",
+        b"_pytest",
+        b"pluggy",
+        b"unittest",
+        b"doctest",
+        b"coverage",
+    ];
+    let mut names: BTreeSet<Vec<u8>> = runners.iter().map(|name| name.to_vec()).collect();
+    for path in records.iter().flat_map(|record| record.entries.keys()) {
+        let mut parts = path.components().skip_while(|part| *part != b"site-packages");
+        if let Some(name) = parts.nth(1) {
+            names.insert(stem(name).to_vec());
         }
     }
+    names
+}
+
+/// Says whether a path is a module at the root of the tree that would be loaded in place of one of these names.
+pub(super) fn stands_for(path: &RelPath, modules: &BTreeSet<Vec<u8>>) -> bool {
+    let parts: Vec<&[u8]> = path.components().collect();
+    match parts[..] {
+        [file] => shadows(path) && modules.contains(stem(file)),
+        [package, b"__init__.py" | b"__main__.py"] => modules.contains(package),
+        _ => false,
+    }
+}
+
+fn stem(name: &[u8]) -> &[u8] {
+    name.split(|b| *b == b'.').next().unwrap_or_default()
 }
