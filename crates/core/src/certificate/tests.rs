@@ -244,7 +244,7 @@ fn a_pass_needs_something_behind_it() {
                 passed,
                 failed,
                 skipped,
-                deselected: 9,
+                deselected: Some(9),
             };
         }
     };
