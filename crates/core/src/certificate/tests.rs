@@ -248,7 +248,7 @@ fn a_pass_needs_something_behind_it() {
                 passed,
                 failed,
                 skipped,
-                deselected: 9,
+                deselected: Some(9),
             };
         }
     };

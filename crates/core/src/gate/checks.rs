@@ -90,8 +90,11 @@ pub(super) fn content(
         || "no report".to_owned(),
         |c| {
             format!(
-                "{} passed, {} failed, {} skipped, {} deselected",
-                c.passed, c.failed, c.skipped, c.deselected
+                "{} passed, {} failed, {} skipped, {}",
+                c.passed,
+                c.failed,
+                c.skipped,
+                c.told_deselected()
             )
         },
     );

@@ -323,7 +323,7 @@ fn tests_must_have_run_and_held() {
                 passed,
                 failed,
                 skipped,
-                deselected: 0,
+                deselected: None,
             };
         })
     };

@@ -28,7 +28,7 @@ const LONGEST_NAME: usize = 300;
 /// Counts the tests of one run.
 ///
 /// # Shape
-/// `{"passed":613,"failed":0,"skipped":2,"deselected":0}`
+/// `{"passed":613,"failed":0,"skipped":2,"deselected":null}`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {
@@ -38,8 +38,8 @@ pub struct Counts {
     pub failed: u64,
     /// Were found and not run: skipped, ignored, expected to fail.
     pub skipped: u64,
-    /// Were filtered out, where the runner says so.
-    pub deselected: u64,
+    /// Were filtered out; none where the format has no place to say so, as JUnit and TAP.
+    pub deselected: Option<u64>,
 }
 
 impl Counts {
@@ -47,6 +47,15 @@ impl Counts {
     #[must_use]
     pub const fn ran(self) -> u64 {
         self.passed.saturating_add(self.failed)
+    }
+
+    /// Says in words how many were filtered out: a number that is not known is none, and not 0.
+    #[must_use]
+    pub fn told_deselected(self) -> String {
+        self.deselected.map_or_else(
+            || "deselected not told".to_owned(),
+            |deselected| format!("{deselected} deselected"),
+        )
     }
 }
 
@@ -189,8 +198,9 @@ pub fn verdict(report: &Report, ending: Ending) -> Result<Counts, Refusal> {
     }
     if counts.ran() == 0 && !matches!(ending, Ending::Signal(_)) {
         let why = format!(
-            "no test ran: {} skipped, {} deselected",
-            counts.skipped, counts.deselected
+            "no test ran: {} skipped, {}",
+            counts.skipped,
+            counts.told_deselected()
         );
         return Err(Refusal::new(Code::EvidenceForeign, why).reason("no_test_ran"));
     }

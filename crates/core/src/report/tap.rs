@@ -285,7 +285,7 @@ ok 4 - off \\# todo is no directive # SKIP why
             passed,
             failed,
             skipped,
-            deselected: 0,
+            deselected: None,
         }
     }
 

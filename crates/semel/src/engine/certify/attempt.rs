@@ -163,22 +163,14 @@ pub(super) fn run(
     evidence.weaken("exit_status", pipe::weakness(&ask.certify.test));
     caches::hold_nothing_sealed(&ask.certify, &manifest)?;
     attempt.lead_to_git(&git)?;
-    evidence.base = surface::base(&git, ask.against.as_ref(), cancel)?;
-    if evidence.base.is_none() {
-        say.line("surface  no base was given: nothing is compared");
-    }
-    let surface_of = |concerns: &dyn Fn(&RelPath) -> bool| {
-        surface::changed(
-            &git,
-            ask.against.as_ref(),
-            &manifest,
-            disk.tree(),
-            concerns,
-            cancel,
-        )
+    let against = surface::Against {
+        git: &git,
+        base: ask.against.as_ref(),
+        manifest: &manifest,
+        root: disk.tree(),
+        cancel,
     };
-    evidence.surface = surface_of(&surface::concerns_tests)?;
-    evidence.base_tests = surface::base_tests(engine, &git, ask.against.as_ref(), cancel)?;
+    against.tell(engine, evidence, say)?;
     let locks = input::bind(&manifest, &ask.certify.install, disk.tree());
     if let Ok(locks) = &locks {
         evidence.locks.clone_from(&locks.digests);
@@ -193,11 +185,7 @@ pub(super) fn run(
     let (plans, records) = attempt.install(&locks, evidence)?;
     say.reached(Point::Installed);
     attempt.keep_records(&records, evidence)?;
-    let modules = surface::modules(&records);
-    evidence.surface.extend(surface_of(&|path| {
-        surface::stands_for(path, &modules) && !surface::concerns_tests(path)
-    })?);
-    evidence.surface.sort();
+    against.tell_modules(&records, evidence)?;
     say.reached(Point::Recorded);
     // Before anything is looked at again: whatever is changed from here on, and be it put back, bears another stamp.
     let untouched = Untouched::now(&manifest, disk.tree())?;

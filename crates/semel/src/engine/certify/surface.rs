@@ -4,8 +4,10 @@
 
 use super::super::proposal::Base;
 use super::super::{Engine, host, store};
+use super::attempt::Evidence;
 pub(super) use super::concern::concerns_tests;
 use super::sign;
+use crate::engine::job::say::Say;
 use semel_core::certificate::{self, BaseCommit, BaseTests};
 use semel_core::git_tree::{BlobHasher, Mode, ObjectId};
 use semel_core::install::InstallRecord;
@@ -21,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const LARGEST: u64 = 64 << 20;
 
 /// Names the base that a proposal is compared with, as the certificate will.
-pub(super) fn base(git: &Git, base: Option<&Base>, cancel: &Cancel) -> Result<Option<BaseCommit>, Refusal> {
+fn base(git: &Git, base: Option<&Base>, cancel: &Cancel) -> Result<Option<BaseCommit>, Refusal> {
     let Some(base) = base else { return Ok(None) };
     let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
     let commit = repository.parse_id(&base.commit).map_err(host)?;
@@ -29,46 +31,81 @@ pub(super) fn base(git: &Git, base: Option<&Base>, cancel: &Cancel) -> Result<Op
     Ok(Some(BaseCommit { commit, tree }))
 }
 
-/// Lists the paths that were changed, added or removed, of those that concern the tests; all of them where there is no base.
-pub(super) fn changed(
-    git: &Git,
-    base: Option<&Base>,
-    manifest: &Manifest,
-    root: &Root,
-    concerns: &dyn Fn(&RelPath) -> bool,
-    cancel: &Cancel,
-) -> Result<Vec<RelPath>, Refusal> {
-    let Some(base) = base else {
-        let all = manifest
+/// Is what a proposal is compared with.
+pub(super) struct Against<'a> {
+    pub(super) git: &'a Git,
+    pub(super) base: Option<&'a Base>,
+    pub(super) manifest: &'a Manifest,
+    pub(super) root: &'a Root,
+    pub(super) cancel: &'a Cancel,
+}
+
+impl Against<'_> {
+    /// Tells the evidence of the base, of the paths that concern the tests, and of the base's own tests.
+    pub(super) fn tell(&self, engine: &Engine, evidence: &mut Evidence, say: Say<'_>) -> Result<(), Refusal> {
+        evidence.base = base(self.git, self.base, self.cancel)?;
+        if evidence.base.is_none() {
+            say.line("surface  no base was given: nothing is compared");
+        }
+        evidence.surface = self.changed(&concerns_tests)?;
+        evidence.base_tests = base_tests(engine, self.git, self.base, self.cancel)?;
+        Ok(())
+    }
+
+    /// Tells it of root modules, too, that have the name of an installed one.
+    pub(super) fn tell_modules(
+        &self,
+        records: &[InstallRecord],
+        evidence: &mut Evidence,
+    ) -> Result<(), Refusal> {
+        let modules = modules(records);
+        let shadows = |path: &RelPath| stands_for(path, &modules) && !concerns_tests(path);
+        evidence.surface.extend(self.changed(&shadows)?);
+        evidence.surface.sort();
+        Ok(())
+    }
+
+    /// Lists the paths that were changed, added or removed, of those that concern the tests; all of them where there is no
+    /// base.
+    fn changed(&self, concerns: &dyn Fn(&RelPath) -> bool) -> Result<Vec<RelPath>, Refusal> {
+        let Some(base) = self.base else {
+            let all = self
+                .manifest
+                .entries
+                .iter()
+                .map(Entry::path)
+                .filter(|path| concerns(path));
+            return Ok(all.cloned().collect());
+        };
+        let repository = Repository::open(self.git, &base.repository, self.cancel).map_err(host)?;
+        let commit = repository.parse_id(&base.commit).map_err(host)?;
+        let tree = repository.read_commit(&commit).map_err(host)?.tree;
+        let mut before: BTreeMap<RelPath, (Mode, ObjectId)> = BTreeMap::new();
+        for leaf in repository.list_tree(&tree).map_err(host)? {
+            if concerns(&leaf.path) {
+                before.insert(leaf.path, (leaf.mode, leaf.id));
+            }
+        }
+        let mut changed = Vec::new();
+        for entry in self
+            .manifest
             .entries
             .iter()
-            .map(Entry::path)
-            .filter(|path| concerns(path));
-        return Ok(all.cloned().collect());
-    };
-    let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
-    let commit = repository.parse_id(&base.commit).map_err(host)?;
-    let tree = repository.read_commit(&commit).map_err(host)?.tree;
-    let mut before: BTreeMap<RelPath, (Mode, ObjectId)> = BTreeMap::new();
-    for leaf in repository.list_tree(&tree).map_err(host)? {
-        if concerns(&leaf.path) {
-            before.insert(leaf.path, (leaf.mode, leaf.id));
+            .filter(|entry| concerns(entry.path()))
+        {
+            let now = identity(entry, self.root, &repository)?;
+            if before.remove(entry.path()) != Some(now) {
+                changed.push(entry.path().clone());
+            }
         }
+        changed.extend(before.into_keys());
+        changed.sort();
+        Ok(changed)
     }
-    let mut changed = Vec::new();
-    for entry in manifest.entries.iter().filter(|entry| concerns(entry.path())) {
-        let now = identity(entry, root, &repository)?;
-        if before.remove(entry.path()) != Some(now) {
-            changed.push(entry.path().clone());
-        }
-    }
-    changed.extend(before.into_keys());
-    changed.sort();
-    Ok(changed)
 }
 
 /// Finds what the last certificate of the base's tree counted; `None` where there is none, or it is gone.
-pub(super) fn base_tests(
+fn base_tests(
     engine: &Engine,
     git: &Git,
     base: Option<&Base>,
