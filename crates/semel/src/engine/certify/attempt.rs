@@ -3,7 +3,7 @@
 //! Every stage verifies what the one before left, before it runs. The evidence is kept also where a stage refuses,
 //! since refusals are signed too.
 
-use super::super::proposal::{self, Proposal};
+use super::super::proposal::{Base, BaseTree, Proposal};
 use super::super::{Engine, host};
 use super::input::{self, Locks, Untouched};
 use super::shut::{shut_off, within_reach};
@@ -152,7 +152,9 @@ pub(super) fn run(
     plain::private_directory(&attempt.work).map_err(host)?;
     plain::private_directory(&attempt.reports).map_err(host)?;
     let git = Git::find(&engine.config.path).map_err(host)?;
-    let (rules, _) = proposal::rules(&git, ask.base.as_ref(), cancel)?;
+    let base = |of: &Option<Base>| of.as_ref().map(|of| BaseTree::read(&git, of, cancel)).transpose();
+    let rules = base(&ask.base)?.map(|base| base.rules()).transpose()?;
+    let rules = rules.unwrap_or_default();
     let manifest = input::take(proposal, &rules, disk)?;
     say.line(&format!(
         "take     {} entries, tree {}",
@@ -164,11 +166,9 @@ pub(super) fn run(
     caches::hold_nothing_sealed(&ask.certify, &manifest)?;
     attempt.lead_to_git(&git)?;
     let against = surface::Against {
-        git: &git,
-        base: ask.against.as_ref(),
+        base: base(&ask.against)?,
         manifest: &manifest,
         root: disk.tree(),
-        cancel,
     };
     against.tell(engine, evidence, say)?;
     let locks = input::bind(&manifest, &ask.certify.install, disk.tree());

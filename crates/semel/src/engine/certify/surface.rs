@@ -2,53 +2,44 @@
 //!
 //! A tree can lie about its own tests; this list shows a reviewer where to look. It judges nothing.
 
-use super::super::proposal::Base;
+use super::super::proposal::BaseTree;
 use super::super::{Engine, host, store};
 use super::attempt::Evidence;
 pub(super) use super::concern::concerns_tests;
 use super::sign;
 use crate::engine::job::say::Say;
 use semel_core::certificate::{self, BaseCommit, BaseTests};
-use semel_core::git_tree::{BlobHasher, Mode, ObjectId};
+use semel_core::git_tree::{BlobHasher, Mode, ObjectFormat, ObjectId};
 use semel_core::install::InstallRecord;
 use semel_core::manifest::{Entry, FileMode, Manifest};
 use semel_core::{Refusal, RelPath, Sha256};
 use semel_host::files::read_file;
-use semel_host::git::{Git, Repository};
 use semel_host::plain;
-use semel_host::process::Cancel;
 use semel_host::root::Root;
 use std::collections::{BTreeMap, BTreeSet};
 
 const LARGEST: u64 = 64 << 20;
 
-/// Names the base that a proposal is compared with, as the certificate will.
-fn base(git: &Git, base: Option<&Base>, cancel: &Cancel) -> Result<Option<BaseCommit>, Refusal> {
-    let Some(base) = base else { return Ok(None) };
-    let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
-    let commit = repository.parse_id(&base.commit).map_err(host)?;
-    let tree = repository.read_commit(&commit).map_err(host)?.tree;
-    Ok(Some(BaseCommit { commit, tree }))
-}
-
 /// Is what a proposal is compared with.
 pub(super) struct Against<'a> {
-    pub(super) git: &'a Git,
-    pub(super) base: Option<&'a Base>,
+    pub(super) base: Option<BaseTree>,
     pub(super) manifest: &'a Manifest,
     pub(super) root: &'a Root,
-    pub(super) cancel: &'a Cancel,
 }
 
 impl Against<'_> {
     /// Tells the evidence of the base, of the paths that concern the tests, and of the base's own tests.
     pub(super) fn tell(&self, engine: &Engine, evidence: &mut Evidence, say: Say<'_>) -> Result<(), Refusal> {
-        evidence.base = base(self.git, self.base, self.cancel)?;
-        if evidence.base.is_none() {
-            say.line("surface  no base was given: nothing is compared");
-        }
         evidence.surface = self.changed(&concerns_tests)?;
-        evidence.base_tests = base_tests(engine, self.git, self.base, self.cancel)?;
+        let Some(base) = &self.base else {
+            say.line("surface  no base was given: nothing is compared");
+            return Ok(());
+        };
+        evidence.base = Some(BaseCommit {
+            commit: base.commit,
+            tree: base.tree,
+        });
+        evidence.base_tests = base_tests(engine, &base.tree)?;
         Ok(())
     }
 
@@ -68,7 +59,7 @@ impl Against<'_> {
     /// Lists the paths that were changed, added or removed, of those that concern the tests; all of them where there is no
     /// base.
     fn changed(&self, concerns: &dyn Fn(&RelPath) -> bool) -> Result<Vec<RelPath>, Refusal> {
-        let Some(base) = self.base else {
+        let Some(base) = &self.base else {
             let all = self
                 .manifest
                 .entries
@@ -77,15 +68,9 @@ impl Against<'_> {
                 .filter(|path| concerns(path));
             return Ok(all.cloned().collect());
         };
-        let repository = Repository::open(self.git, &base.repository, self.cancel).map_err(host)?;
-        let commit = repository.parse_id(&base.commit).map_err(host)?;
-        let tree = repository.read_commit(&commit).map_err(host)?.tree;
-        let mut before: BTreeMap<RelPath, (Mode, ObjectId)> = BTreeMap::new();
-        for leaf in repository.list_tree(&tree).map_err(host)? {
-            if concerns(&leaf.path) {
-                before.insert(leaf.path, (leaf.mode, leaf.id));
-            }
-        }
+        let before = base.leaves.iter().filter(|leaf| concerns(&leaf.path));
+        let mut before: BTreeMap<&RelPath, (Mode, ObjectId)> =
+            before.map(|leaf| (&leaf.path, (leaf.mode, leaf.id))).collect();
         let mut changed = Vec::new();
         for entry in self
             .manifest
@@ -93,28 +78,19 @@ impl Against<'_> {
             .iter()
             .filter(|entry| concerns(entry.path()))
         {
-            let now = identity(entry, self.root, &repository)?;
+            let now = identity(entry, self.root, base.repository.format())?;
             if before.remove(entry.path()) != Some(now) {
                 changed.push(entry.path().clone());
             }
         }
-        changed.extend(before.into_keys());
+        changed.extend(before.into_keys().cloned());
         changed.sort();
         Ok(changed)
     }
 }
 
 /// Finds what the last certificate of the base's tree counted; `None` where there is none, or it is gone.
-fn base_tests(
-    engine: &Engine,
-    git: &Git,
-    base: Option<&Base>,
-    cancel: &Cancel,
-) -> Result<Option<BaseTests>, Refusal> {
-    let Some(base) = base else { return Ok(None) };
-    let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
-    let commit = repository.parse_id(&base.commit).map_err(host)?;
-    let tree = repository.read_commit(&commit).map_err(host)?.tree;
+fn base_tests(engine: &Engine, tree: &ObjectId) -> Result<Option<BaseTests>, Refusal> {
     let judged = engine.journal.tree_judgements(tree.to_string()).map_err(store)?;
     let Some(last) = judged.into_iter().rfind(|judgement| judgement.refusal.is_none()) else {
         return Ok(None);
@@ -135,7 +111,7 @@ fn base_tests(
     }))
 }
 
-fn identity(entry: &Entry, root: &Root, repository: &Repository) -> Result<(Mode, ObjectId), Refusal> {
+fn identity(entry: &Entry, root: &Root, format: ObjectFormat) -> Result<(Mode, ObjectId), Refusal> {
     let (mode, bytes) = match entry {
         Entry::Symlink { target, .. } => (Mode::Symlink, target.clone().into_bytes()),
         Entry::File { path, mode, .. } => {
@@ -146,7 +122,7 @@ fn identity(entry: &Entry, root: &Root, repository: &Repository) -> Result<(Mode
             (mode, read_file(root, path, LARGEST).map_err(host)?.bytes)
         }
     };
-    let mut hasher = BlobHasher::new(repository.format(), bytes.len() as u64);
+    let mut hasher = BlobHasher::new(format, bytes.len() as u64);
     hasher.update(&bytes);
     Ok((mode, hasher.finish()?))
 }
