@@ -45,13 +45,15 @@ impl Signed {
     /// # Durability
     /// The envelope and its other forms are on the disk when this returns.
     pub(super) fn publish(&self, engine: &Engine, generation: &Generation) -> Result<(), Refusal> {
-        publish(
-            &engine.config.state,
-            generation,
-            &self.statement,
-            &self.envelope,
-            &self.key,
-        )
+        let state = &engine.config.state;
+        let paths = paths(state, generation);
+        plain::private_directory(&state.join("certificates")).map_err(host)?;
+        let bundle = certificate::to_sigstore_bundle(&self.statement, &self.key)?;
+        plain::write_file(&paths.bundle, &bundle).map_err(host)?;
+        let ssh = certificate::to_ssh_signature(&self.statement, &self.key)?;
+        plain::write_file(&paths.ssh, ssh.as_bytes()).map_err(host)?;
+        // The envelope comes last: where it stands, its other forms do.
+        plain::write_file(&paths.envelope, &self.envelope).map_err(host)
     }
 }
 
@@ -133,25 +135,6 @@ pub(super) fn sign(
     })
 }
 
-fn publish(
-    state: &Path,
-    generation: &Generation,
-    statement: &Statement,
-    envelope: &[u8],
-    key: &SigningKey,
-) -> Result<(), Refusal> {
-    let paths = paths(state, generation);
-    plain::private_directory(&state.join("certificates")).map_err(host)?;
-    plain::write_file(&paths.bundle, &certificate::to_sigstore_bundle(statement, key)?).map_err(host)?;
-    plain::write_file(
-        &paths.ssh,
-        certificate::to_ssh_signature(statement, key)?.as_bytes(),
-    )
-    .map_err(host)?;
-    // The envelope comes last: where it stands, its other forms do.
-    plain::write_file(&paths.envelope, envelope).map_err(host)
-}
-
 /// Makes the envelope that was recorded, where none or another one stands: a process was killed, or a file altered.
 ///
 /// # Errors
@@ -184,7 +167,14 @@ pub(crate) fn heal(engine: &Engine, generation: &Generation) -> Result<Judgement
             "statement and key do not make the certificate that was recorded",
         ));
     }
-    publish(&engine.config.state, generation, &statement, &envelope, &key)?;
+    let signed = Signed {
+        certificate: judgement.certificate,
+        recipe: statement.predicate.recipe,
+        statement,
+        envelope,
+        key,
+    };
+    signed.publish(engine, generation)?;
     Ok(judgement)
 }
 
