@@ -3,8 +3,13 @@
 # and apt-get is there, missing packages of the system. What cannot be had is printed; it changes nothing else.
 #
 # Usage: scripts/setup.sh
-# Exit 0: what is required is there. Exit 1: something required is missing. Optional things are only printed.
+# Exit 0: what is required is there. Exit 1: something required is missing; optional things are only printed. Exit 64: usage.
 set -euo pipefail
+case ${1-} in
+    '') ;;
+    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) printf 'usage: scripts/setup.sh\n' >&2; exit 64 ;;
+esac
 cd "$(dirname "$0")/.."
 
 say() { printf 'setup: %s\n' "$*" >&2; }

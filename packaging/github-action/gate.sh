@@ -7,8 +7,12 @@ set -eu
 set -- gate --github --certificate "$GATE_CERTIFICATE" --commit "$GATE_COMMIT" --repository "${GATE_REPOSITORY:-.}"
 if [ -n "${GATE_POLICY:-}" ]; then
     set -- "$@" --policy "$GATE_POLICY"
-elif [ -n "${GATE_BASE:-}" ]; then
-    set -- "$@" --base "$GATE_BASE" --policy-path "${GATE_POLICY_PATH:-.semel/gate.toml}"
+else
+    set -- "$@" --policy-path "${GATE_POLICY_PATH:-.semel/gate.toml}"
+fi
+# Also beside a policy: what the certificate must have been compared with.
+if [ -n "${GATE_BASE:-}" ]; then
+    set -- "$@" --base "$GATE_BASE"
 fi
 if [ -n "${GATE_RECORD:-}" ]; then
     set -- "$@" --record "$GATE_RECORD"

@@ -84,7 +84,13 @@ pub struct Predicate {
     pub confinement: Level,
     /// The test report; absent where the attempt ended before there was one.
     pub report: Option<Report>,
-    /// The paths changed against the base that can change what the tests say.
+    /// The test command, as its arguments: what a job leaves out of a suite stands here by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub test_command: Vec<String>,
+    /// The base that it was compared with; absent where it was compared with none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<BaseCommit>,
+    /// The paths changed against the base that can change what the tests say; without a base, all such paths.
     pub test_surface: Vec<RelPath>,
     /// The last certificate of the base's tree, where one is known; fewer tests than it counted are part of the test
     /// surface.
@@ -170,6 +176,16 @@ pub struct Report {
     pub sha256: Sha256,
     /// What was counted in it.
     pub counts: Counts,
+}
+
+/// Names the commit that a proposal was, or is to be, compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BaseCommit {
+    /// Its id.
+    pub commit: ObjectId,
+    /// Its tree, which alone decides what differs from it.
+    pub tree: ObjectId,
 }
 
 /// Holds what the last certificate of the base's tree counted.

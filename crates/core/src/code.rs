@@ -107,7 +107,7 @@ macro_rules! table {
 table! {
     MissingIdentity = "missing_identity", 2, 400, Never, "no generation or no attempt was given", "give both: a generation and an attempt; an empty value counts as none";
     DirtyVolume = "dirty_volume", 3, 423, NewGeneration, "an attempt on this volume did not end cleanly", "open a new generation; this one is kept for salvage and is never cleaned in place";
-    NoLockfile = "no_lockfile", 4, 422, Never, "nothing binds the tree: it holds no lockfile", "add a lockfile of a supported format, or name one with --lock";
+    NoLockfile = "no_lockfile", 4, 422, Never, "nothing binds the tree: it holds no lockfile", "add a lockfile of a supported format; contract and record also take one with --lock";
     GenerationReused = "generation_reused", 5, 409, NewGeneration, "this generation already belongs to another attempt", "start the new attempt on a new generation";
     LockfileDrift = "lockfile_drift", 6, 409, NewGeneration, "a lockfile changed, appeared or vanished inside one generation", "open a new generation and install from the new lock";
     UnknownState = "unknown_state", 7, 409, Operator, "state that must be there is missing, unreadable or of another shape", "look at the named file; do not repair it by hand, start a new generation";

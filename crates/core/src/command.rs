@@ -2,6 +2,7 @@
 //!
 //! It runs nothing, and does not decide whether a command may run.
 
+use crate::bounds::Met;
 use crate::confinement::Level;
 use crate::digest::Sha256;
 use serde::{Deserialize, Serialize};
@@ -54,6 +55,11 @@ pub enum Ended {
     },
     /// Its time was up, and it was ended.
     TimedOut,
+    /// It met one of its bounds, and was ended for it.
+    Bounded {
+        /// Which.
+        met: Met,
+    },
     /// It was ended because somebody asked for it.
     Asked {
         /// Who asked.

@@ -3,7 +3,7 @@
 //! Pure, offline, repeatable. Every check is evaluated and named, also after another has failed. It does *not*
 //! read repositories or policies' whereabouts, does *not* approve, and does *not* take a refusal for a pass.
 
-use crate::certificate::{self, KeyId, Opened, PublicKey};
+use crate::certificate::{self, BaseCommit, KeyId, Opened, PublicKey};
 use crate::code::{Code, Refusal};
 use crate::digest::Sha256;
 use crate::git_tree::ObjectId;
@@ -33,6 +33,8 @@ pub struct Candidate {
     pub tree: ObjectId,
     /// The digest of every lockfile's blob in that tree.
     pub locks: BTreeMap<RelPath, Sha256>,
+    /// The base that it is to be merged onto; `None` where the caller names none.
+    pub base: Option<BaseCommit>,
 }
 
 /// Holds one check of the gate.

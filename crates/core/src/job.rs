@@ -3,6 +3,7 @@
 //! It is read from the base commit, or from a place outside of the agent's reach. This module parses and checks
 //! it; it does *not* read files or resolve programs.
 
+use crate::bounds::Asked;
 use crate::code::{Code, Refusal, toml_refusal};
 use crate::ids::JobId;
 use crate::installer::{Installer, ProjectInstall};
@@ -49,6 +50,9 @@ pub struct Job {
     /// Whether a run may go on with less than full confinement.
     #[serde(default)]
     pub confinement: Confine,
+    /// What bounds everything that is launched for it; no wider than the operator allows.
+    #[serde(default)]
+    pub limits: Asked,
     /// The agent.
     pub agent: Agent,
     /// The certification.
@@ -128,6 +132,20 @@ pub struct Certify {
     /// Places below the tree where tools may keep caches while the tests run.
     #[serde(default)]
     pub caches: Vec<RelPath>,
+    /// What a tool finds that asks git about the tree.
+    #[serde(default)]
+    pub git: InGit,
+}
+
+/// Says what a tool finds that asks git about the tree that is certified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InGit {
+    /// Nothing: it is in no repository.
+    #[default]
+    None,
+    /// A repository with one commit, which holds the tree, without tags and history.
+    OneCommit,
 }
 
 /// Names a refusal that another attempt may cure.
@@ -237,7 +255,20 @@ impl Certify {
             attempts: one(),
             retry: Vec::new(),
             caches: Vec::new(),
+            git: InGit::None,
         }
+    }
+}
+
+/// Says why a directory can be no cache: the whole tree, and what is or may be installed, are never written by tests.
+fn no_cache(path: &RelPath) -> Option<&'static str> {
+    const INSTALLED: [&[u8]; 2] = [b"node_modules", b".venv"];
+    if path.is_root() {
+        Some("the whole tree can be no cache of the tests")
+    } else if path.in_git_dir() || path.components().any(|part| INSTALLED.contains(&part)) {
+        Some("a repository, or what is installed, can be no cache of the tests")
+    } else {
+        None
     }
 }
 
@@ -246,7 +277,7 @@ impl Job {
     ///
     /// # Errors
     /// `bad_input` with the line for what does not parse; with the key for what breaks a rule: an empty command, a
-    /// base that is not a full object id, a variable that Semel sets, no attempt or more than 100, both or an
+    /// base that is not a full object id, a cache that is the tree or an installation, a variable that Semel sets, no attempt or more than 100, both or an
     /// impossible output.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let job: Job =
@@ -264,6 +295,7 @@ impl Job {
                 "the base is a full object id in lower case, not a ref or an abbreviation",
             );
         }
+        self.limits.check(Code::BadInput)?;
         if self.agent.command.first().is_none_or(String::is_empty) {
             return wrong("agent.command", "the agent command is empty");
         }
@@ -272,6 +304,9 @@ impl Job {
         }
         if !(1..=MOST_ATTEMPTS).contains(&self.certify.attempts) {
             return wrong("certify.attempts", "there are 1 to 100 attempts");
+        }
+        if let Some(why) = self.certify.caches.iter().find_map(no_cache) {
+            return wrong("certify.caches", why);
         }
         let ours =
             |name: &&String| name.starts_with("SEMEL_") || name.is_empty() || name.contains(['=', '\0']);
@@ -309,6 +344,12 @@ mod tests {
     }
 
     #[test]
+    fn directories_below_the_tree_are_caches() {
+        let job = Job::parse(&text("caches = [\".pytest_cache\", \"out\", \"a/.git_cache\"]")).unwrap();
+        assert_eq!(job.certify.caches.len(), 3);
+    }
+
+    #[test]
     fn a_small_job_has_its_defaults() {
         let job = Job::parse(&text("")).unwrap();
         assert_eq!(job.certify.attempts, 1);
@@ -325,6 +366,12 @@ mod tests {
             (text("attempts = 0"), "certify.attempts"),
             (text("attempts = 101"), "certify.attempts"),
             (text("env = { SEMEL_TOKEN = \"x\" }"), "SEMEL_TOKEN"),
+            (text("caches = [\"out\", \".\"]"), "certify.caches"),
+            (text("caches = [\"\"]"), "certify.caches"),
+            (text("caches = [\".git\"]"), "certify.caches"),
+            (text("caches = [\"node_modules\"]"), "certify.caches"),
+            (text("caches = [\"a/.venv/lib\"]"), "certify.caches"),
+            (text("[limits]\nprocesses = 1"), "limits.processes"),
             (text("[output]\nbranch = \"b\"\npatch = \"p\""), "output"),
         ];
         for (text, key) in cases {
@@ -341,6 +388,7 @@ mod tests {
             "timeout = \"0s\"",
             "timeout = \"8d\"",
             "timeout = 5",
+            "[limits]\nprocess = 100",
         ] {
             assert_eq!(Job::parse(&text(bad)).unwrap_err().code, Code::BadInput, "{bad}");
         }

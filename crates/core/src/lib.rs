@@ -8,6 +8,7 @@ pub mod artifact;
 pub mod attempt;
 pub mod audit;
 pub mod backend;
+pub mod bounds;
 pub mod call;
 pub mod canonical;
 pub mod certificate;
@@ -51,6 +52,7 @@ pub mod words;
 #[cfg(test)]
 mod sample;
 
+pub use bounds::Bounds;
 pub use code::{Code, Refusal, Retry};
 pub use confinement::{Confinement, Level};
 pub use digest::{Fingerprint, Sha256};

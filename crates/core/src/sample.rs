@@ -218,6 +218,7 @@ pub(crate) fn new_volume(role: Role) -> NewVolume {
         durability: Durability::PowerBestEffort,
         confinement: None,
         backend: None,
+        proposal: None,
         at: UnixMs(1),
     }
 }

@@ -67,6 +67,35 @@ const CACHES: [&str; 22] = [
     "GOMODCACHE",
 ];
 
+/// Variables that say from where code is loaded before or instead of what is installed.
+const LOADERS: [&str; 12] = [
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "PYTHONUSERBASE",
+    "NODE_PATH",
+    "NODE_OPTIONS",
+    "LD_PRELOAD",
+    "LD_AUDIT",
+    "PERL5LIB",
+    "RUBYLIB",
+    "RUSTC_WRAPPER",
+    "RUSTC_WORKSPACE_WRAPPER",
+];
+
+/// Variables that choose which tests run, or what a failed one says: they belong into the command, where a reviewer
+/// sees them.
+const CHOOSERS: [&str; 3] = ["PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONOPTIMIZE"];
+
+/// Says whether a variable of a job would change what its tests are, unseen: it loads code from outside of the tree, or
+/// chooses among the tests.
+#[must_use]
+pub fn changes_the_tests(name: &str, value: &str) -> bool {
+    let away = |word: &str| word.starts_with(['/', '~']) || word.split('/').any(|part| part == "..");
+    let loads = LOADERS.contains(&name) && value.split([':', ',', ';', ' ', '=']).any(away);
+    loads || (CHOOSERS.contains(&name) && !value.is_empty())
+}
+
 /// Says whether a variable would lead a certification to a cache that is not its own: one of the known names with a place
 /// that is not in the tree, or any with a place in what the state root holds.
 #[must_use]
@@ -87,6 +116,30 @@ pub fn leads_to_a_cache(name: &str, value: &str, state: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_that_changes_the_tests_is_known() {
+        for (name, value) in [
+            ("PYTHONPATH", "src:/opt/warm"),
+            ("PYTHONPATH", "../other"),
+            ("NODE_OPTIONS", "--max-old-space-size=4096 --require=/srv/x.js"),
+            ("NODE_PATH", "~/lib"),
+            ("LD_PRELOAD", "/tmp/x.so"),
+            ("PYTEST_ADDOPTS", "-k nothing"),
+            ("PYTEST_PLUGINS", "p"),
+            ("PYTHONOPTIMIZE", "1"),
+        ] {
+            assert!(changes_the_tests(name, value), "{name}={value}");
+        }
+        for (name, value) in [
+            ("PYTHONPATH", "src:tests/lib"),
+            ("NODE_OPTIONS", "--max-old-space-size=4096"),
+            ("PYTEST_ADDOPTS", ""),
+            ("DATABASE", "/srv/data"),
+        ] {
+            assert!(!changes_the_tests(name, value), "{name}={value}");
+        }
+    }
 
     #[test]
     fn a_variable_that_leads_to_a_cache_is_known() {

@@ -112,6 +112,9 @@ pub struct Volume {
     /// What it lies on; `None` in records of an earlier version, whose volumes are plain directories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
+    /// The proposal that a certification is an attempt at; `None` in drafts, and in records of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<Sha256>,
     /// When it was opened.
     pub opened_at: UnixMs,
     /// When it ended.
@@ -145,6 +148,9 @@ pub struct NewVolume {
     /// What it will lie on; `None` in records of an earlier version, whose volumes are plain directories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
+    /// The proposal that a certification is an attempt at; `None` in drafts, and in records of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<Sha256>,
     /// When.
     pub at: UnixMs,
 }
@@ -382,6 +388,7 @@ fn opened(new: &NewVolume, attempt: AttemptId, fencing_token: FencingToken) -> V
         identity: None,
         confinement: new.confinement,
         backend: new.backend,
+        proposal: new.proposal,
         opened_at: new.at,
         ended_at: None,
         receipts_expired_at: None,

@@ -20,6 +20,12 @@ pub fn found(tree: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Says whether this user may write a file, or make something in a directory.
+#[must_use]
+pub fn may_write(place: &Path) -> bool {
+    rustix::fs::access(place, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

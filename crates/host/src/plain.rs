@@ -172,6 +172,20 @@ pub fn private_directory(path: &Path) -> Result<()> {
         .map_err(|e| Error::io("make", path, e))
 }
 
+/// Gives a new file or directory to whose the directory above it is: in some volumes, the user as whom programs run.
+///
+/// # Errors
+/// `io_failed`.
+pub fn hand_over(new: &Path) -> Result<()> {
+    use std::os::unix::fs::MetadataExt as _;
+    let fail = |e| Error::io("give away", new, e);
+    let above = new.parent().unwrap_or(new).metadata().map_err(fail)?;
+    if above.uid() == new.symlink_metadata().map_err(fail)?.uid() {
+        return Ok(());
+    }
+    std::os::unix::fs::lchown(new, Some(above.uid()), Some(above.gid())).map_err(fail)
+}
+
 /// Copies a regular file and its executable bit to a new name, making the directories above it.
 ///
 /// # Errors

@@ -6,10 +6,12 @@
 pub(crate) mod upstream;
 
 use semel_core::backend::Wanted;
+use semel_core::bounds::{Asked, Bounds};
 use semel_core::certificate::KeyId;
 use semel_core::job::Confine;
 use semel_core::upstream::UpstreamName;
 use semel_core::{Code, Refusal};
+use semel_host::sandbox::default_bounds;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -55,6 +57,20 @@ pub(crate) struct File {
     /// Other servers of tools behind the gateway, by their names.
     #[serde(default)]
     pub(crate) upstream: BTreeMap<String, upstream::Written>,
+    /// What bounds everything that is launched for a job.
+    #[serde(default)]
+    pub(crate) limits: Asked,
+    /// Settings of every sandbox.
+    #[serde(default)]
+    pub(crate) sandbox: OfSandboxes,
+}
+
+/// Is what is asked of every sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OfSandboxes {
+    /// The number of the user as whom programs run where Semel runs as root.
+    pub(crate) uid: Option<u32>,
 }
 
 /// Is what is asked of every volume that is not asked for otherwise.
@@ -135,6 +151,8 @@ pub(crate) struct Config {
     pub(crate) backend: Wanted,
     /// Other servers of tools behind the gateway.
     pub(crate) upstreams: BTreeMap<UpstreamName, upstream::Upstream>,
+    /// What the operator says of what bounds everything that is launched.
+    pub(crate) limits: Asked,
 }
 
 /// Says whether a person may approve calls of processes that Semel did not confine.
@@ -304,6 +322,8 @@ impl Config {
         if !state.is_absolute() {
             return Err(bad("the state root must be an absolute path").name(state.display().to_string()));
         }
+        read.limits.check(Code::BadConfig)?;
+        run_as(read.sandbox)?;
         Ok(Self {
             upstreams: upstream::of_file(&read)?,
             state: real(&state)?,
@@ -320,6 +340,7 @@ impl Config {
             policy: read.policy,
             quota: read.quota,
             backend: read.volumes.backend,
+            limits: read.limits,
             unconfined: if read.approvals_without_confinement {
                 Unconfined::Approved
             } else {
@@ -352,6 +373,11 @@ impl Config {
             self.upstreams.insert(name, server);
         }
         Ok(self)
+    }
+
+    /// Gives what bounds everything that is launched for a job.
+    pub(crate) fn bounds(&self, job: Asked) -> Bounds {
+        self.limits.narrower(job).or(default_bounds())
     }
 
     /// Gives what no sandbox may see, of what is there: state root, homes, the operator's files.
@@ -481,6 +507,19 @@ fn real(place: &Path) -> Result<PathBuf, Refusal> {
                 }
                 _ => return Err(wrong(error.to_string())),
             },
+        }
+    }
+}
+
+/// Has programs run as the user that the operator names.
+fn run_as(sandboxes: OfSandboxes) -> Result<(), Refusal> {
+    match sandboxes.uid {
+        None => Ok(()),
+        // The last one is no user: the kernel has it for "none".
+        Some(0 | u32::MAX) => Err(bad("programs run as a user that is not root").name("sandbox.uid")),
+        Some(uid) => {
+            semel_host::sandbox::run_as(uid);
+            Ok(())
         }
     }
 }

@@ -90,8 +90,11 @@ pub(super) fn content(
         || "no report".to_owned(),
         |c| {
             format!(
-                "{} passed, {} failed, {} skipped, {} deselected",
-                c.passed, c.failed, c.skipped, c.deselected
+                "{} passed, {} failed, {} skipped, {}",
+                c.passed,
+                c.failed,
+                c.skipped,
+                c.told_deselected()
             )
         },
     );
@@ -102,26 +105,61 @@ pub(super) fn content(
             .or((counts.passed < least).then_some("fewer tests passed than the policy demands")),
     };
     checks.push(Check::new("tests", format!("at least {least} passed, none failed"), actual).unless(why));
-    checks.push(surface_check(known, policy));
+    checks.push(surface_check(known, policy, candidate));
     checks
 }
 
-/// Shows what can change the meaning of the tests: changed paths, and fewer tests than the base had.
-fn surface_check(known: Option<&Statement>, policy: &Policy) -> Check {
+/// Says why what a certificate tells of its base tells nothing of the base that the candidate is to be merged onto.
+///
+/// Trees are compared, not commits: another commit with an equal tree is the same base.
+fn not_compared(statement: &Statement, candidate: &Candidate) -> Option<&'static str> {
+    match (&statement.predicate.base, &candidate.base) {
+        (None, _) => Some("not compared: the certificate was made without a base"),
+        (Some(_), None) => Some("not compared: the gate was given no base"),
+        (Some(_), Some(wanted)) if wanted.tree == candidate.tree => {
+            Some("not compared: the base that the gate was given is the candidate itself")
+        }
+        (Some(made), Some(wanted)) if made.tree != wanted.tree => {
+            Some("not compared: the certificate was made against another base than the gate was given")
+        }
+        (Some(_), Some(_)) => None,
+    }
+}
+
+/// Names the changed paths of the test surface, the first few of them.
+fn changed_paths(statement: &Statement) -> String {
     const SHOWN: usize = 5;
+    let paths = &statement.predicate.test_surface;
+    let first: Vec<String> = paths.iter().take(SHOWN).map(ToString::to_string).collect();
+    let more = match paths.len() - first.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    match (&statement.predicate.base, paths.len()) {
+        (None, 0) => "compared with no base: no path concerns tests".to_owned(),
+        (None, all) => format!(
+            "compared with no base: {all} paths concern tests: {}{more}",
+            first.join(", ")
+        ),
+        (Some(_), 0) => "no path changed".to_owned(),
+        (Some(_), all) => format!("{all} paths changed: {}{more}", first.join(", ")),
+    }
+}
+
+/// Shows what can change the meaning of the tests: changed paths, and fewer tests than the base had.
+fn surface_check(known: Option<&Statement>, policy: &Policy, candidate: &Candidate) -> Check {
+    let onto = candidate.base.map(|base| format!(" {}", base.commit));
+    let onto = onto.unwrap_or_default();
     let expected = match policy.test_drop {
-        DropRule::Shown => "any, shown to a reviewer",
-        DropRule::Refused => "no fewer tests than the base's last certificate",
+        DropRule::Shown => "any, shown to a reviewer".to_owned(),
+        DropRule::Refused => format!("no fewer tests than the last certificate of the base{onto}"),
     };
     let actual = said(known, |s| {
-        let paths = &s.predicate.test_surface;
-        let first: Vec<String> = paths.iter().take(SHOWN).map(ToString::to_string).collect();
-        let more = paths.len() - first.len();
-        let named = match (paths.len(), more) {
-            (0, _) => "no path changed".to_owned(),
-            (all, 0) => format!("{all} paths changed: {}", first.join(", ")),
-            (all, _) => format!("{all} paths changed: {} and {more} more", first.join(", ")),
+        let against = match &s.predicate.base {
+            Some(base) => format!("against {}: ", base.commit),
+            None => String::new(),
         };
+        let named = changed_paths(s);
         let tests = match (&s.predicate.base_tests, s.predicate.report.as_ref()) {
             (Some(base), Some(now)) => {
                 format!(
@@ -132,10 +170,19 @@ fn surface_check(known: Option<&Statement>, policy: &Policy) -> Check {
             (Some(_), None) => "no report".to_owned(),
             (None, _) => "no certificate of the base is known".to_owned(),
         };
-        format!("{named}; {tests}")
+        format!("{against}{named}; {tests}")
     });
-    let fewer = known.map(|s| s.predicate.fewer_tests());
     let check = Check::new("test_surface", expected, actual);
+    if let Some(why) = known.and_then(|s| not_compared(s, candidate)) {
+        return match policy.test_drop {
+            DropRule::Refused => check.unless(Some(why)),
+            DropRule::Shown => Check {
+                why: Some(why.to_owned()),
+                ..check
+            },
+        };
+    }
+    let fewer = known.map(|s| s.predicate.fewer_tests());
     let dropped = |fewer: u64| format!("{fewer} fewer tests passed than for the base");
     match (policy.test_drop, fewer) {
         (_, None) | (_, Some(Some(0))) | (DropRule::Shown, Some(None)) => check,

@@ -25,6 +25,7 @@ fn candidate() -> Candidate {
         commit: ObjectId::parse("0eb8d29d2818df9207e51dfbc7259f4b15754a15").unwrap(),
         tree: statement.subjects.tree,
         locks: statement.subjects.locks,
+        base: statement.predicate.base,
     }
 }
 
@@ -68,7 +69,7 @@ fn fewer_tests_than_the_base_had_are_named_and_refused_where_the_policy_says_so(
     assert_eq!((same.ok, &same.why), (true, &None));
     assert_eq!(
         same.actual,
-        "1 paths changed: tests/conftest.py; 600 tests passed, 600 for the base"
+        "against aa5c1ee0f0e1a9f1e6a3c8e0a1b2c3d4e5f60718: 1 paths changed: tests/conftest.py; 600 tests passed, 600 for the base"
     );
     let fewer = judged(Some(612), "shown");
     assert!(fewer.ok);
@@ -81,6 +82,62 @@ fn fewer_tests_than_the_base_had_are_named_and_refused_where_the_policy_says_so(
     assert!(!judged(Some(612), "refused").ok);
     assert!(judged(None, "shown").ok);
     assert!(!judged(None, "refused").ok, "unknown is a refusal");
+}
+
+/// Counts of another base, or of none, are no comparison with the base that the candidate is merged onto.
+#[test]
+fn a_certificate_that_was_compared_with_another_base_was_not_compared() {
+    let other = BaseCommit {
+        commit: ObjectId::from_raw(&[3; 20]).unwrap(),
+        tree: ObjectId::from_raw(&[4; 20]).unwrap(),
+    };
+    let same = statement().predicate.base;
+    let own = same.map(|base| BaseCommit {
+        tree: candidate().tree,
+        ..base
+    });
+    let squash = same.map(|base| BaseCommit {
+        commit: other.commit,
+        ..base
+    });
+    for (made, given, why) in [
+        (same, same, None),
+        (same, squash, None),
+        (same, None, Some("the gate was given no base")),
+        (None, same, Some("made without a base")),
+        (None, None, Some("made without a base")),
+        (Some(other), same, Some("another base")),
+        (same, Some(other), Some("another base")),
+        (own, own, Some("the candidate itself")),
+    ] {
+        let mut statement = statement();
+        statement.predicate.base = made;
+        let envelope = sign(&statement, &key(1)).unwrap();
+        let candidate = Candidate {
+            base: given,
+            ..candidate()
+        };
+        for (rule, ok) in [(DropRule::Refused, why.is_none()), (DropRule::Shown, true)] {
+            let policy = Policy {
+                test_drop: rule,
+                ..policy()
+            };
+            let verdict = verdict(&policy, &envelope, None, &candidate, NOW, &[]);
+            let check = verdict.checks.iter().find(|c| c.name == "test_surface").unwrap();
+            assert_eq!((verdict.pass, check.ok), (ok, ok), "{made:?} {given:?}");
+            let told = check.why.clone().unwrap_or_default();
+            match why {
+                None => assert_eq!(told, ""),
+                Some(why) => assert!(told.starts_with("not compared: ") && told.contains(why), "{told}"),
+            }
+            assert_eq!(
+                check.actual.contains("no base"),
+                made.is_none(),
+                "{}",
+                check.actual
+            );
+        }
+    }
 }
 
 fn failed(verdict: &Verdict) -> Vec<String> {
@@ -266,7 +323,7 @@ fn tests_must_have_run_and_held() {
                 passed,
                 failed,
                 skipped,
-                deselected: 0,
+                deselected: None,
             };
         })
     };

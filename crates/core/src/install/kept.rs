@@ -259,7 +259,8 @@ impl Kept {
     /// Compares what is there now with the record.
     ///
     /// # Errors
-    /// Those of [`Kept::locks_stand`]; then `record_mismatch` for any tree or entry that changed, vanished or appeared, modes included.
+    /// Those of [`Kept::locks_stand`]; then `record_outside_root` where what changed leads out of the workspace, and
+    /// `record_mismatch` for any tree or entry that changed, vanished or appeared, modes included.
     pub fn still(&self, facts: &Facts, seen: &[Seen]) -> Result<(), Refusal> {
         self.locks_stand(facts)?;
         let (roots, entries) = together(seen)?;
@@ -270,6 +271,14 @@ impl Kept {
         let changed: Vec<String> = differing(&self.entries, &entries).collect();
         if changed.is_empty() {
             return self.says_what_is_there(seen);
+        }
+        // What leads away is told of as such, whatever else changed.
+        for one in seen {
+            if let Err(refusal) = survey::survey(one.tree, &one.observed, &one.place, &[])
+                && refusal.code == Code::RecordOutsideRoot
+            {
+                return Err(refusal.names(changed.into_iter().take(MOST_NAMES)));
+            }
         }
         let why = format!("{} installed entries differ from the record", changed.len());
         let compiled = |name: &String| name.starts_with("new ") && name.contains("/__pycache__");

@@ -9,8 +9,9 @@ use super::tarball::Packed;
 use super::{
     Bound, Fact, MOST_NAMES, Observed, Place, below, lies_in, link_target, mismatch, outside, special, stays,
 };
-use crate::artifact::Supply;
+use crate::artifact::{Held, Supply};
 use crate::code::Refusal;
+use crate::digest::Sha256;
 use crate::lockset::{Dependency, Holds, Links, Lockfile, Scope, Selection, Setting, Source};
 use crate::path::{RelPath, shown};
 use serde::Deserialize;
@@ -211,13 +212,15 @@ impl<'a> Walk<'a> {
         packages.sort_unstable();
         packages.dedup();
         let supply = self.supply;
-        let held = packages
-            .iter()
-            .find_map(|at| supply.of(&self.links.package(*at).artifacts));
-        let Some(held) = held else {
+        let of = |at: &usize| supply.of(&self.links.package(*at).artifacts);
+        // One version may be locked twice, as published and patched.
+        let given: Vec<&Held> = packages.iter().filter_map(of).collect();
+        let whole = given.iter().find(|held| self.stands_at(at, held));
+        let Some(held) = whole.or(given.first()).copied() else {
             let why = "a package is installed that no artifact of the lock was given for";
             return Err(mismatch(why).names([at.to_string(), format!("{name}@{version}")]));
         };
+        packages.retain(|at| of(at).is_some_and(|other| other.locked == held.locked));
         let mut module = Module {
             packages,
             packed: Packed::open(held, &[])?,
@@ -257,18 +260,64 @@ impl<'a> Walk<'a> {
                 let rest = RelPath::parse(&node.as_bytes()[base..])?;
                 if name == b".bin" {
                     self.commands.extend(self.children(&node));
-                } else if module.packed.bundles(&rest) {
-                    match self.observed.entries.get(&node) {
-                        Some(Fact::Directory { .. }) => self.content(&node, base, module)?,
-                        Some(fact) => module.packed.take(&node, &rest, fact)?,
-                        None => {}
-                    }
-                } else {
-                    self.node(node)?;
+                    continue;
                 }
+                if module.packed.bundles(&rest) {
+                    if self.replaces(&node, &rest, module) {
+                        module.packed.replace(&rest);
+                    } else {
+                        match self.observed.entries.get(&node) {
+                            Some(Fact::Directory { .. }) => self.content(&node, base, module)?,
+                            Some(fact) => module.packed.take(&node, &rest, fact)?,
+                            None => {}
+                        }
+                        continue;
+                    }
+                }
+                self.node(node)?;
             }
         }
         Ok(())
+    }
+
+    /// Says whether a locked package stands where a tarball brought one of its own: Yarn puts what others need there, too.
+    ///
+    /// Where both have the same manifest, the locked one has to be whole: tarballs leave out some of what they bring.
+    fn replaces(&self, node: &RelPath, rest: &RelPath, module: &Module<'a>) -> bool {
+        let name = b"package.json";
+        let (Ok(own), Ok(top), Ok(brought)) = (node.join(name), RelPath::root().join(name), rest.join(name))
+        else {
+            return false;
+        };
+        let is = |held: &Held, at: &RelPath| match held.members.get(at) {
+            Some(Fact::File { sha256, .. }) => self.digest(&own) == Some(sha256),
+            _ => false,
+        };
+        let ambiguous = is(module.packed.held(), &brought);
+        let mut locked = self.links.named(&alias_of(node)).iter();
+        locked.any(|at| {
+            let held = self.supply.of(&self.links.package(*at).artifacts);
+            held.is_some_and(|held| is(held, &top) && (!ambiguous || self.stands_at(node, held)))
+        })
+    }
+
+    fn digest(&self, at: &RelPath) -> Option<&Sha256> {
+        match self.observed.entries.get(at)? {
+            Fact::File { sha256, .. } => Some(sha256),
+            Fact::Symlink { .. } | Fact::Directory { .. } | Fact::Other => None,
+        }
+    }
+
+    /// Says whether every file of an artifact lies here as it is in there.
+    fn stands_at(&self, at: &RelPath, held: &Held) -> bool {
+        held.members.iter().all(|(path, fact)| {
+            let place = RelPath::parse(&[at.as_bytes(), b"/", path.as_bytes()].concat()).ok();
+            match (place.and_then(|place| self.digest(&place)), fact) {
+                (Some(sha256), Fact::File { sha256: wanted, .. }) => sha256 == wanted,
+                // Package managers leave these out.
+                (_, fact) => path.as_bytes().ends_with(b".gitignore") || !matches!(fact, Fact::File { .. }),
+            }
+        })
     }
 
     /// Gives the package directory that an entry is, or that a link leads to; `Err` with the place for another one.
@@ -348,20 +397,44 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
+    /// Says whether the package in which a file lies declares it as a command. pnpm also names it by the link that it
+    /// keeps to each package, and makes commands of what a package bundles, whose manifest its tarball binds.
     fn declares(&self, file: &RelPath, name: &[u8]) -> bool {
         let mut at = file.clone();
         while let Some((parent, _)) = at.split_last() {
-            if let Some(module) = self.modules.get(&parent) {
+            let home = self.real(&parent).and_then(Result::ok);
+            let module = home.as_ref().and_then(|home| self.modules.get(home));
+            let declared = match (&home, module) {
+                (_, Some(module)) => Some(module.packed.declared()),
+                (Some(home), None) => self.bundled_commands(home),
+                (None, None) => None,
+            };
+            if let (Some(home), Some(declared)) = (home, declared) {
                 let rest = &file.as_bytes()[parent.as_bytes().len() + 1..];
-                return module.packed.declared().iter().any(|(own, path)| {
+                let named = declared.iter().any(|(own, path)| {
                     let own = own.rsplit('/').next().unwrap_or(own);
                     let path = RelPath::parse(path.trim_start_matches('/').as_bytes());
                     own.as_bytes() == name && path.is_ok_and(|path| path.as_bytes() == rest)
-                }) && self.observed.entries.contains_key(file);
+                });
+                let real = RelPath::parse(&[home.as_bytes(), b"/", rest].concat());
+                return named && real.is_ok_and(|real| self.observed.entries.contains_key(&real));
             }
             at = parent;
         }
         false
+    }
+
+    /// Gives what the manifest of a bundled package declares; every file that is not a locked package's own is one that
+    /// the tarball around it brought.
+    fn bundled_commands(&self, at: &RelPath) -> Option<BTreeMap<String, String>> {
+        let (frame, _) = at.split_last()?;
+        let frame = match frame.split_last() {
+            Some((above, scope)) if scope.starts_with(b"@") => above,
+            _ => frame,
+        };
+        let (_, last) = frame.split_last()?;
+        let text = self.observed.whole(&at.join(b"package.json").ok()?).ok()?;
+        (last == b"node_modules").then(|| super::tarball::declared(text))
     }
 
     /// Finds what Node finds: in the nearest `node_modules` on the way up.

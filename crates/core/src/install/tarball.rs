@@ -1,7 +1,7 @@
 //! An installed package of Node against its tarball: which member each file is, and what package managers change.
 
 use super::{Fact, mismatch};
-use crate::artifact::Held;
+use crate::artifact::{Held, Packing};
 use crate::code::Refusal;
 use crate::digest::Sha256;
 use crate::path::RelPath;
@@ -13,6 +13,8 @@ pub(super) struct Packed<'a> {
     held: &'a Held,
     commands: BTreeSet<RelPath>,
     found: BTreeSet<RelPath>,
+    /// Packages that it bundles, in whose place another one stands.
+    replaced: BTreeSet<RelPath>,
 }
 
 #[derive(Deserialize)]
@@ -26,6 +28,32 @@ struct Manifest {
     scripts: Option<serde_json::Value>,
 }
 
+impl Manifest {
+    fn read(text: &[u8]) -> Option<Self> {
+        serde_json::from_slice(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)).ok()
+    }
+
+    fn commands(&self) -> BTreeMap<String, String> {
+        let own = self.name.as_deref().unwrap_or("");
+        let own = own.rsplit('/').next().unwrap_or(own).to_owned();
+        let mut found = BTreeMap::new();
+        match &self.bin {
+            Some(serde_json::Value::String(file)) => drop(found.insert(own, file.clone())),
+            Some(serde_json::Value::Object(map)) => {
+                let pairs = map.iter().filter_map(|(name, file)| Some((name, file.as_str()?)));
+                found.extend(pairs.map(|(name, file)| (name.clone(), file.to_owned())));
+            }
+            _ => {}
+        }
+        found
+    }
+}
+
+/// Gives the commands that a manifest declares by name.
+pub(super) fn declared(manifest: &[u8]) -> BTreeMap<String, String> {
+    Manifest::read(manifest).map_or_else(BTreeMap::new, |manifest| manifest.commands())
+}
+
 impl<'a> Packed<'a> {
     /// Opens a tarball; `bins` are the commands that a lock says it has, beside those of its own manifest.
     pub(super) fn open(held: &'a Held, bins: &[&str]) -> Result<Self, Refusal> {
@@ -33,6 +61,7 @@ impl<'a> Packed<'a> {
             held,
             commands: BTreeSet::new(),
             found: BTreeSet::new(),
+            replaced: BTreeSet::new(),
         };
         let declared = packed.declared();
         for file in bins
@@ -52,17 +81,7 @@ impl<'a> Packed<'a> {
         let Some(manifest) = self.manifest() else {
             return BTreeMap::new();
         };
-        let own = manifest.name.as_deref().unwrap_or("");
-        let own = own.rsplit('/').next().unwrap_or(own).to_owned();
-        let mut found = BTreeMap::new();
-        match &manifest.bin {
-            Some(serde_json::Value::String(file)) => drop(found.insert(own, file.clone())),
-            Some(serde_json::Value::Object(map)) => {
-                let pairs = map.iter().filter_map(|(name, file)| Some((name, file.as_str()?)));
-                found.extend(pairs.map(|(name, file)| (name.clone(), file.to_owned())));
-            }
-            _ => {}
-        }
+        let mut found = manifest.commands();
         let directory = manifest
             .directories
             .as_ref()
@@ -100,9 +119,19 @@ impl<'a> Packed<'a> {
             .any(|path| path.as_bytes().starts_with(&below))
     }
 
+    /// Gives the tarball itself.
+    pub(super) fn held(&self) -> &'a Held {
+        self.held
+    }
+
+    /// Demands nothing more of a package that it bundles: a locked one stands in its place.
+    pub(super) fn replace(&mut self, at: &RelPath) {
+        self.replaced.insert(at.clone());
+    }
+
     fn manifest(&self) -> Option<Manifest> {
         let text = self.held.texts.get(&RelPath::parse(b"package.json").ok()?)?;
-        serde_json::from_slice(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)).ok()
+        Manifest::read(text)
     }
 
     /// Takes an installed entry as the member that it is.
@@ -164,10 +193,16 @@ impl<'a> Packed<'a> {
     /// # Errors
     /// `record_mismatch` with the first that is missing.
     pub(super) fn complete(&self, package: &RelPath) -> Result<(), Refusal> {
+        // Yarn 2 and later take what a package bundles from the lock like everything else, and leave the bundle out; what is
+        // there of one is there whole.
+        let there: BTreeSet<RelPath> = self.found.iter().filter_map(bundle_of).collect();
+        let leaves_out = self.held.packing == Packing::YarnCache;
+        let absent = |path: &RelPath| leaves_out && bundle_of(path).is_some_and(|at| !there.contains(&at));
         let left_out = |path: &RelPath, fact: &Fact| {
             // Package managers leave links out, and npm a `.gitignore` beside an `.npmignore`.
             let ignore = path.split_last().is_some_and(|(_, name)| name == b".gitignore");
-            ignore || !matches!(fact, Fact::File { .. })
+            let replaced = self.replaced.iter().any(|at| path.is_below(at));
+            ignore || replaced || absent(path) || !matches!(fact, Fact::File { .. })
         };
         let lost = self
             .held
@@ -187,4 +222,15 @@ impl<'a> Packed<'a> {
     fn wrong(&self, why: &str, path: &RelPath) -> Refusal {
         mismatch(why).names([self.held.file.clone(), path.to_string()])
     }
+}
+
+/// Gives the bundled package that a member lies in: `node_modules/name`, with its scope.
+fn bundle_of(path: &RelPath) -> Option<RelPath> {
+    let parts: Vec<&[u8]> = path.components().collect();
+    let end = match parts.as_slice() {
+        [b"node_modules", scope, _, ..] if scope.starts_with(b"@") => 3,
+        [b"node_modules", _, ..] => 2,
+        _ => return None,
+    };
+    RelPath::parse(&parts[..end].join(&b'/')).ok()
 }

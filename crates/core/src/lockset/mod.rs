@@ -47,6 +47,7 @@ pub(crate) use links::Links;
 pub use marker::{Holds, Setting};
 pub use pep::normal_name;
 pub(crate) use pep::normal_version;
+pub use requirements::pinned;
 pub use selection::{Own, Selection};
 pub use weak::Weakness;
 
@@ -357,6 +358,7 @@ pub fn parse(path: &RelPath, bytes: &[u8]) -> Result<Lockfile, Refusal> {
         Format::Composer => composer::parse(&mut lock, text)?,
     }
     lock.refuse_twins()?;
+    lock.refuse_blanks()?;
     Ok(lock)
 }
 
@@ -464,6 +466,20 @@ impl Lockfile {
         match &self.facts {
             Facts::Npm(facts) => Some(facts),
             _ => None,
+        }
+    }
+
+    /// Refuses a digest of nothing but zeros: it has the shape of one, and binds no bytes that anybody has.
+    fn refuse_blanks(&self) -> Result<(), Refusal> {
+        let blank = |package: &&Package| {
+            let mut artifacts = package.artifacts.iter();
+            artifacts.any(|artifact| artifact.digest.iter().all(|byte| *byte == 0))
+        };
+        match self.packages.iter().find(blank) {
+            None => Ok(()),
+            Some(package) => {
+                Err(incomplete(&self.path, "has a hash of nothing but zeros").name(label(package)))
+            }
         }
     }
 

@@ -4,7 +4,9 @@
 
 use super::pep::{Requirement, normal_name, normal_version};
 use super::uv_inputs::{self, Needs};
-use super::{Algorithm, Artifact, Declared, Format, Lockfile, Package, Scope, Source, incomplete, resolve};
+use super::{
+    Algorithm, Artifact, Declared, Format, Lockfile, Package, Scope, Source, front, incomplete, resolve,
+};
 use crate::code::Refusal;
 use crate::digest::from_hex;
 use crate::path::RelPath;
@@ -53,8 +55,17 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
             continue;
         }
         let (requirement, hashes) = split_hashes(&line);
+        // pip puts variables of its environment there, and in the fetch stage those are the operator's.
+        if requirement.contains('$') {
+            return Err(at("asks for a variable"));
+        }
         let parsed =
             Requirement::parse(requirement).ok_or_else(|| at("has a line that is not understood"))?;
+        if parsed.url.as_deref().is_some_and(|url| !is_wheel(url)) {
+            return Err(at(
+                "names an archive by its address, and none but a wheel is installed",
+            ));
+        }
         let version = match (&parsed.url, parsed.pinned()) {
             (None, Some(version)) => Some(version.to_owned()),
             (Some(_), _) => None,
@@ -85,6 +96,35 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     }
     lock.say_weak();
     Ok(())
+}
+
+/// Says whether an address names a wheel: anything else pip would build, by what no lock binds.
+fn is_wheel(url: &str) -> bool {
+    let path = url.split(['#', '?']).next().unwrap_or(url);
+    path.as_bytes().to_ascii_lowercase().ends_with(b".whl")
+}
+
+/// Gives what pip is to read of a requirements file: what is pinned, and by which digests. No option of the file is in
+/// it: where to look is the operator's to say.
+///
+/// # Errors
+/// `lock_incomplete`, as [`super::parse`].
+pub fn pinned(path: &RelPath, bytes: &[u8]) -> Result<String, Refusal> {
+    let lock = super::parse(path, bytes)?;
+    let mut all = String::new();
+    for (_, line) in logical_lines(&lock, front::text(path, bytes)?)? {
+        let (requirement, hashes) = split_hashes(&line);
+        if requirement.starts_with('-') {
+            continue;
+        }
+        all.push_str(requirement);
+        for hash in hashes {
+            all.push_str(" --hash=");
+            all.push_str(hash);
+        }
+        all.push('\n');
+    }
+    Ok(all)
 }
 
 /// Joins continued lines, drops comments, and numbers what is left by its first line.

@@ -110,6 +110,7 @@ impl Tally {
             .saturating_add(self.measured);
         counts.failed = counts.failed.saturating_add(self.failed);
         counts.skipped = counts.skipped.saturating_add(self.ignored);
-        counts.deselected = counts.deselected.saturating_add(self.filtered);
+        let before = counts.deselected.unwrap_or(0);
+        counts.deselected = Some(before.saturating_add(self.filtered));
     }
 }

@@ -1,8 +1,9 @@
 //! Reads JUnit XML, as pytest, `node --test`, jest and others write it.
 //!
-//! It counts `testcase` elements and trusts no sum that a report states about itself. It expands no entity of a
-//! document type and follows nothing.
+//! It counts `testcase` elements, and doubts a report whose own sums say that fewer of them ran or more of them failed.
+//! It expands no entity of a document type and follows nothing.
 
+use super::sums::Suite;
 use super::{Report, Stamp, stands_for_a_file};
 use crate::code::{Code, Refusal};
 use quick_xml::Reader;
@@ -10,9 +11,22 @@ use quick_xml::events::{BytesStart, Event};
 
 const DEEPEST: usize = 64;
 
+/// What `status` and `result` say of a case that was not run, as GoogleTest, CTest and others write it.
+const NOT_RUN: [&str; 6] = [
+    "notrun",
+    "disabled",
+    "skipped",
+    "suppressed",
+    "pending",
+    "ignored",
+];
+/// What they say of one that did not hold.
+const NOT_HELD: [&str; 4] = ["fail", "failed", "failure", "error"];
+
 #[derive(Default)]
 struct Case {
     name: String,
+    own_name: String,
     depth: usize,
     failed: bool,
     skipped: bool,
@@ -20,10 +34,20 @@ struct Case {
     file: bool,
 }
 
+/// Is what was read so far.
+#[derive(Default)]
+struct Reading {
+    report: Report,
+    suites: Vec<Suite>,
+    case: Option<Case>,
+}
+
 /// Counts the test cases of a JUnit report.
 ///
-/// A case with a `failure` or `error` child failed, unless it is marked `todo`; one with a `skipped` child was
-/// not run; any other one passed, but for the one that stands for a file without a test.
+/// A case with a `failure` or `error` inside, or a status that says so, failed, unless it is marked `todo`; so did a
+/// suite with one outside of its cases. A case with a `skipped` child, or a status that says so, was not run; any other
+/// one passed, but for the one that stands for a file without a test. The report is doubted where the sums of a suite
+/// contradict its cases.
 ///
 /// # Errors
 /// `evidence_foreign` for a report that is cut, malformed, nested deeper than 64 elements, carries a document
@@ -31,29 +55,26 @@ struct Case {
 pub fn junit(bytes: &[u8]) -> Result<Report, Refusal> {
     let text = core::str::from_utf8(bytes).map_err(|_| malformed("it is not UTF-8"))?;
     let mut reader = Reader::from_str(text);
-    let mut report = Report::default();
+    let mut reading = Reading::default();
     let mut depth = 0_usize;
     let mut rooted = false;
-    let mut case: Option<Case> = None;
     loop {
         match reader.read_event().map_err(|e| malformed(&e.to_string()))? {
             Event::Start(element) => {
                 root(&element, depth, &mut rooted)?;
-                stamped(&element, &mut report)?;
                 depth += 1;
                 if depth > DEEPEST {
                     return Err(malformed("it is nested too deep"));
                 }
-                enter(&element, depth, &mut case)?;
+                reading.enter(&element, depth)?;
             }
             Event::Empty(element) => {
                 root(&element, depth, &mut rooted)?;
-                stamped(&element, &mut report)?;
-                enter(&element, depth + 1, &mut case)?;
-                leave(depth + 1, &mut case, &mut report);
+                reading.enter(&element, depth + 1)?;
+                reading.leave(depth + 1);
             }
             Event::End(_) => {
-                leave(depth, &mut case, &mut report);
+                reading.leave(depth);
                 depth -= 1;
             }
             Event::DocType(_) => return Err(malformed("it carries a document type")),
@@ -69,7 +90,7 @@ pub fn junit(bytes: &[u8]) -> Result<Report, Refusal> {
     if depth > 0 || !rooted {
         return Err(malformed("it is cut"));
     }
-    Ok(report)
+    Ok(reading.report)
 }
 
 fn malformed(why: &str) -> Refusal {
@@ -94,9 +115,6 @@ fn root(element: &BytesStart<'_>, depth: usize, rooted: &mut bool) -> Result<(),
 
 /// Keeps the earliest time that a suite states; a time that cannot be read says nothing.
 fn stamped(element: &BytesStart<'_>, report: &mut Report) -> Result<(), Refusal> {
-    if !matches!(element.local_name().as_ref(), "testsuites" | "testsuite") {
-        return Ok(());
-    }
     let stamp = attribute(element, "timestamp")?.and_then(|text| Stamp::parse(&text));
     report.earliest = match (report.earliest, stamp) {
         (Some(one), Some(other)) => Some(one.earlier(other)),
@@ -105,37 +123,92 @@ fn stamped(element: &BytesStart<'_>, report: &mut Report) -> Result<(), Refusal>
     Ok(())
 }
 
-fn enter(element: &BytesStart<'_>, depth: usize, case: &mut Option<Case>) -> Result<(), Refusal> {
-    match (element.local_name().as_ref(), case.as_mut()) {
-        ("testcase", Some(_)) => return Err(malformed("a testcase lies inside another")),
-        ("testcase", None) => {
-            *case = Some(Case {
-                name: case_name(element)?,
-                file: attribute(element, "name")?.is_some_and(|name| stands_for_a_file(&name)),
-                depth,
-                ..Case::default()
-            });
+impl Reading {
+    fn enter(&mut self, element: &BytesStart<'_>, depth: usize) -> Result<(), Refusal> {
+        let name = element.local_name();
+        match (name.as_ref(), self.case.as_mut()) {
+            ("testsuites" | "testsuite", None) => {
+                stamped(element, &mut self.report)?;
+                self.suites.push(Suite::entered(element, depth)?);
+            }
+            ("testcase" | "testsuites" | "testsuite", Some(_)) => {
+                return Err(malformed("a testcase or a suite lies inside a testcase"));
+            }
+            ("testcase", None) => self.case = Some(Case::entered(element, depth)?),
+            ("failure" | "error", Some(case)) => {
+                case.failed = true;
+                self.each_suite(|suite| suite.failures += 1);
+            }
+            ("failure" | "error", None) => {
+                let suite = self.suites.last().map(|suite| suite.name.clone());
+                self.report
+                    .fail(&suite.unwrap_or_else(|| "(no suite)".to_owned()));
+                self.each_suite(|suite| suite.failures += 1);
+            }
+            ("flakyFailure" | "flakyError" | "rerunFailure" | "rerunError", Some(_)) => {
+                self.each_suite(|suite| suite.reruns += 1);
+            }
+            ("skipped", Some(case)) if depth == case.depth + 1 => {
+                case.skipped = true;
+                case.todo = attribute(element, "type")?.is_some_and(|kind| kind == "todo");
+            }
+            _ => {}
         }
-        ("failure" | "error", Some(case)) if depth == case.depth + 1 => case.failed = true,
-        ("skipped", Some(case)) if depth == case.depth + 1 => {
-            case.skipped = true;
-            case.todo = attribute(element, "type")?.is_some_and(|kind| kind == "todo");
-        }
-        _ => {}
+        Ok(())
     }
-    Ok(())
+
+    fn leave(&mut self, depth: usize) {
+        if let Some(ended) = self.case.take_if(|case| case.depth == depth) {
+            if ended.failed && !ended.todo {
+                self.report.fail(&ended.name);
+            } else if ended.skipped {
+                self.report.counts.skipped += 1;
+            } else {
+                if !ended.file {
+                    self.report.pass(&ended.own_name);
+                }
+                if let Some(suite) = self.suites.last_mut() {
+                    suite.own += 1;
+                }
+                self.each_suite(|suite| suite.all += 1);
+            }
+        } else if let Some(ended) = self.suites.pop_if(|suite| suite.depth == depth)
+            && let Some(doubt) = ended.contradicts_itself()
+        {
+            self.report.doubt.get_or_insert(doubt);
+        }
+    }
+
+    fn each_suite(&mut self, change: impl FnMut(&mut Suite)) {
+        self.suites.iter_mut().for_each(change);
+    }
 }
 
-fn leave(depth: usize, case: &mut Option<Case>, report: &mut Report) {
-    let Some(ended) = case.take_if(|case| case.depth == depth) else {
-        return;
-    };
-    if ended.failed && !ended.todo {
-        report.fail(&ended.name);
-    } else if ended.skipped {
-        report.counts.skipped += 1;
-    } else if !ended.file {
-        report.counts.passed += 1;
+impl Case {
+    fn entered(element: &BytesStart<'_>, depth: usize) -> Result<Self, Refusal> {
+        let says = |words: &[&str]| -> Result<bool, Refusal> {
+            let mut found = false;
+            for key in ["status", "result"] {
+                found |= attribute(element, key)?
+                    .is_some_and(|value| words.iter().any(|word| value.eq_ignore_ascii_case(word)));
+            }
+            Ok(found)
+        };
+        let own_name = attribute(element, "name")?.unwrap_or_default();
+        // Newer versions of node name it as the command does, and say which file it is.
+        let named = attribute(element, "file")?.is_some_and(|file| {
+            let before = file.strip_suffix(own_name.as_str());
+            !own_name.is_empty() && before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
+        });
+        Ok(Self {
+            name: case_name(element)?,
+            file: named || stands_for_a_file(&own_name),
+            own_name,
+            depth,
+            failed: says(&NOT_HELD)?,
+            skipped: says(&NOT_RUN)?,
+            todo: false,
+        })
     }
 }
 
@@ -147,7 +220,7 @@ fn case_name(element: &BytesStart<'_>) -> Result<String, Refusal> {
     })
 }
 
-fn attribute(element: &BytesStart<'_>, name: &str) -> Result<Option<String>, Refusal> {
+pub(super) fn attribute(element: &BytesStart<'_>, name: &str) -> Result<Option<String>, Refusal> {
     let found = element
         .try_get_attribute(name)
         .map_err(|e| malformed(&e.to_string()))?;

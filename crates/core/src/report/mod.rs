@@ -7,6 +7,7 @@
 mod cargo;
 mod junit;
 mod stamp;
+mod sums;
 mod tap;
 
 pub use cargo::cargo_test;
@@ -27,7 +28,7 @@ const LONGEST_NAME: usize = 300;
 /// Counts the tests of one run.
 ///
 /// # Shape
-/// `{"passed":613,"failed":0,"skipped":2,"deselected":0}`
+/// `{"passed":613,"failed":0,"skipped":2,"deselected":null}`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {
@@ -37,8 +38,8 @@ pub struct Counts {
     pub failed: u64,
     /// Were found and not run: skipped, ignored, expected to fail.
     pub skipped: u64,
-    /// Were filtered out, where the runner says so.
-    pub deselected: u64,
+    /// Were filtered out; none where the format has no place to say so, as JUnit and TAP.
+    pub deselected: Option<u64>,
 }
 
 impl Counts {
@@ -46,6 +47,15 @@ impl Counts {
     #[must_use]
     pub const fn ran(self) -> u64 {
         self.passed.saturating_add(self.failed)
+    }
+
+    /// Says in words how many were filtered out: a number that is not known is none, and not 0.
+    #[must_use]
+    pub fn told_deselected(self) -> String {
+        self.deselected.map_or_else(
+            || "deselected not told".to_owned(),
+            |deselected| format!("{deselected} deselected"),
+        )
     }
 }
 
@@ -58,6 +68,10 @@ pub struct Report {
     pub failures: Vec<String>,
     /// The earliest time that the report states for itself, where it states one.
     pub earliest: Option<Stamp>,
+    /// The names of tests that passed and are named like an absolute path; whether there is such a file is not known here.
+    pub rooted: Vec<String>,
+    /// How the report contradicts itself, where it does.
+    pub doubt: Option<String>,
 }
 
 /// Names a format of report.
@@ -133,6 +147,22 @@ fn stands_for_a_file(name: &str) -> bool {
 }
 
 impl Report {
+    /// Takes out of those that passed what stands for a file: `node --test` names a file without a test by its path.
+    pub fn leave_out_files(&mut self, mut is_file: impl FnMut(&str) -> bool) {
+        let before = self.rooted.len();
+        self.rooted.retain(|name| !is_file(name));
+        let files = u64::try_from(before - self.rooted.len()).unwrap_or(u64::MAX);
+        self.counts.passed = self.counts.passed.saturating_sub(files);
+    }
+
+    /// Counts a test that passed.
+    fn pass(&mut self, name: &str) {
+        self.counts.passed += 1;
+        if name.starts_with('/') {
+            self.rooted.push(name.to_owned());
+        }
+    }
+
     fn fail(&mut self, name: &str) {
         self.counts.failed += 1;
         self.name_failure(name);
@@ -159,7 +189,7 @@ pub enum Ending {
 ///
 /// # Errors
 /// `tests_failed` for a failed test, naming the first ones, and for any ending but exit 0;
-/// `evidence_foreign` where no test ran.
+/// `evidence_foreign` where no test ran, or the report contradicts itself.
 pub fn verdict(report: &Report, ending: Ending) -> Result<Counts, Refusal> {
     let counts = report.counts;
     if counts.failed > 0 {
@@ -168,13 +198,20 @@ pub fn verdict(report: &Report, ending: Ending) -> Result<Counts, Refusal> {
     }
     if counts.ran() == 0 && !matches!(ending, Ending::Signal(_)) {
         let why = format!(
-            "no test ran: {} skipped, {} deselected",
-            counts.skipped, counts.deselected
+            "no test ran: {} skipped, {}",
+            counts.skipped,
+            counts.told_deselected()
         );
         return Err(Refusal::new(Code::EvidenceForeign, why).reason("no_test_ran"));
     }
     match ending {
-        Ending::Exit(0) => Ok(counts),
+        Ending::Exit(0) => match &report.doubt {
+            None => Ok(counts),
+            Some(doubt) => {
+                let why = format!("the report contradicts itself: {doubt}");
+                Err(Refusal::new(Code::EvidenceForeign, why).reason("report_malformed"))
+            }
+        },
         Ending::Exit(status) => Err(Refusal::new(
             Code::TestsFailed,
             format!("the report names no failure, but the test command exited with status {status}"),

@@ -204,7 +204,7 @@ impl<'a> Line<'a> {
             }
             (Outcome::Ok, _, Some(failed)) => frame.failed |= failed,
             (Outcome::Ok, _, None) if stands_for_a_file(self.name) => {}
-            (Outcome::Ok, _, None) => report.counts.passed += 1,
+            (Outcome::Ok, _, None) => report.pass(self.name),
         }
         Ok(())
     }
@@ -285,7 +285,7 @@ ok 4 - off \\# todo is no directive # SKIP why
             passed,
             failed,
             skipped,
-            deselected: 0,
+            deselected: None,
         }
     }
 

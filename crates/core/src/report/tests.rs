@@ -34,7 +34,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 
 ";
 
-fn counts(passed: u64, failed: u64, skipped: u64, deselected: u64) -> Counts {
+fn counts(passed: u64, failed: u64, skipped: u64, deselected: Option<u64>) -> Counts {
     Counts {
         passed,
         failed,
@@ -46,10 +46,10 @@ fn counts(passed: u64, failed: u64, skipped: u64, deselected: u64) -> Counts {
 #[test]
 fn junit_of_pytest_and_of_node() {
     let report = junit(PYTEST.as_bytes()).unwrap();
-    assert_eq!(report.counts, counts(1, 2, 1, 0));
+    assert_eq!(report.counts, counts(1, 2, 1, None));
     assert_eq!(report.failures, ["tests.test_a::test_and[<x>]", "tests.test_b"]);
     let report = junit(NODE.as_bytes()).unwrap();
-    assert_eq!(report.counts, counts(2, 1, 1, 0));
+    assert_eq!(report.counts, counts(2, 1, 1, None));
     assert_eq!(report.failures, ["test::bad"]);
 }
 
@@ -62,23 +62,172 @@ fn a_file_without_a_test_is_no_test() {
         junit(text.as_bytes()).unwrap()
     };
     let empty = case("/v/tree/test/empty.test.js", "");
-    assert_eq!(empty.counts, counts(0, 0, 0, 0));
+    assert_eq!(empty.counts, counts(0, 0, 0, None));
     let refusal = verdict(&empty, Ending::Exit(0)).unwrap_err();
     assert_eq!(refusal.reason.as_deref(), Some("no_test_ran"));
-    assert_eq!(case("/v/tree/a.mjs", "<failure/>").counts, counts(0, 1, 0, 0));
-    assert_eq!(case("/v/tree answers", "").counts, counts(1, 0, 0, 0));
-    assert_eq!(case("a.js", "").counts, counts(1, 0, 0, 0));
+    assert_eq!(case("/v/tree/a.mjs", "<failure/>").counts, counts(0, 1, 0, None));
+    assert_eq!(case("/v/tree answers", "").counts, counts(1, 0, 0, None));
+    assert_eq!(case("a.js", "").counts, counts(1, 0, 0, None));
+    let newer = "<testsuite><testcase name='t/runall' file='/v/tree/t/runall'/><testcase name='a' file='/v/tree/data'/></testsuite>";
+    assert_eq!(junit(newer.as_bytes()).unwrap().counts, counts(1, 0, 0, None));
+}
+
+/// Whatever the file is called; only who can look knows that a name is that of a file.
+#[test]
+fn a_test_that_is_named_as_a_file_is_none() {
+    let junit =
+        "<testsuite><testcase name='/v/tree/runall'/><testcase name='/users' classname='x'/></testsuite>";
+    for text in [junit, "1..2\nok 1 - /v/tree/runall\nok 2 - /users\n"] {
+        let mut report = file(text.as_bytes()).unwrap();
+        assert_eq!(report.counts, counts(2, 0, 0, None), "{text}");
+        report.leave_out_files(|name| name == "/v/tree/runall");
+        assert_eq!(report.counts, counts(1, 0, 0, None), "{text}");
+        report.leave_out_files(|name| name == "/v/tree/runall");
+        assert_eq!(report.counts, counts(1, 0, 0, None), "{text}");
+    }
+}
+
+/// Puts cases in the place of their names.
+fn spelled(text: &str) -> String {
+    let flaky =
+        "<testcase name='f'><flakyFailure message='no'><stackTrace>x</stackTrace></flakyFailure></testcase>";
+    text.replace("{one}", "<testcase name='a'/>")
+        .replace("{flaky}", flaky)
+}
+
+/// A sum that a suite states of itself may be missing; it may not say that something failed, or that nothing ran.
+#[test]
+fn a_report_that_contradicts_itself_is_no_evidence() {
+    let cases = [
+        // pytest --setup-only
+        "<testsuites name='pytest tests'><testsuite name='pytest' errors='0' failures='0' skipped='0' tests='0'>{one}{one}</testsuite></testsuites>",
+        "<testsuite tests='1'>{one}{one}</testsuite>",
+        "<testsuites tests='1'><testsuite>{one}</testsuite><testsuite>{one}</testsuite></testsuites>",
+        "<testsuite tests='0'><testsuite>{one}</testsuite></testsuite>",
+        "<testsuites tests='3' failures='2' errors='1'><testsuite tests='3' failures='2' errors='1'>{one}<testcase name='off' status='notrun' result='suppressed'/></testsuite></testsuites>",
+        "<testsuite errors='1'>{one}</testsuite>",
+        "<testsuites failures='1'><testsuite>{one}</testsuite></testsuites>",
+        "<testsuite failures='2'>{one}<testcase name='b'><flakyFailure/></testcase></testsuite>",
+    ];
+    for text in cases {
+        let text = spelled(text);
+        let refusal = verdict(&junit(text.as_bytes()).unwrap(), Ending::Exit(0)).unwrap_err();
+        assert_eq!(refusal.code, Code::EvidenceForeign, "{text}");
+        assert_eq!(refusal.reason.as_deref(), Some("report_malformed"), "{text}");
+    }
+    // What the command says of itself goes before a doubt.
+    let report = junit(b"<testsuite errors='1'><testcase name='a'/></testsuite>").unwrap();
+    assert_eq!(
+        verdict(&report, Ending::Exit(1)).unwrap_err().code,
+        Code::TestsFailed
+    );
+}
+
+/// A failure is one wherever it stands, and what was not run did not pass.
+#[test]
+fn a_failure_outside_of_a_case_and_a_case_not_run_are_told() {
+    for text in [
+        "<testsuite tests='2' errors='1' failures='1'><error message='no'/><failure/>{one}</testsuite>",
+        "<testsuites><failure/><testsuite>{one}</testsuite></testsuites>",
+        "<testsuite>{one}<properties><error/></properties></testsuite>",
+        "<testsuite>{one}<testcase name='b'><x><failure/></x></testcase></testsuite>",
+        "<testsuite>{one}<testcase name='b' status='fail'/></testsuite>",
+    ] {
+        let text = spelled(text);
+        let report = junit(text.as_bytes()).unwrap();
+        assert_eq!(
+            verdict(&report, Ending::Exit(0)).unwrap_err().code,
+            Code::TestsFailed,
+            "{text}"
+        );
+    }
+    for status in ["status='notrun'", "status='disabled'", "result='Skipped'"] {
+        let text = format!("<testsuite><testcase name='off' {status}/></testsuite>");
+        assert_eq!(
+            junit(text.as_bytes()).unwrap().counts,
+            counts(0, 0, 1, None),
+            "{text}"
+        );
+    }
+}
+
+/// Writers count differently, and all of these reports are honest.
+#[test]
+fn sums_of_honest_writers_are_taken() {
+    let cases = [
+        // pytest: each subtest that passed is counted, and written into the case of its test.
+        (
+            "<testsuites><testsuite tests='4' errors='0' failures='0' skipped='0'>{one}</testsuite></testsuites>",
+            counts(1, 0, 0, None),
+        ),
+        // pytest: a fixture that skips in its teardown.
+        (
+            "<testsuite tests='2' skipped='1'><testcase name='a'><skipped/></testcase><testcase name='b'/></testsuite>",
+            counts(1, 0, 1, None),
+        ),
+        // node: direct children alone are counted, and a failed test that is to do is a failure.
+        (
+            "<testsuites><testsuite name='s' tests='2' failures='1' errors='0' disabled='0' skipped='0'><testsuite name='t' tests='3' failures='1'>{one}{one}<testcase name='c' failure='x'><skipped type='todo'/><failure/></testcase></testsuite>{one}</testsuite></testsuites>",
+            counts(3, 0, 1, None),
+        ),
+        // GoogleTest: disabled tests are among the tests; skipped ones have a result, and an element since 1.11.
+        (
+            "<testsuites tests='3' failures='0' disabled='1' errors='0'><testsuite name='A' tests='3' disabled='1'><testcase name='a' status='run' result='completed'/><testcase name='off' status='notrun' result='suppressed'/><testcase name='s' status='run' result='skipped'/></testsuite></testsuites>",
+            counts(1, 0, 2, None),
+        ),
+        // mocha-junit-reporter: a root suite without a test; the sum over all in the root element.
+        (
+            "<testsuites name='Mocha Tests' tests='2' failures='0'><testsuite name='Root Suite' tests='0' failures='0'></testsuite><testsuite name='x' tests='2' failures='0'>{one}{one}</testsuite></testsuites>",
+            counts(2, 0, 0, None),
+        ),
+        // vitest, jest-junit, cargo-nextest.
+        (
+            "<testsuites name='vitest tests' tests='2' failures='0' errors='0'><testsuite name='a.test.js' tests='2' failures='0' errors='0' skipped='1'>{one}<testcase name='b'><skipped/></testcase></testsuite></testsuites>",
+            counts(1, 0, 1, None),
+        ),
+        (
+            "<testsuites name='nextest-run' tests='2' failures='0' errors='0'><testsuite name='x' tests='2' disabled='0' errors='0' failures='0'>{one}{flaky}</testsuite></testsuites>",
+            counts(2, 0, 0, None),
+        ),
+        // Surefire with reruns: the sums may be those of the first run, of the last, or of all.
+        (
+            "<testsuite tests='2' failures='0' errors='0'>{one}{flaky}</testsuite>",
+            counts(2, 0, 0, None),
+        ),
+        (
+            "<testsuite tests='1' failures='0' errors='0'>{one}{flaky}</testsuite>",
+            counts(2, 0, 0, None),
+        ),
+        (
+            "<testsuite tests='3' failures='1' errors='0'>{one}{flaky}</testsuite>",
+            counts(2, 0, 0, None),
+        ),
+        // Writers that leave skipped tests out of the sum, and sums that are no numbers.
+        (
+            "<testsuite tests='1'>{one}<testcase name='s'><skipped/></testcase></testsuite>",
+            counts(1, 0, 1, None),
+        ),
+        (
+            "<testsuite tests='' failures='NaN' errors='-1'>{one}</testsuite>",
+            counts(1, 0, 0, None),
+        ),
+    ];
+    for (text, wanted) in cases {
+        let text = spelled(text);
+        let report = junit(text.as_bytes()).unwrap();
+        assert_eq!(verdict(&report, Ending::Exit(0)), Ok(wanted), "{text}");
+    }
 }
 
 #[test]
 fn cargo_sums_over_binaries() {
     let report = cargo_test(CARGO.as_bytes(), Ending::Exit(0)).unwrap();
-    assert_eq!(report.counts, counts(3, 0, 1, 4));
+    assert_eq!(report.counts, counts(3, 0, 1, Some(4)));
     let failing = CARGO
         .replace("test c ... ok", "test c ... FAILED")
         .replace("ok. 2 passed; 0", "FAILED. 1 passed; 1");
     let report = cargo_test(failing.as_bytes(), Ending::Exit(101)).unwrap();
-    assert_eq!(report.counts, counts(2, 1, 1, 4));
+    assert_eq!(report.counts, counts(2, 1, 1, Some(4)));
     let refusal = verdict(&report, Ending::Exit(101)).unwrap_err();
     assert_eq!(
         (refusal.code, refusal.names),
@@ -158,14 +307,18 @@ fn a_file_is_read_by_what_it_is() {
 #[test]
 fn the_verdict_needs_tests_and_an_agreeing_exit() {
     let green = Report {
-        counts: counts(1, 0, 0, 0),
+        counts: counts(1, 0, 0, None),
         ..Report::default()
     };
     assert_eq!(verdict(&green, Ending::Exit(0)).unwrap(), green.counts);
     let code = |report: &Report, ending| verdict(report, ending).unwrap_err().code;
     assert_eq!(code(&green, Ending::Exit(3)), Code::TestsFailed);
     assert_eq!(code(&green, Ending::Signal(9)), Code::TestsFailed);
-    for none in [counts(0, 0, 0, 0), counts(0, 0, 3, 0), counts(0, 0, 0, 3)] {
+    for none in [
+        counts(0, 0, 0, None),
+        counts(0, 0, 3, None),
+        counts(0, 0, 0, Some(3)),
+    ] {
         let report = Report {
             counts: none,
             ..Report::default()
@@ -176,6 +329,29 @@ fn the_verdict_needs_tests_and_an_agreeing_exit() {
     assert_eq!(without_report(Ending::Exit(0)).code, Code::EvidenceForeign);
     assert_eq!(without_report(Ending::Exit(1)).code, Code::TestsFailed);
     assert_eq!(without_report(Ending::Signal(9)).code, Code::TestsFailed);
+}
+
+/// JUnit and TAP do not say how many tests were filtered out: what is not known is not 0.
+#[test]
+fn what_a_format_does_not_tell_is_not_zero() {
+    let written = |counts: Counts| serde_json::to_string(&counts).unwrap();
+    let why = |report: &Report| verdict(report, Ending::Exit(5)).unwrap_err().why;
+    for none in [
+        junit(b"<testsuites><testsuite/></testsuites>").unwrap(),
+        tap(b"1..0 # SKIP nothing here\n").unwrap(),
+    ] {
+        assert_eq!(
+            written(none.counts),
+            r#"{"passed":0,"failed":0,"skipped":0,"deselected":null}"#
+        );
+        assert_eq!(why(&none), "no test ran: 0 skipped, deselected not told");
+    }
+    let cargo = cargo_test(CARGO.as_bytes(), Ending::Exit(0)).unwrap();
+    assert_eq!(cargo.counts.told_deselected(), "4 deselected");
+    // As earlier builds wrote it.
+    let before = r#"{"passed":1,"failed":0,"skipped":0,"deselected":0}"#;
+    let before: Counts = serde_json::from_str(before).unwrap();
+    assert_eq!(before.deselected, Some(0));
 }
 
 #[test]
@@ -247,6 +423,6 @@ proptest! {
         }).collect();
         let report = junit(format!("<testsuites><testsuite>{body}</testsuite></testsuites>").as_bytes()).unwrap();
         let of = |kind: u8| kinds.iter().filter(|k| **k == kind).count() as u64;
-        prop_assert_eq!(report.counts, counts(of(0), of(1) + of(2), of(3), 0));
+        prop_assert_eq!(report.counts, counts(of(0), of(1) + of(2), of(3), None));
     }
 }

@@ -12,7 +12,7 @@ use super::{SHIM, Stream, Urgency};
 use crate::error::{Error, Result};
 use crate::files::digest_of;
 use crate::process::{self, Cancel, Command, Confinement, Ended, Output};
-use crate::sandbox::sys;
+use crate::sandbox::{run_as, sys};
 use crate::signals;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};
@@ -84,6 +84,8 @@ pub fn entered() -> Option<i32> {
 /// Lives the life of a shim: from its order to the status.
 fn live(order: OwnedFd, place: &Place, word: &OwnedFd) -> Result<()> {
     let order = read(order)?;
+    // This process read no configuration: whom the command runs as is in its order.
+    run_as(order.walls.user);
     at(Moment::Ordered, place);
     let (Some(_own), Some(alive)) = (place.lock_shim()?, place.lock_alive()?) else {
         // Another shim is here: this one begins nothing.

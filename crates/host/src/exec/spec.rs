@@ -6,7 +6,7 @@ use crate::process::letter;
 use crate::sandbox::spec::{Text, Walls};
 use crate::sandbox::{Network, Require, Sandbox, TreeAccess};
 use crate::volume::Volume;
-use semel_core::{Code, Refusal, RelPath};
+use semel_core::{Bounds, Code, Refusal, RelPath};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -48,6 +48,8 @@ pub struct Around {
     pub network: Network,
     /// What is done where a part of the sandbox cannot be had.
     pub require: Require,
+    /// What bounds it, with all that it starts.
+    pub bounds: Bounds,
 }
 
 /// Is a command to be run at most once; its standard input is empty.
@@ -154,6 +156,7 @@ impl Spec {
             writable: Vec::new(),
             network: self.around.network,
             require: self.around.require,
+            bounds: self.around.bounds,
         };
         letter(&Order {
             program: Text::of(SHELL),

@@ -55,6 +55,7 @@ impl Status {
                     End::Exited(code) => Ended::Exited { code },
                     End::Signalled(signal) => Ended::Signalled { signal },
                     End::TimedOut => Ended::TimedOut,
+                    End::Bounded(met) => Ended::Bounded { met },
                     End::Cancelled => Ended::Asked { by: asker },
                 };
                 let took_ms = u64::try_from(ended.took.as_millis()).unwrap_or(u64::MAX);

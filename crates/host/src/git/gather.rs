@@ -5,6 +5,7 @@
 //! from verified objects. So nothing depends on which git answers, nor on what the repository configures: that git sees
 //! the objects alone, by a view. What was not gathered is read singly, as anybody reads a repository.
 
+use super::checkout;
 use super::repository::{Repository, object_dirs};
 use super::view::View;
 use super::worktree::{self, Found};
@@ -143,11 +144,25 @@ impl<'a> Gathered<'a> {
         &self.found.common
     }
 
-    /// Says whether a file, links resolved, lies in the worktree of the path. Its git directory is no part of what is
-    /// checked out.
-    #[must_use]
-    pub fn checks_out(&self, file: &Path) -> bool {
-        self.found.checks_out(file)
+    /// Says why a file, links resolved, may be one that a worktree of a candidate holds; `None` where it is none.
+    ///
+    /// It is one in any worktree of this repository, in one of another that has the commit or its tree, and where it has
+    /// several names. A git directory is no part of what is checked out.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub fn checks_out(
+        &self,
+        file: &Path,
+        commit: &ObjectId,
+        tree: &ObjectId,
+    ) -> Result<Option<&'static str>> {
+        let candidate = checkout::Candidate {
+            found: &self.found,
+            commit,
+            tree,
+        };
+        checkout::holds(candidate, file, self.programs, self.cancel)
     }
 
     fn body(&self, id: &ObjectId, kind: Kind) -> Option<&[u8]> {

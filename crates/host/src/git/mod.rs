@@ -9,6 +9,7 @@
 //! the repository itself, for its refs, the programs that it configures are switched off by name.
 
 mod attributes;
+mod checkout;
 mod clear;
 mod deliver;
 mod draft;
@@ -23,6 +24,7 @@ mod memo;
 mod nested;
 mod objects;
 mod obstacles;
+mod one_commit;
 mod overlays;
 mod own;
 mod pin;
@@ -51,6 +53,7 @@ pub use draft::{Draft, prepare_draft};
 pub use gather::Gathered;
 pub use linked::{Add, Begun, Discard, Locked, Milestone, Remove, Removed, Tell, Unfinished, add, remove};
 pub use objects::Leaf;
+pub use one_commit::{leads_to, one_commit};
 pub use pin::{KeptPin, PinState, Pins, Repin, Require};
 pub use repository::{Config, Repository};
 pub use restore::{
@@ -467,6 +470,7 @@ fn finish(command: &Command, name: &str, cancel: &Cancel) -> Result<Said> {
         End::Signalled(signal) => (None, format!("was ended by signal {signal}")),
         End::TimedOut => (None, "ran past its deadline".to_owned()),
         End::Cancelled => (None, "was cancelled".to_owned()),
+        End::Bounded(met) => (None, format!("was ended: {}", met.in_words())),
     };
     Err(Error::Git(Box::new(Failure {
         command: name.to_owned(),

@@ -141,7 +141,11 @@ impl Places {
             return Lies::Inside;
         }
         // What a walk passes by mounts that show a part of our filesystem may lie in ours all the same.
-        for (device, mount) in &up.mounts {
+        for Passed { device, mount, top } in &up.mounts {
+            // Where the directory that a mount shows is gone, nothing of ours lies in it, and nothing can be put there.
+            if *top == Top::Gone {
+                continue;
+            }
             let same = self.ours.iter().filter(|ours| ours.inode.0 == *device);
             for ours in same.filter(|ours| ours.mount.is_none() || ours.mount != *mount) {
                 let (Some(own), Some((root, _))) = (&ours.within, within(*mount, mounts)) else {
@@ -161,28 +165,45 @@ struct Climbed {
     met: bool,
     /// Every directory on the way, the first one included.
     passed: Vec<Inode>,
-    /// The mounts that were passed, each with its device.
-    mounts: Vec<(u64, Option<u64>)>,
+    /// The mounts that were passed.
+    mounts: Vec<Passed>,
+}
+
+/// A mount that a walk passed.
+struct Passed {
+    device: u64,
+    mount: Option<u64>,
+    top: Top,
+}
+
+/// Says whether the directory that was passed last in a mount still has a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Top {
+    Named,
+    Gone,
 }
 
 /// Walks up from a directory until one of these is met, or the root.
 fn climb(dir: BorrowedFd<'_>, sought: &[Inode]) -> rustix::io::Result<Climbed> {
     let mut at = openat(dir, ".", UP, Mode::empty())?;
-    let mut inode = inode_of(&at)?;
-    let (mut mounts, mut passed) = (Vec::new(), Vec::new());
+    let mut stat = fstat(&at)?;
+    let (mut mounts, mut passed): (Vec<Passed>, _) = (Vec::new(), Vec::new());
     for _ in 0..DEEPEST {
+        let inode = (stat.st_dev, stat.st_ino);
         passed.push(inode);
-        let mount = (inode.0, mount_id(&at));
-        if mounts.last() != Some(&mount) {
-            mounts.push(mount);
+        let (device, mount) = (inode.0, mount_id(&at));
+        let top = if stat.st_nlink == 0 { Top::Gone } else { Top::Named };
+        match mounts.last_mut() {
+            Some(last) if last.device == device && last.mount == mount => last.top = top,
+            _ => mounts.push(Passed { device, mount, top }),
         }
         let met = sought.contains(&inode);
         let above = openat(&at, "..", UP, Mode::empty())?;
-        let next = inode_of(&above)?;
-        if met || next == inode {
+        let next = fstat(&above)?;
+        if met || (next.st_dev, next.st_ino) == inode {
             return Ok(Climbed { met, passed, mounts });
         }
-        (at, inode) = (above, next);
+        (at, stat) = (above, next);
     }
     Err(Errno::LOOP)
 }

@@ -34,13 +34,6 @@ impl Found {
     pub(super) fn place(&self) -> Place {
         Place::of(self.gitdir.clone(), self.common.clone())
     }
-
-    /// Says whether a file, links resolved, lies in the worktree. Its git directory is no part of what is checked out.
-    pub(super) fn checks_out(&self, file: &Path) -> bool {
-        let real = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-        let inside = |dir: &Path| real.starts_with(dir);
-        self.worktree.as_deref().is_some_and(inside) && !inside(&self.gitdir) && !inside(&self.common)
-    }
 }
 
 /// Says which worktree is meant, and how it is known.
@@ -358,7 +351,7 @@ pub(crate) fn lstat(path: &Path) -> Result<Option<Stat>> {
 }
 
 /// Reads a file that names another place: one line, never through a link.
-fn pointer(path: &Path) -> Result<Vec<u8>> {
+pub(super) fn pointer(path: &Path) -> Result<Vec<u8>> {
     pointer_at(CWD, path, path)
 }
 

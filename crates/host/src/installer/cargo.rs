@@ -21,7 +21,7 @@ use semel_core::installer::ProjectInstall;
 use semel_core::lockset::{Lockfile, Source};
 use semel_core::{Code, Refusal, RelPath};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -67,7 +67,7 @@ pub(super) fn arrived(plan: &Plan, locks: &[&Lockfile]) -> Result<()> {
     }
     let needs = needs(locks);
     for need in supply::missing(plan, &needs) {
-        let files = found.get(std::ffi::OsStr::new(&need.wanted.file));
+        let files = found.get(OsStr::new(&need.wanted.file));
         let entered = files
             .into_iter()
             .flatten()
@@ -117,43 +117,82 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::write(path, bytes).map_err(|e| Error::io("write", path, e))
 }
 
-/// Finds the directories of vendored crates that the settings of a project name, beneath its tree.
+/// Finds the directories of vendored crates that settings of Cargo anywhere in the tree name: a test can run Cargo in any
+/// directory, and reads those of every directory above.
 ///
 /// # Errors
-/// `record_outside_root` for one that lies elsewhere; `lock_incomplete` for settings that do not parse.
+/// `record_outside_root` for one outside of the tree; `lock_incomplete` for settings that do not parse, or (reason
+/// `included_settings`) include others.
 pub(super) fn vendored(plan: &Plan) -> Result<Vec<RelPath>> {
     let root = Root::open(&plan.tree)?;
     let mut found = Vec::new();
-    for name in [".cargo/config.toml", ".cargo/config"] {
-        let mut path = plan.directory.clone();
-        for part in name.split('/') {
-            path = path.join(part.as_bytes())?;
-        }
-        let Ok(content) = read_file(&root, &path, LARGEST_TEXT) else {
-            continue;
-        };
-        let unread = || {
-            Refusal::new(Code::LockIncomplete, "the settings of Cargo do not parse").name(path.to_string())
-        };
-        let text = String::from_utf8(content.bytes).map_err(|_| unread())?;
-        let table: toml::Table = text.parse().map_err(|_| unread())?;
-        let sources = table.get("source").and_then(toml::Value::as_table);
-        for (_, source) in sources.into_iter().flatten() {
-            let Some(directory) = source.get("directory").and_then(toml::Value::as_str) else {
+    for place in with_settings(plan)? {
+        for name in ["config.toml", "config"] {
+            let path = place.join(b".cargo")?.join(name.as_bytes())?;
+            let Ok(content) = read_file(&root, &path, LARGEST_TEXT) else {
                 continue;
             };
-            let whole = [plan.directory.as_bytes(), b"/", directory.as_bytes()].concat();
-            let inside = match directory.starts_with('/') {
-                true => None,
-                false => RelPath::parse(whole.strip_prefix(b"/").unwrap_or(&whole)).ok(),
-            };
-            found.push(inside.ok_or_else(|| {
-                let why = "the settings of Cargo take crates from outside of the tree";
-                Refusal::new(Code::RecordOutsideRoot, why).names([path.to_string(), directory.to_owned()])
-            })?);
+            directories((&place, &plan.directory), &path, content.bytes, &mut found)?;
         }
     }
     Ok(found)
+}
+
+/// Lists the directories of the tree in which something is called `.cargo`.
+fn with_settings(plan: &Plan) -> Result<Vec<RelPath>> {
+    let (mut found, mut open) = (Vec::new(), vec![RelPath::root()]);
+    while let Some(at) = open.pop() {
+        let place = plan.tree.join(OsStr::from_bytes(at.as_bytes()));
+        let unread = |e| Error::io("read", &place, e);
+        for entry in std::fs::read_dir(&place).map_err(unread)? {
+            let entry = entry.map_err(unread)?;
+            if entry.file_name() == ".cargo" {
+                found.push(at.clone());
+            } else if entry.file_type().map_err(unread)?.is_dir() {
+                open.push(at.join(entry.file_name().as_bytes())?);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Adds the directories that a file of settings takes crates from.
+fn directories(
+    (place, above): (&RelPath, &RelPath),
+    path: &RelPath,
+    bytes: Vec<u8>,
+    found: &mut Vec<RelPath>,
+) -> Result<()> {
+    let unread =
+        || Refusal::new(Code::LockIncomplete, "the settings of Cargo do not parse").name(path.to_string());
+    let text = String::from_utf8(bytes).map_err(|_| unread())?;
+    let table: toml::Table = match text.parse() {
+        Ok(table) => table,
+        // Where Cargo does not run by itself, a fixture may be broken on purpose; Cargo takes nothing from it.
+        Err(_) if above != place && !above.is_below(place) => return Ok(()),
+        Err(_) => return Err(unread().into()),
+    };
+    if table.contains_key("include") {
+        let why = "the settings of Cargo include others, which nobody looks at here";
+        let refusal = Refusal::new(Code::LockIncomplete, why).reason("included_settings");
+        return Err(refusal.name(path.to_string()).into());
+    }
+    let sources = table.get("source").and_then(toml::Value::as_table);
+    for (_, source) in sources.into_iter().flatten() {
+        let Some(directory) = source.get("directory").and_then(toml::Value::as_str) else {
+            continue;
+        };
+        let whole = [place.as_bytes(), b"/", directory.as_bytes()].concat();
+        let inside = match directory.starts_with('/') {
+            true => None,
+            false => RelPath::parse(whole.strip_prefix(b"/").unwrap_or(&whole)).ok(),
+        };
+        found.push(inside.ok_or_else(|| {
+            let why = "the settings of Cargo take crates from outside of the tree";
+            Refusal::new(Code::RecordOutsideRoot, why).names([path.to_string(), directory.to_owned()])
+        })?);
+    }
+    Ok(())
 }
 
 fn manifest(plan: &Plan) -> PathBuf {

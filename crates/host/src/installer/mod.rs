@@ -25,9 +25,9 @@ mod yarn;
 pub use observe::observe;
 pub(crate) use observe::observe_with_links;
 pub use plan::{Isolation, Plan, StageOutcome};
-pub use record::{observe_environment, record, verify_again};
+pub use record::{observe_environment, record, stamps_of, verify_again};
 pub use testing::{ReportFrom, TestPlan, TestRun, check_report, run_tests};
-pub use toolchain::{Hints, Runs, Tool, Tools, resolve};
+pub use toolchain::{Hints, Reach, Runs, Tool, Tools, resolve};
 pub use trust::trust_machine;
 
 use crate::error::{Error, Result};

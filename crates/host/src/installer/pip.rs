@@ -4,17 +4,20 @@
 //! follows what the wheels say they need, and refuses a file that leaves any of it out. The environment holds no pip of
 //! its own: the toolchain's pip installs into it from outside.
 
-use super::plan::{Plan, Step, selections};
+use super::plan::{LARGEST_TEXT, Plan, Step, selections};
 use super::supply::{self, Need, fetched, refuse_sources, wheels};
 use super::toolchain::{Tool, Tools};
 use crate::error::{Error, Result};
+use crate::files::read::read_file;
+use crate::plain::private_directory;
+use crate::root::Root;
 use crate::sandbox::Network;
 use semel_core::artifact::{Locked, Packing, Supply};
 use semel_core::installer::ProjectInstall;
-use semel_core::lockset::Lockfile;
-use semel_core::{Code, Refusal};
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use semel_core::lockset::{self, Lockfile};
+use semel_core::{Code, Refusal, RelPath};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 
 /// What the requirements need here, as far as the store holds it; and the packages of which it holds nothing.
 fn needs(plan: &Plan, locks: &[&Lockfile]) -> Result<(Vec<Need>, Vec<String>)> {
@@ -45,7 +48,7 @@ pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
         .args([plan.place().join("cache")])
         .args(["--dest"])
         .args([fetched(plan)])
-        .args(requirements(plan));
+        .args(requirements(plan, locks)?);
     Ok(vec![download])
 }
 
@@ -91,7 +94,7 @@ pub(super) fn install(plan: &Plan, locks: &[&Lockfile]) -> Result<(Supply, Vec<S
         .args(["install", "--require-hashes", "--only-binary", ":all:"])
         .args(["--no-index", "--no-cache-dir", "--no-compile", "--find-links"])
         .args([plan.linked()])
-        .args(requirements(plan))
+        .args(requirements(plan, locks)?)
         .writes_tree();
     Ok((supply, vec![create, fill]))
 }
@@ -123,22 +126,44 @@ fn base(plan: &Plan, network: Network) -> Result<Step> {
         .var("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
-fn requirements(plan: &Plan) -> Vec<OsString> {
-    let named = plan
-        .requirements
-        .iter()
-        .map(|path| OsStr::from_bytes(path.as_bytes()).to_owned());
-    let mut files: Vec<OsString> = named.collect();
-    if files.is_empty() {
-        files.push("requirements.txt".into());
+/// Writes what pip is to read, and names it: the pinned lines of the requirements files that are asked for, and of those
+/// that they include. A file of the tree could send pip, and what the operator gave it to fetch with, anywhere.
+fn requirements(plan: &Plan, locks: &[&Lockfile]) -> Result<[OsString; 2]> {
+    let root = Root::open(&plan.tree)?;
+    let mut open = plan.requirements.clone();
+    if open.is_empty() {
+        open.push(RelPath::parse(b"requirements.txt")?);
     }
-    files
-        .into_iter()
-        .flat_map(|file| {
-            [
-                OsString::from("-r"),
-                plan.project_dir().join(file).into_os_string(),
-            ]
-        })
-        .collect()
+    for path in &mut open {
+        *path = beneath(&plan.directory, path)?;
+    }
+    let (mut seen, mut text) = (BTreeSet::new(), String::new());
+    while let Some(path) = open.pop() {
+        if !seen.insert(path.clone()) {
+            continue;
+        }
+        let lock = locks.iter().find(|lock| lock.path == path).ok_or_else(|| {
+            Refusal::new(Code::LockIncomplete, "a requirements file is not bound").name(path.to_string())
+        })?;
+        let content = read_file(&root, &path, LARGEST_TEXT)?;
+        if content.sha256 != lock.digest {
+            let why = "a requirements file changed after it was bound";
+            return Err(Refusal::new(Code::LockfileDrift, why)
+                .name(path.to_string())
+                .into());
+        }
+        text.push_str(&lockset::pinned(&path, &content.bytes)?);
+        open.extend(lock.includes.iter().cloned());
+    }
+    private_directory(&plan.place())?;
+    let written = plan.place().join("requirements.txt");
+    std::fs::write(&written, text).map_err(|e| Error::io("write", &written, e))?;
+    Ok(["-r".into(), written.into_os_string()])
+}
+
+fn beneath(directory: &RelPath, path: &RelPath) -> Result<RelPath> {
+    let parts = path
+        .components()
+        .try_fold(directory.clone(), |at, part| at.join(part));
+    Ok(parts?)
 }

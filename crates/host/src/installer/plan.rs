@@ -13,7 +13,7 @@ use crate::sandbox::{Network, Require, Sandbox, TreeAccess};
 use semel_core::confinement::Level;
 use semel_core::installer::ProjectInstall;
 use semel_core::path::shown;
-use semel_core::{Code, Refusal, RelPath};
+use semel_core::{Bounds, Code, Refusal, RelPath};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -37,6 +37,8 @@ pub struct Isolation {
     pub read_only: Vec<PathBuf>,
     /// What is done where a part of the sandbox cannot be had.
     pub require: Require,
+    /// What bounds each command, with all that it starts.
+    pub bounds: Bounds,
 }
 
 /// Says what one installer is to do for one generation.
@@ -279,11 +281,13 @@ pub(super) fn run_step(plan: &Plan, step: Step, left: Duration, cancel: &Cancel)
         writable: Vec::new(),
         network,
         require: plan.isolation.require,
+        bounds: plan.isolation.bounds,
     });
     let ended = run(&command, cancel)?;
     let how = match ended.end {
         End::Exited(0) => return Ok(ended),
         End::TimedOut => return Err(timed_out(plan).into()),
+        End::Bounded(met) => return Err(met.refusal(installer.name()).into()),
         End::Exited(status) => format!("{installer} exited with status {status}"),
         End::Signalled(signal) => format!("signal {signal} ended {installer}"),
         End::Cancelled => format!("{installer} was cancelled"),

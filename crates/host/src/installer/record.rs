@@ -4,8 +4,10 @@
 
 use super::plan::Plan;
 use super::toolchain::Tools;
-use super::{cargo, environment, npm, observe, pnpm, poetry, registry, uv, yarn};
+use super::{cargo, environment, npm, observe, pnpm, poetry, registry, there, uv, yarn};
 use crate::error::{Error, Result};
+use crate::files::{Stamp, stamps};
+use crate::root::Root;
 use semel_core::artifact::Supply;
 use semel_core::ids::Generation;
 use semel_core::install::{self, InstallRecord, Kind, Observed, Place, compare};
@@ -98,7 +100,30 @@ pub fn verify_again(plan: &Plan, record: &InstallRecord, generation: &Generation
     Ok(compare(record, generation, &locks, &[&observed])?)
 }
 
-/// Observes what the installer of a plan installed.
+/// Looks at every entry of a record for what shows that it was touched, though it may be as it was.
+///
+/// # Errors
+/// `record_mismatch` where one is gone; `unknown_state` where nothing is installed; `io_failed`.
+pub fn stamps_of(plan: &Plan, record: &InstallRecord) -> Result<Vec<Stamp>> {
+    if record.entries.is_empty() {
+        return Ok(Vec::new());
+    }
+    let place = in_volume(plan)?;
+    let mut below = Vec::with_capacity(record.entries.len());
+    for path in record.entries.keys().filter(|path| path.is_below(&place)) {
+        below.push(RelPath::parse(&path.as_bytes()[place.as_bytes().len() + 1..])?);
+    }
+    stamps(&Root::open(&environment(plan))?, &below).map_err(|error| match error.code() {
+        Code::NotFound => {
+            let why = "an installed entry is gone";
+            Refusal::new(Code::RecordMismatch, why).reason("touched").into()
+        }
+        _ => error,
+    })
+}
+
+/// Observes what the installer of a plan installed; a package manager of Node that had nothing to install makes no
+/// directory, and then there is nothing.
 ///
 /// # Errors
 /// As [`observe`].
@@ -108,7 +133,16 @@ pub fn observe_environment(plan: &Plan) -> Result<Observed> {
         Installer::Npm | Installer::Pnpm | Installer::Yarn => Kind::Node,
         Installer::Cargo => Kind::Rust,
     };
-    observe(&environment(plan), kind, &in_volume(plan)?)
+    let root = environment(plan);
+    if kind == Kind::Node && !there(&root) {
+        return Ok(Observed {
+            root: in_volume(plan)?,
+            kind,
+            entries: BTreeMap::new(),
+            texts: BTreeMap::new(),
+        });
+    }
+    observe(&root, kind, &in_volume(plan)?)
 }
 
 /// Where the installed root lies in the volume: beneath `tree` or beneath `home`.
@@ -133,9 +167,15 @@ fn place(plan: &Plan) -> Result<Place> {
         Ok(real.as_os_str().as_bytes().to_vec())
     };
     let python = plan.tools.python();
+    let root = environment(plan);
+    let root = match there(&root) {
+        true => real(&root)?,
+        // Its parent is real: that of a tree or of a home, both of which were given by their real paths.
+        false => root.as_os_str().as_bytes().to_vec(),
+    };
     Ok(Place {
         tree: real(&plan.tree)?,
-        root: real(&environment(plan))?,
+        root,
         interpreters: python
             .into_iter()
             .map(|tool| tool.path.as_os_str().as_bytes().to_vec())

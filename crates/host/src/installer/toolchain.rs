@@ -18,11 +18,38 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Says what a job could write from its sandbox.
+#[derive(Clone, Debug)]
+pub enum Reach {
+    /// What lies beneath these directories.
+    Beneath(Vec<PathBuf>),
+    /// The same, and whatever this very user may write.
+    Everything(Vec<PathBuf>),
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Self::Beneath(Vec::new())
+    }
+}
+
+impl Reach {
+    fn holds(&self, paths: [&Path; 2]) -> bool {
+        let (Self::Beneath(beneath) | Self::Everything(beneath)) = self;
+        let within = beneath
+            .iter()
+            .any(|above| paths.iter().any(|path| path.starts_with(above)));
+        within || (matches!(self, Self::Everything(_)) && paths.into_iter().any(crate::above::may_write))
+    }
+}
+
 /// Says where toolchains are looked for; what is not named is found in the `PATH` of `env`.
 #[derive(Clone, Debug, Default)]
 pub struct Hints {
     /// The operator's variables that resolution needs, such as `PATH`, `HOME`, `RUSTUP_HOME`, `PYENV_ROOT`.
     pub env: BTreeMap<OsString, OsString>,
+    /// What no toolchain is taken from: a job could have written it.
+    pub reach: Reach,
     /// The Python interpreter.
     pub python: Option<PathBuf>,
     /// The uv executable.
@@ -227,7 +254,8 @@ fn parent(path: &Path) -> Vec<PathBuf> {
 /// Resolves the toolchain of an installer for a tree.
 ///
 /// # Errors
-/// `not_found` where an executable is missing, `sandbox_unavailable` where it does not answer as itself or lies
+/// `not_found` where an executable is missing; `evidence_foreign`, reason `toolchain_writable`, where a job could write it,
+/// `sandbox_unavailable` where it does not answer as itself or lies
 /// beneath the tree, `io_failed` where it cannot be read.
 pub fn resolve(installer: Installer, hints: &Hints, tree: &Path, cancel: &Cancel) -> Result<Tools> {
     let finder = Finder { hints, tree, cancel };
@@ -375,6 +403,7 @@ impl Finder<'_> {
 
     fn cargo(&self) -> Result<(Tool, Tool)> {
         let given = self.find("cargo", self.hints.cargo.as_deref())?;
+        self.outside(&given)?;
         let mut cargo = self.real(&given)?;
         if cargo.file_name() == Some(OsStr::new("rustup")) {
             let lines = self.lines(&cargo, &["which", "cargo"], self.tree)?;
@@ -457,6 +486,14 @@ impl Finder<'_> {
         let within = path.starts_with(&tree) || path.starts_with(self.tree) || real.starts_with(&tree);
         if within {
             return Err(strange(path, "it lies beneath the tree that is to be tested"));
+        }
+        // It would be run here, by this user, before anything else is known of it.
+        if self.hints.reach.holds([path, &real]) {
+            let why = "a job could write this toolchain from its sandbox";
+            return Err(Refusal::new(Code::EvidenceForeign, why)
+                .reason("toolchain_writable")
+                .name(semel_core::path::shown(path.as_os_str().as_bytes()))
+                .into());
         }
         Ok(())
     }

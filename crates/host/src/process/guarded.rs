@@ -8,11 +8,14 @@ use super::watch::{Tree, watch};
 use super::{Cancel, Command, Confinement, End, Ended, Level, Orphan, TreeEnded};
 use crate::error::{Error, Result};
 use crate::sandbox::spec::{Act, Order, Report, Session, Text, Walls, ask};
-use crate::sandbox::{ENTER, Network, REPORT, Require, Sandbox, TreeAccess, launcher};
+use crate::sandbox::{
+    ENTER, Network, REPORT, Require, Sandbox, TreeAccess, default_bounds, launcher, outgrown,
+};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use semel_core::bounds::Met;
 use semel_core::{Code, Refusal};
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -58,6 +61,7 @@ pub(super) fn probe(place: &Path) -> Result<Level> {
         writable: Vec::new(),
         network: Network::Loopback,
         require: Require::BestEffort,
+        bounds: default_bounds(),
     };
     let mut level = None;
     for network in [Network::Loopback, Network::Host] {
@@ -117,7 +121,15 @@ fn carry_out(command: &Command, act: Act, cancel: &Cancel) -> Result<Ended> {
     let orderly = guard.child.wait().is_ok_and(|status| status.success());
     guard.report();
     pump.drain(cancel);
-    guard.answer(pump, why, orderly, began.elapsed())
+    let mut ended = guard.answer(pump, why, orderly, began.elapsed())?;
+    // Many a program hides how it was denied more.
+    if let (Confinement::Sandbox(sandbox), End::Exited(1..) | End::Signalled(_)) =
+        (&command.confinement, ended.end)
+        && outgrown(sandbox, ended.took)
+    {
+        ended.end = End::Bounded(Met::FileSize);
+    }
+    Ok(ended)
 }
 
 /// Writes an order where the process that it is for can read it by its descriptor.
@@ -168,8 +180,16 @@ impl Guard {
         match report {
             Report::Level { level } => self.level = Some(level),
             Report::Main { exited, signal } => {
-                let end = exited.map_or(End::Signalled(signal), End::Exited);
+                let end = match (exited, signal) {
+                    (Some(status), _) => End::Exited(status),
+                    // What the kernel sends for a file that became too large.
+                    (None, libc::SIGXFSZ) => End::Bounded(Met::FileSize),
+                    (None, signal) => End::Signalled(signal),
+                };
                 self.main.get_or_insert(end);
+            }
+            Report::Met { met } => {
+                self.main.get_or_insert(End::Bounded(met));
             }
             Report::Gone => self.gone = true,
             Report::Unavailable { missing } => {

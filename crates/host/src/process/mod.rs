@@ -22,6 +22,7 @@ pub use semel_core::confinement::Level;
 
 use crate::error::{Error, Result};
 use crate::sandbox::Sandbox;
+use semel_core::bounds::Met;
 use semel_core::{Code, Refusal};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -195,6 +196,8 @@ pub enum End {
     TimedOut,
     /// It was cancelled, and ended.
     Cancelled,
+    /// It met one of its bounds, and was ended for it.
+    Bounded(Met),
 }
 
 impl End {

@@ -3,9 +3,11 @@
 //! It runs in a fresh process with one thread. Three processes take part: the outer one, which waits for the
 //! whole; the keeper, which is the first of the process namespace; and the program.
 
+use super::bounds::{self, Watch, Whose};
 use super::keeper::{Leads, end_all, keep, tell};
 use super::land::{Around, restrict};
-use super::plan::Plan;
+use super::own::{self, Own};
+use super::plan::{Plan, SCRATCH};
 use super::spec::{Act, Order, Report, Session, Text, Walls};
 use super::sys::{self, Fork};
 use super::{mounts, privilege, view};
@@ -15,7 +17,7 @@ use rustix::process::{
     set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal, setsid, umask, waitpid,
 };
 use rustix::thread::UnshareFlags;
-use semel_core::confinement::{Confinement, Level};
+use semel_core::confinement::{Confinement, Level, User};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -33,6 +35,10 @@ struct Standing {
     missing: Vec<String>,
     /// Mounts in what the program may write: with one, nothing is run, whatever else can be had.
     strange: Vec<PathBuf>,
+    /// The user that is still to be become.
+    own: Option<Own>,
+    /// As whom the program runs.
+    user: User,
 }
 
 /// Carries out an order; gives this process's exit status.
@@ -66,6 +72,8 @@ fn standing() -> Standing {
         around,
         missing: Vec::new(),
         strange: Vec::new(),
+        own: None,
+        user: User::Caller,
     }
 }
 
@@ -82,6 +90,18 @@ fn walled(order: &Order, walls: &Walls, control: &OwnedFd) -> io::Result<i32> {
             false
         }
     };
+    if own::is_root() {
+        now.user = User::Root;
+        // Its places have to be mapped to it, which only who may mount can do.
+        let made = match privilege::is_administrator() {
+            true => Own::make(walls.user),
+            false => Err(io::Error::other("this root may not mount")),
+        };
+        match made {
+            Ok(own) => now.own = Some(own),
+            Err(e) => now.missing.push(format!("own user: {e}")),
+        }
+    }
     if !privilege::is_administrator() {
         // In a namespace whose user is not mapped nothing could be done: where no map can be written, none is made.
         match std::fs::File::options().write(true).open("/proc/self/uid_map") {
@@ -115,7 +135,8 @@ fn walled(order: &Order, walls: &Walls, control: &OwnedFd) -> io::Result<i32> {
             first(order, control, now, &above)
         }
         Fork::Parent(keeper) => {
-            drop(above);
+            // What is dropped later would be closed a second time.
+            drop((above, now));
             close_all_but(&[control.as_raw_fd()], order);
             // Its end is the end of every process in its namespace: the kernel reaps them all before it.
             while matches!(
@@ -143,15 +164,22 @@ fn map_own_user(uid: Uid, gid: Gid) -> io::Result<()> {
 fn first(order: &Order, control: &OwnedFd, mut now: Standing, above: &OwnedFd) -> io::Result<i32> {
     let children = sys::deaf_but_for_children()?;
     put_up_view(order, &mut now, view::Proc::Own)?;
+    let nice = privilege::goes();
+    privilege::go_first();
+    become_own_user(&mut now, Some(Signal::KILL))?;
     privilege::drop_all()?;
     // Its memory and descriptors are not for the program, which has the same owner.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     match sys::fork()? {
-        Fork::Child => Ok(program(order, control, now)),
+        Fork::Child => {
+            privilege::go_with_others(nice)?;
+            Ok(program(order, control, now))
+        }
         Fork::Parent(main) => {
+            let watch = watch(order, &now, Whose::All);
             let kept = [children.as_raw_fd(), control.as_raw_fd(), above.as_raw_fd()];
             close_all_but(&kept, order);
-            keep(main, leads(order), &children, control, Some(above));
+            keep(main, leads(order), &children, control, Some(above), watch);
             Ok(DONE)
         }
     }
@@ -163,6 +191,7 @@ fn supervise(order: &Order, control: &OwnedFd, mut now: Standing) -> io::Result<
     let children = sys::deaf_but_for_children()?;
     put_up_view(order, &mut now, view::Proc::Host)?;
     if order.walls.is_some() {
+        become_own_user(&mut now, None)?;
         privilege::drop_all()?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     }
@@ -172,14 +201,31 @@ fn supervise(order: &Order, control: &OwnedFd, mut now: Standing) -> io::Result<
             Ok(program(order, control, now))
         }
         Fork::Parent(main) => {
+            let watch = watch(order, &now, Whose::Descendants);
             close_all_but(&[children.as_raw_fd(), control.as_raw_fd()], order);
-            keep(main, leads(order), &children, control, None);
+            keep(main, leads(order), &children, control, None, watch);
             if end_all(Some(main), control) {
                 tell(control, &Report::Gone);
             }
             Ok(DONE)
         }
     }
+}
+
+/// Makes the look at what the tree holds; a program without walls has no bounds.
+fn watch(order: &Order, now: &Standing, whose: Whose) -> Option<Watch> {
+    let scratch: &[&str] = if now.around.view { &SCRATCH } else { &[] };
+    order.walls.as_ref().map(|walls| Watch::of(walls, whose, scratch))
+}
+
+/// Becomes the user of its own, where there is one to become; asks again for what is sent when the parent dies.
+fn become_own_user(now: &mut Standing, death: Option<Signal>) -> io::Result<()> {
+    let Some(own) = now.own.take() else {
+        return Ok(());
+    };
+    own.become_it()?;
+    now.user = User::Own;
+    Ok(set_parent_process_death_signal(death)?)
 }
 
 /// Closes every descriptor but those listed, and those to be held to the end.
@@ -207,15 +253,21 @@ fn put_up_view(order: &Order, now: &mut Standing, proc: view::Proc) -> io::Resul
     // In a namespace that is cut off the answer holds; where there is none, what is mounted later is not seen.
     now.strange = mounts::strange(walls)?;
     let Some(alone) = alone else {
+        if now.own.take().is_some() {
+            now.missing.push("own user: there is no view".to_owned());
+        }
         return Ok(());
     };
     let entered = alone
         .and_then(|()| Plan::of(walls))
-        .and_then(|plan| view::enter(&plan, proc));
+        .and_then(|plan| view::enter(&plan, proc, &mut now.own));
     match entered {
         Ok(missing) => now.missing.extend(missing),
         Err(error) => {
             now.around.view = false;
+            if now.own.take().is_some() {
+                now.missing.push("own user: there is no view".to_owned());
+            }
             now.missing.push(format!("view: {error}"));
         }
     }
@@ -261,9 +313,13 @@ fn program(order: &Order, control: &OwnedFd, now: Standing) -> i32 {
 
 fn wall_off(walls: &Walls, now: Standing) -> io::Result<Level> {
     let Standing {
-        around, mut missing, ..
+        around,
+        mut missing,
+        user,
+        ..
     } = now;
     privilege::no_core()?;
+    bounds::restrict(walls.bounds)?;
     sys::leave_keyring();
     let landlocked = match restrict(walls, around) {
         Ok(()) => true,
@@ -277,7 +333,7 @@ fn wall_off(walls: &Walls, now: Standing) -> io::Result<Level> {
     if !around.view && !landlocked {
         level.confinement = Confinement::None;
     }
-    Ok(level)
+    Ok(level.of(user, walls.bounds))
 }
 
 fn execute(act: &Act, order: &Order, control: &OwnedFd, level: Level) -> i32 {

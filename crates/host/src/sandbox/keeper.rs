@@ -3,8 +3,9 @@
 //! As the first process of a process namespace its own end is the end of all. As a supervisor without one it is
 //! the reaper of orphans, and ends its children until none is left: an orphan of theirs becomes its child.
 
+use super::bounds::Watch;
 use super::spec::{Report, ask};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, wait};
@@ -33,15 +34,30 @@ pub(super) enum Leads {
     Nothing,
 }
 
-/// Waits until the program ends, or the caller wants everything ended, or the caller is gone.
-pub(super) fn keep(main: Pid, leads: Leads, children: &OwnedFd, control: &OwnedFd, above: Option<&OwnedFd>) {
+/// Waits until the program ends, or the caller wants everything ended, or the caller is gone, or a bound is met.
+pub(super) fn keep(
+    main: Pid,
+    leads: Leads,
+    children: &OwnedFd,
+    control: &OwnedFd,
+    above: Option<&OwnedFd>,
+    mut watch: Option<Watch>,
+) {
     loop {
+        if let Some(met) = watch.as_mut().and_then(Watch::look) {
+            tell(control, &Report::Met { met });
+            return;
+        }
+        let rest = watch.as_ref().map(Watch::rest).map(|rest| Timespec {
+            tv_sec: i64::try_from(rest.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: rest.subsec_nanos().into(),
+        });
         let mut fds = vec![
             PollFd::new(children, PollFlags::IN),
             PollFd::new(control, PollFlags::IN),
         ];
         fds.extend(above.map(|fd| PollFd::new(fd, PollFlags::IN)));
-        match poll(&mut fds, None) {
+        match poll(&mut fds, rest.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             // Nothing can be heard any more, so nothing is kept.
             Err(_) => return,

@@ -2,10 +2,12 @@
 //!
 //! It does not wait, capture or end anything: [`crate::process`] does.
 
+mod bounds;
 mod enter;
 mod keeper;
 mod land;
 mod mounts;
+pub(crate) mod own;
 mod plan;
 mod privilege;
 pub(crate) mod spec;
@@ -15,12 +17,15 @@ pub(crate) mod tests;
 mod toolchain;
 mod view;
 
+pub use bounds::default_bounds;
+pub(crate) use bounds::outgrown;
 pub(crate) use keeper::REPORT;
 pub use land::landlock_abi;
 pub(crate) use toolchain::is_executable;
 pub use toolchain::{resolve_program, toolchain_roots};
 
 use crate::error::{Error, Result};
+use semel_core::Bounds;
 use semel_core::confinement::Level;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -74,6 +79,8 @@ pub struct Sandbox {
     pub network: Network,
     /// What is done where a part of the sandbox cannot be had.
     pub require: Require,
+    /// What bounds the program and all that it starts.
+    pub bounds: Bounds,
 }
 
 /// The first argument of a process that is to enter.
@@ -85,6 +92,28 @@ static LAUNCHER: OnceLock<PathBuf> = OnceLock::new();
 /// [`entered`]. The first one named stays.
 pub fn launch_with(program: PathBuf) {
     LAUNCHER.get_or_init(|| program);
+}
+
+/// Whom programs run as where Semel runs as root, unless the operator says otherwise: no distribution gives this number
+/// to anybody, and it is small enough for every archive format.
+pub const OWN_USER: u32 = 65_530;
+
+static OWN: OnceLock<u32> = OnceLock::new();
+
+/// Names the user as whom programs run where this process is root. The first one named stays.
+pub fn run_as(uid: u32) {
+    OWN.get_or_init(|| uid);
+}
+
+/// Gives the user as whom programs run where this process is root.
+pub(crate) fn own_user() -> u32 {
+    OWN.get().copied().unwrap_or(OWN_USER)
+}
+
+/// Says whether programs are to run as a user of their own: whether this process is root.
+#[must_use]
+pub fn has_own_user() -> bool {
+    own::is_root()
 }
 
 /// Gives the program that is started to enter the sandbox: this very one, even after it was replaced on disk.
@@ -123,9 +152,17 @@ pub fn entered() -> Option<i32> {
 /// # Errors
 /// `io_failed` where no directory for the trial is to be had, or the trial could not be started.
 pub fn probe() -> Result<Level> {
+    probe_in(&std::env::temp_dir())
+}
+
+/// Tries the sandbox as [`probe`] does, on the filesystem of a directory.
+///
+/// # Errors
+/// As [`probe`].
+pub fn probe_in(beside: &Path) -> Result<Level> {
     let name: [u8; 8] = crate::clock::random()?;
     let name: String = name.iter().map(|b| format!("{b:02x}")).collect();
-    let place = std::env::temp_dir().join(format!("semel-probe-{name}"));
+    let place = beside.join(format!("semel-probe-{name}"));
     std::fs::create_dir(&place).map_err(|e| Error::io("create", &place, e))?;
     let level = crate::process::probe(&place);
     std::fs::remove_dir(&place).map_err(|e| Error::io("remove", &place, e))?;

@@ -49,6 +49,21 @@ pub(super) fn drop_all() -> io::Result<()> {
     Ok(())
 }
 
+/// Goes before others for its share of the processors, where it may: what ends a bomb must not wait behind it.
+pub(super) fn go_first() {
+    rustix::process::setpriority_process(None, -15).ok();
+}
+
+/// Goes no more before others.
+pub(super) fn go_with_others(nice: i32) -> io::Result<()> {
+    Ok(rustix::process::setpriority_process(None, nice)?)
+}
+
+/// Says how this process goes behind others.
+pub(super) fn goes() -> i32 {
+    rustix::process::getpriority_process(None).unwrap_or(0)
+}
+
 /// Forbids core dumps, which would be written outside, or be piped to a program of the host.
 pub(super) fn no_core() -> io::Result<()> {
     // Less than the smallest core file; and the one value at which the kernel starts no program for it (zero

@@ -2,7 +2,9 @@
 //!
 //! Both ends are this very binary, so the form has no versions.
 
-use super::{Network, Require, Sandbox, TreeAccess};
+use super::{Network, Require, Sandbox, TreeAccess, own_user};
+use semel_core::Bounds;
+use semel_core::bounds::Met;
 use semel_core::confinement::Level;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
@@ -70,6 +72,9 @@ pub(crate) struct Walls {
     pub(crate) writable: Vec<Text>,
     pub(crate) loopback: bool,
     pub(crate) required: bool,
+    pub(crate) bounds: Bounds,
+    /// Whom the program runs as, where this process is root.
+    pub(crate) user: u32,
 }
 
 impl Walls {
@@ -85,6 +90,8 @@ impl Walls {
             writable: all(&sandbox.writable),
             loopback: sandbox.network == Network::Loopback,
             required: sandbox.require == Require::Full,
+            bounds: sandbox.bounds,
+            user: own_user(),
         }
     }
 
@@ -113,6 +120,7 @@ impl Walls {
             } else {
                 Require::BestEffort
             },
+            bounds: self.bounds,
         }
     }
 
@@ -157,6 +165,8 @@ pub(crate) enum Report {
         path: Text,
         errno: i32,
     },
+    /// The tree met a bound, and is ended for it.
+    Met { met: Met },
     /// The program ended: by exit, else by this signal.
     Main { exited: Option<i32>, signal: i32 },
     /// Every descendant was reaped.

@@ -1,6 +1,7 @@
 //! The system calls that std and rustix do not offer safely. Each is one small function; none decides anything.
 
 use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
 use std::io;
@@ -12,11 +13,11 @@ pub(super) enum Fork {
     Child,
 }
 
-/// Forks a process that has one thread.
+/// Forks a process that has one thread, or whose child does nothing but system calls.
 #[expect(unsafe_code, reason = "fork has no safe form")]
 pub(super) fn fork() -> io::Result<Fork> {
     // SAFETY: the callers run in a process that has executed `entered` as its first act and started no thread,
-    // so the child inherits no lock that another thread holds.
+    // so the child inherits no lock that another thread holds; or their child neither allocates nor locks.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
@@ -26,11 +27,28 @@ pub(super) fn fork() -> io::Result<Fork> {
     }
 }
 
+/// Ends this process at once, with nothing flushed and nothing unwound: it is a copy of another one.
+#[expect(
+    unsafe_code,
+    reason = "std ends no process without running what is registered for its end"
+)]
+pub(super) fn leave() -> ! {
+    // SAFETY: it takes a number, and does not return.
+    unsafe { libc::_exit(0) }
+}
+
 /// Leaves namespaces.
 #[expect(unsafe_code, reason = "rustix marks it unsafe for CLONE_FILES alone")]
 pub(super) fn unshare(flags: UnshareFlags) -> io::Result<()> {
-    // SAFETY: the callers never pass CLONE_FILES, and have one thread.
+    // SAFETY: the callers never pass CLONE_FILES.
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(Into::into)
+}
+
+/// Gives the calling thread mounts of its own: the same ones, and none that comes later is seen outside.
+pub(crate) fn leave_mounts() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS)?;
+    let apart = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    Ok(mount_change("/", apart)?)
 }
 
 /// Takes an inherited descriptor by its number.
@@ -160,7 +178,7 @@ struct MountAttr {
 
 /// How far attributes of a mount are changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(crate) enum Reach {
     /// This mount alone.
     One,
     /// This mount and all beneath.
@@ -172,7 +190,6 @@ pub(super) const NOSUID: u64 = 2;
 pub(super) const NODEV: u64 = 4;
 
 /// Sets attributes of the mount that a descriptor names.
-#[expect(unsafe_code, reason = "rustix has no mount_setattr")]
 pub(super) fn mount_setattr(mount: BorrowedFd<'_>, reach: Reach, set: u64) -> io::Result<()> {
     let attr = MountAttr {
         set,
@@ -180,6 +197,24 @@ pub(super) fn mount_setattr(mount: BorrowedFd<'_>, reach: Reach, set: u64) -> io
         propagation: 0,
         userns: 0,
     };
+    set_attributes(mount, reach, &attr)
+}
+
+/// Has the owners of what a mount shows be those of a user namespace: who has a number on the disk is whom that maps it
+/// to. The mount stands nowhere yet.
+pub(crate) fn map_owners(mount: BorrowedFd<'_>, reach: Reach, owners: BorrowedFd<'_>) -> io::Result<()> {
+    const IDMAP: u64 = 0x0010_0000;
+    let attr = MountAttr {
+        set: IDMAP,
+        clear: 0,
+        propagation: 0,
+        userns: u64::try_from(owners.as_raw_fd()).unwrap_or(u64::MAX),
+    };
+    set_attributes(mount, reach, &attr)
+}
+
+#[expect(unsafe_code, reason = "rustix has no mount_setattr")]
+fn set_attributes(mount: BorrowedFd<'_>, reach: Reach, attr: &MountAttr) -> io::Result<()> {
     let reach = if reach == Reach::All {
         libc::AT_RECURSIVE
     } else {
@@ -192,7 +227,7 @@ pub(super) fn mount_setattr(mount: BorrowedFd<'_>, reach: Reach, set: u64) -> io
             mount.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_EMPTY_PATH | reach,
-            &raw const attr,
+            std::ptr::from_ref(attr),
             size_of::<MountAttr>(),
         )
     };

@@ -3,7 +3,8 @@
 //! Everything is taken from outside by descriptor before anything is hidden, so a place can be shown at its own
 //! path though all around it is hidden. It does not leave the old root before the new one is whole.
 
-use super::plan::{Plan, What};
+use super::own::Own;
+use super::plan::{Plan, SYSTEM, What};
 use super::sys::{self, NODEV, NOSUID, RDONLY, Reach};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -12,7 +13,7 @@ use rustix::mount::{
     UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
     unmount,
 };
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -46,12 +47,20 @@ pub(super) fn cut_off() -> io::Result<()> {
 
 /// Puts up the view and makes it the root; gives what of it could not be had.
 ///
+/// A user of its own, for whom a place that may be written cannot be mapped, is taken away.
+///
 /// The namespace has to be cut off. On an error the old root stands as it was.
-pub(super) fn enter(plan: &Plan, proc: Proc) -> io::Result<Vec<String>> {
-    let mut sources = Vec::new();
-    for (place, what) in &plan.places {
-        sources.push((place.as_path(), *what, source(place, *what)?));
-    }
+pub(super) fn enter(plan: &Plan, proc: Proc, own: &mut Option<Own>) -> io::Result<Vec<String>> {
+    let mut lacking = Vec::new();
+    let sources = match own.as_ref().map(|own| sources(plan, Some(own))) {
+        Some(Ok(sources)) => sources,
+        Some(Err(error)) => {
+            *own = None;
+            lacking.push(format!("own user: {error}"));
+            sources(plan, None)?
+        }
+        None => sources(plan, None)?,
+    };
     let mut devices = Vec::new();
     for device in DEVICES.map(Path::new) {
         match clone_of(device, NOSUID) {
@@ -65,13 +74,28 @@ pub(super) fn enter(plan: &Plan, proc: Proc) -> io::Result<Vec<String>> {
     let root = scratch("0755", "16m")?;
     move_mount(&root, "", CWD, BASE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .map_err(|e| named("stand the new root on", Path::new(BASE), e))?;
-    let built = furnish(root.as_fd(), plan, sources, devices, &proc).and_then(|()| become_root(&root));
+    let built = furnish(root.as_fd(), plan, sources, devices, &proc)
+        .and_then(|()| {
+            own.as_ref()
+                .map_or(Ok(()), |own| name_user(root.as_fd(), own.uid()))
+        })
+        .and_then(|()| close(root.as_fd()))
+        .and_then(|()| become_root(&root));
     if let Err(error) = built {
         // The half-made root lies on top of the old one; without it the old one is the root again.
         unmount_top(&root);
         return Err(error);
     }
-    Ok(missing)
+    lacking.extend(missing);
+    Ok(lacking)
+}
+
+/// Takes what stands at each place.
+fn sources<'a>(plan: &'a Plan, own: Option<&Own>) -> io::Result<Vec<(&'a Path, What, OwnedFd)>> {
+    let places = plan.places.iter();
+    places
+        .map(|(place, what)| Ok((place.as_path(), *what, source(place, *what, own)?)))
+        .collect()
 }
 
 /// Mounts everything beneath the new root.
@@ -114,8 +138,44 @@ fn furnish(
         link_at(root, link, text)?;
     }
     // Only now: mount points beneath hidden places were made in them.
-    for tree in closing.iter().map(AsFd::as_fd).chain([root]) {
-        sys::mount_setattr(tree, Reach::One, RDONLY | NOSUID | NODEV)?;
+    for tree in closing {
+        close(tree.as_fd())?;
+    }
+    Ok(())
+}
+
+fn close(tree: BorrowedFd<'_>) -> io::Result<()> {
+    sys::mount_setattr(tree, Reach::One, RDONLY | NOSUID | NODEV)
+}
+
+/// Adds the user to the system's lists of users and groups: many a program wants to know its own name.
+fn name_user(root: BorrowedFd<'_>, uid: u32) -> io::Result<()> {
+    for (name, line) in [
+        (
+            "passwd",
+            format!("semel:x:{uid}:{uid}:Semel:/nonexistent:/bin/sh\n"),
+        ),
+        ("group", format!("semel:x:{uid}:\n")),
+    ] {
+        let place = Path::new("/etc").join(name);
+        let Ok(mut text) = std::fs::read(&place) else {
+            continue;
+        };
+        if text.last().is_some_and(|last| *last != b'\n') {
+            text.push(b'\n');
+        }
+        text.extend_from_slice(line.as_bytes());
+        let beside = Path::new("/run").join(name);
+        drop(make(root, &beside, Kind::File)?);
+        let at = beside.strip_prefix("/").unwrap_or(&beside);
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file =
+            rustix::fs::openat(root, at, flags, Mode::empty()).map_err(|e| named("open", &beside, e))?;
+        std::fs::File::from(file).write_all(&text)?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let tree = open_tree(root, at, flags).map_err(|e| named("take", &beside, e))?;
+        close(tree.as_fd())?;
+        attach(&tree, &make(root, &place, Kind::File)?, &place)?;
     }
     Ok(())
 }
@@ -138,11 +198,29 @@ fn unmount_top(root: &OwnedFd) {
     rustix::process::chdir("/").ok();
 }
 
-/// Takes what is to stand at a place.
-fn source(place: &Path, what: What) -> io::Result<OwnedFd> {
+/// Takes what is to stand at a place. What the caller shows is shown as this user's, where it is root's: all of what
+/// may be written, and what is read as far as can be. What of the system's own is for root alone is not shown as theirs.
+fn source(place: &Path, what: What, own: Option<&Own>) -> io::Result<OwnedFd> {
+    let systems = SYSTEM.iter().any(|system| Path::new(system) == place);
     match what {
-        What::Read => clone_of(place, RDONLY | NOSUID | NODEV),
-        What::Write => clone_of(place, NOSUID | NODEV),
+        What::Read => {
+            let tree = clone_of(place, RDONLY | NOSUID | NODEV)?;
+            if let Some(own) = own.filter(|_| !systems) {
+                // Where owners cannot be mapped, it is read as by anybody.
+                sys::map_owners(tree.as_fd(), Reach::All, own.owners()).ok();
+            }
+            Ok(tree)
+        }
+        What::Write => {
+            let tree = clone_of(place, NOSUID | NODEV)?;
+            if let Some(own) = own
+                && rustix::fs::statat(&tree, "", AtFlags::EMPTY_PATH)?.st_uid != own.uid()
+            {
+                sys::map_owners(tree.as_fd(), Reach::All, own.owners())
+                    .map_err(|e| named("map the owners of", place, e))?;
+            }
+            Ok(tree)
+        }
         What::Scratch => scratch("1777", "25%"),
         What::Nothing => scratch("0755", "16m"),
         What::Blank => clone_of(Path::new("/dev/null"), RDONLY | NOSUID),

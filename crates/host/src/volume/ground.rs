@@ -10,6 +10,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::files::{FileKind, list_directory};
 use crate::root::{Root, mount_id};
+use crate::sandbox;
 use rustix::fs::{FlockOperation, Mode};
 use rustix::io::Errno;
 use semel_core::backend::{Backend, Offer};
@@ -32,6 +33,9 @@ pub enum On {
     Dir,
     /// A layer of its own over a sealed tree.
     Overlay(Lower),
+    /// The same, but what is root's in it is shown as the user's as whom programs run, where that can be had. Whoever
+    /// makes something in it as root makes it for root: it is for what programs alone write.
+    Owned(Lower),
     /// A filesystem in memory.
     Tmpfs(MemorySize),
 }
@@ -47,6 +51,9 @@ pub(super) struct Ground {
     overlay: Option<Overlay>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     size: Option<MemorySize>,
+    /// Whose what is root's is shown as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<u32>,
 }
 
 /// Reads what an open `meta/` says; `None` for a directory.
@@ -155,27 +162,36 @@ impl Volumes {
         make(dir, "vol", path)?;
         let ground = match on {
             On::Dir => return Ok(Backend::Dir),
-            On::Overlay(lower) => Ground {
+            On::Overlay(lower) | On::Owned(lower) => Ground {
                 backend: Backend::Overlay,
                 lower: Some(lower.name.clone()),
                 overlay: None,
                 size: None,
+                owner: None,
             },
             On::Tmpfs(size) => Ground {
                 backend: Backend::Tmpfs,
                 lower: None,
                 overlay: None,
                 size: Some(*size),
+                owner: None,
             },
         };
-        let kinds = match on {
-            On::Overlay(_) => Overlay::ALL.map(Some).to_vec(),
-            On::Dir | On::Tmpfs(_) => vec![None],
+        let owned = Some(sandbox::own_user()).filter(|_| sandbox::has_own_user());
+        let kinds: Vec<(Option<Overlay>, Option<u32>)> = match on {
+            On::Overlay(_) => Overlay::ALL.map(|kind| (Some(kind), None)).to_vec(),
+            On::Owned(_) => {
+                let mapped = Overlay::ALL.map(|kind| (Some(kind), owned));
+                let plain = Overlay::ALL.map(|kind| (Some(kind), None));
+                mapped.into_iter().chain(plain).collect()
+            }
+            On::Dir | On::Tmpfs(_) => vec![(None, None)],
         };
         let mut failed = None;
-        for overlay in kinds {
+        for (overlay, owner) in kinds {
             let ground = Ground {
                 overlay,
+                owner,
                 ..ground.clone()
             };
             let json = serde_json::to_vec(&ground).map_err(|e| Error::io("record", path, e))?;
@@ -210,7 +226,10 @@ impl Volumes {
                     work: self.real_path(path, "layer/work"),
                 };
                 let kind = ground.overlay.unwrap_or(Overlay::Plain);
-                mounts::overlay(at.as_fd(), &layers, kind, &source).map_err(fail)
+                match ground.owner {
+                    None => mounts::overlay(at.as_fd(), &layers, kind, &source).map_err(fail),
+                    Some(uid) => mounts::owned(at.as_fd(), &layers, uid, kind, &source).map_err(fail),
+                }
             }
             (Backend::Tmpfs | Backend::Overlay, _, _) => {
                 let why = "what is told of the volume's ground is not whole";

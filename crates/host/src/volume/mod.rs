@@ -96,6 +96,18 @@ impl Volume {
         self.path().join("vol/tree")
     }
 
+    /// Frees a directory of the volume's private work, with whatever a program left in it; one that is not there is freed.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub fn free_work(&self, name: &str) -> Result<Reaped> {
+        let work = self.path().join("work");
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let work =
+            rustix::fs::openat(CWD, &work, flags, Mode::empty()).map_err(|e| Error::io("open", &work, e))?;
+        reaper::remove_tree(work.as_fd(), name.as_bytes())
+    }
+
     /// Gives the root of the agent's files.
     #[must_use]
     pub const fn tree(&self) -> &Root {

@@ -4,9 +4,13 @@
 //! and a mount in a namespace of one of them is not.
 
 use crate::root::mount_id;
+use crate::sandbox;
 use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use rustix::mount::{
+    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_remount, move_mount, open_tree,
+    unmount,
+};
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::io;
@@ -15,6 +19,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+const CLONED: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE
+    .union(OpenTreeFlags::OPEN_TREE_CLOEXEC)
+    .union(OpenTreeFlags::AT_SYMLINK_NOFOLLOW);
 
 /// Says how much of an overlay is to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +86,42 @@ pub(super) fn overlay(at: BorrowedFd<'_>, layers: &Layers, kind: Overlay, source
     data.extend_from_slice(kind.options().as_bytes());
     let data = CString::new(data).map_err(|_| Errno::INVAL)?;
     Ok(mount(source, itself(at), "overlay", FLAGS, &*data)?)
+}
+
+/// Mounts an overlay, in which what is root's is shown as a user's, on an open directory. Of the layer's directory,
+/// `upper` and `work` stand in one mount, as an overlay needs it.
+///
+/// The mounts by which owners are mapped stand in a mount namespace of their own, over the directories that they map: so
+/// the overlay's options name its layers by paths that anyone can look at, and no mount stands where others would see it.
+pub(super) fn owned(
+    at: BorrowedFd<'_>,
+    layers: &Layers,
+    uid: u32,
+    kind: Overlay,
+    source: &str,
+) -> io::Result<()> {
+    let owners = sandbox::own::owners(uid)?;
+    let layer = layers.upper.parent().ok_or(Errno::INVAL)?;
+    let make = || -> io::Result<std::os::fd::OwnedFd> {
+        sandbox::sys::leave_mounts()?;
+        for place in [&layers.lower, layer] {
+            let mapped = open_tree(CWD, place, CLONED)?;
+            sandbox::sys::map_owners(mapped.as_fd(), sandbox::sys::Reach::One, owners.as_fd())?;
+            move_mount(mapped, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        }
+        let over = open(&layers.lower)?;
+        overlay(over.as_fd(), layers, kind, source)?;
+        Ok(open_tree(CWD, &layers.lower, CLONED)?)
+    };
+    // The namespace is that of one thread, and ends with it.
+    let made = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("semel-mounts".to_owned());
+        let thread = thread.spawn_scoped(scope, make)?;
+        let gone = |_| io::Error::other("the thread that mounts ended");
+        thread.join().map_err(gone)?
+    })?;
+    let onto = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(made, "", at, "", onto)?)
 }
 
 /// Says how much a filesystem in memory holds.

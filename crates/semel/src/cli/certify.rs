@@ -8,7 +8,7 @@ use crate::engine::certify::{self, Ask, Certified};
 use crate::engine::job::draft::{self, Keep};
 use crate::engine::job::interrupt;
 use crate::engine::job::interrupt::Interrupt;
-use crate::engine::job::say::Say;
+use crate::engine::job::say::{Point, Say};
 use crate::engine::proposal::{self, Base};
 use crate::engine::{Engine, volume};
 use crate::wire;
@@ -42,17 +42,18 @@ pub(crate) struct Args {
     /// The repository of the commit, or of the base
     #[arg(long, value_name = "DIR")]
     repository: Option<PathBuf>,
-    /// The base commit, by its full object id: whose ignore rules count, and against which the test surface is shown
+    /// The base commit, by its full object id: whose ignore rules count, and with which the tests are compared;
+    /// without it nothing is compared, and the certificate says so
     #[arg(long, value_name = "ID", requires = "repository")]
     base: Option<String>,
     /// Take job and recipe, but not the repository, from this job file; the flags below change it
     #[arg(long, value_name = "JOB.toml")]
     from: Option<PathBuf>,
-    /// An installer that the project uses: uv, pip, npm or cargo; may be given again
+    /// An installer that the project uses: uv, pip, poetry, npm, pnpm, yarn or cargo; may be given again
     #[arg(long, value_name = "NAME", value_parser = installer)]
     install: Vec<Installer>,
     /// Arguments of the one installer, split at white space, such as "--group test"
-    #[arg(long, value_name = "ARGS")]
+    #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     install_args: Option<String>,
     /// Build the project's own package with a backend that no lock binds; named as weak in the certificate
     #[arg(long)]
@@ -76,6 +77,9 @@ pub(crate) struct Args {
     /// Refuse to run with less than full confinement
     #[arg(long)]
     require_sandbox: bool,
+    /// Kill the process at this point, for a test
+    #[arg(long, hide = true, value_name = "POINT")]
+    crash_at: Option<String>,
 }
 
 fn installer(name: &str) -> Result<Installer, String> {
@@ -83,7 +87,7 @@ fn installer(name: &str) -> Result<Installer, String> {
         .iter()
         .copied()
         .find(|installer| installer.name() == name);
-    known.ok_or_else(|| "uv, pip, npm or cargo".to_owned())
+    known.ok_or_else(|| "uv, pip, poetry, npm, pnpm, yarn or cargo".to_owned())
 }
 
 /// Runs the command.
@@ -97,28 +101,34 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         )?),
         None => None,
     };
+    let crash = args.crash_at.as_deref().map(Point::parse).transpose()?;
     let (job, certify, confine) = recipe(&args, from.as_ref().map(|asked| &asked.job))?;
     let interrupt = interrupt::watch()?;
     let engine = wire::command(config.clone())?;
     let _held = crate::engine::job::run::hold(&engine, &job)?;
     let (proposal, mut base) = sealed(&args, &engine, &job, &interrupt)?;
+    // The commit that is certified is not compared with itself: who names no base has no comparison.
+    let mut against = self::base(&args)?;
     if let (None, Some(asked)) = (&base, &from) {
         base = Some(Base {
             repository: draft::repository(&asked.job.repository, &asked.beside)?,
             commit: asked.job.base.clone(),
         });
+        against.clone_from(&base);
     }
     let ask = Ask {
         job,
         proposal,
         certify,
         confine,
+        limits: from.as_ref().map(|asked| asked.job.limits).unwrap_or_default(),
         base,
+        against,
         backend: args.backend.into(),
         run: None,
     };
     let line = |line: &str| say(context, line);
-    let result = certify::certify(&engine, &ask, Say::new(&line, None), interrupt.cancel());
+    let result = certify::certify(&engine, &ask, Say::new(&line, crash), interrupt.cancel());
     if let (Err(_), Some(status)) = (&result, interrupt.status()) {
         let json = json!({"schema": "semel.certify/v1", "status": "cancelled"});
         return Ok(Answer {

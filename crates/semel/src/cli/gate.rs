@@ -23,18 +23,14 @@ pub(crate) struct Args {
     /// The candidate commit, by its full object id
     #[arg(long, value_name = "ID")]
     commit: String,
-    /// Take the policy from this base commit, given by its full object id
-    #[arg(
-        long,
-        value_name = "ID",
-        required_unless_present = "policy",
-        conflicts_with = "policy"
-    )]
+    /// The base commit, by its full object id: what the certificate must have been compared with, and where the policy
+    /// comes from unless --policy is given
+    #[arg(long, value_name = "ID", required_unless_present = "policy")]
     base: Option<String>,
     /// Where the policy lies in the base commit
     #[arg(long, value_name = "PATH", default_value = ".semel/gate.toml")]
     policy_path: String,
-    /// Take the policy from this file of the host
+    /// Take the policy from this file of the host, which lies in no worktree
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// The install record that the certificate names
@@ -57,18 +53,17 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let config = context.config()?;
-    let policy = match (args.base, args.policy) {
-        (Some(base), _) => PolicySource::Base {
-            base,
+    let policy = match args.policy {
+        Some(file) => PolicySource::File(file),
+        None => PolicySource::Base {
             path: RelPath::parse(args.policy_path.as_bytes())?,
         },
-        (None, Some(file)) => PolicySource::File(file),
-        (None, None) => return Err(Refusal::new(semel_core::Code::Usage, "give --base or --policy")),
     };
     let ask = Ask {
         certificate: args.certificate,
         repository: args.repository,
         commit: args.commit,
+        base: args.base,
         policy,
         record: args.record,
         trusted: signing::trusted(&config)?,

@@ -37,7 +37,7 @@ struct New {
 #[derive(ClapArgs, Debug)]
 struct Trust {
     /// The public key: PEM, an ssh-ed25519 line, 64 hexadecimal digits, or a file that holds one
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", allow_hyphen_values = true)]
     key: Option<String>,
     /// Trust it no longer
     #[arg(long, requires = "key")]

@@ -71,6 +71,8 @@ pub(crate) fn status(received: Option<i32>, end: End) -> u8 {
         (Some(signal), _) | (None, End::Signalled(signal)) => u8::try_from(128 + signal).unwrap_or(255),
         (None, End::Exited(status)) => u8::try_from(status).unwrap_or(255),
         (None, End::TimedOut | End::Cancelled) => 143,
+        // Nothing bounds what runs without walls.
+        (None, End::Bounded(_)) => 137,
     }
 }
 

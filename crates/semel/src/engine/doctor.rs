@@ -4,7 +4,8 @@ use super::host;
 use crate::config::Config;
 use semel_core::Refusal;
 use semel_core::backend::Backend;
-use semel_core::confinement::{Confinement, Level};
+use semel_core::bounds::Asked;
+use semel_core::confinement::{Confinement, Level, User};
 use semel_host::git::Git;
 use semel_host::volume::Volumes;
 use semel_host::{files, plain, sandbox};
@@ -40,7 +41,14 @@ pub(crate) struct Finding {
 /// `io_failed` where the state root cannot be made.
 pub(crate) fn look(config: &Config) -> Result<Vec<Finding>, Refusal> {
     plain::private_directory(&config.state).map_err(host)?;
-    let mut findings = vec![confinement(), landlock()];
+    let level = sandbox::probe_in(&config.state).unwrap_or_else(|error| Level::none(error.to_string()));
+    let mut findings = vec![
+        confinement(&level),
+        landlock(),
+        user(&level),
+        limits(config),
+        quota(config),
+    ];
     findings.extend(backends(config)?);
     let power =
         files::power_supported(&config.state).and_then(|()| Volumes::open(&config.state)?.power_supported());
@@ -107,8 +115,60 @@ fn backends(config: &Config) -> Result<Vec<Finding>, Refusal> {
         .collect())
 }
 
-fn confinement() -> Finding {
-    let level = sandbox::probe().unwrap_or_else(|error| Level::none(error.to_string()));
+/// Says as whom programs of jobs run.
+fn user(level: &Level) -> Finding {
+    match level.user {
+        Some(User::Own) => finding(
+            "user",
+            Grade::Ok,
+            "a user of its own, who owns nothing but its volume",
+        ),
+        Some(User::Caller) => finding("user", Grade::Ok, "you, who are not root"),
+        Some(User::Root) => finding(
+            "user",
+            Grade::Less,
+            "root, without any capability; run Semel as another user, or on a filesystem that can map owners",
+        ),
+        None => finding("user", Grade::Missing, "nothing runs in a sandbox here"),
+    }
+}
+
+/// Says what bounds each process tree, unless its job has narrower limits.
+fn limits(config: &Config) -> Finding {
+    let bounds = config.bounds(Asked::default());
+    let found = format!(
+        "{} processes and threads, {} open files each, {} of memory, files of {}",
+        bounds.processes,
+        bounds.open_files,
+        in_mib(bounds.memory_bytes),
+        in_mib(bounds.file_bytes)
+    );
+    finding("limits", Grade::Ok, found)
+}
+
+/// Says how large drafts may become.
+fn quota(config: &Config) -> Finding {
+    let quota = config.quota;
+    let parts = [
+        quota.volume_bytes.map(in_mib),
+        quota.volume_files.map(|files| format!("{files} files")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() {
+        return finding(
+            "quota",
+            Grade::Ok,
+            "none; [quota] bounds how large a draft may become",
+        );
+    }
+    finding("quota", Grade::Ok, format!("{} a volume", parts.join(", ")))
+}
+
+fn in_mib(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+fn confinement(level: &Level) -> Finding {
     let grade = match level.confinement {
         Confinement::Full => Grade::Ok,
         Confinement::Partial => Grade::Less,

@@ -4,7 +4,7 @@
 //! may come, and a use is recorded where that was asked for. An exit code of anything else plays no part.
 
 use super::{Engine, binding, host, store};
-use semel_core::certificate::{KeyId, PublicKey};
+use semel_core::certificate::{BaseCommit, KeyId, PublicKey};
 use semel_core::gate::{self, Candidate, Consumed, Policy, Verdict};
 use semel_core::git_tree::{Mode, ObjectId, TreeMode};
 use semel_core::lockset;
@@ -19,12 +19,10 @@ use std::path::PathBuf;
 /// Says where the policy comes from; never from the tree under test.
 #[derive(Clone, Debug)]
 pub(crate) enum PolicySource {
-    /// A file of the host, outside of the candidate's worktree.
+    /// A file of the host, outside of every worktree that can hold the candidate.
     File(PathBuf),
-    /// A blob of a base commit, which is given by its full id.
+    /// A blob of the base commit.
     Base {
-        /// The id, as the caller gave it.
-        base: String,
         /// The path of the policy in it.
         path: RelPath,
     },
@@ -39,6 +37,8 @@ pub(crate) struct Ask {
     pub(crate) repository: PathBuf,
     /// The candidate commit, as the caller gave it.
     pub(crate) commit: String,
+    /// The base commit that it is merged onto, as the caller gave it.
+    pub(crate) base: Option<String>,
     /// Where the policy comes from.
     pub(crate) policy: PolicySource,
     /// The install record, where the caller has it.
@@ -69,16 +69,13 @@ const LARGEST_POLICY: u64 = 1 << 20;
 /// [`Gathered`]. A certificate that does not hold is no error but a verdict.
 pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> {
     // What the caller states is checked before anything is read.
-    let base = match &ask.policy {
-        PolicySource::Base { base, .. } => Some(gate::policy_base(base)?),
-        PolicySource::File(_) => None,
-    };
+    let base = ask.base.as_deref().map(gate::policy_base).transpose()?;
     let cancel = Cancel::new().map_err(host)?;
     let commit = ObjectId::parse(&ask.commit)?;
     let likely = likely(commit, base, &ask.policy)?;
     let objects = Gathered::of(programs, &ask.repository, &likely, &cancel).map_err(host)?;
-    let candidate = candidate(&objects, commit)?;
-    let policy = policy(&objects, &ask.policy, base, &candidate, &ask.trusted)?;
+    let candidate = candidate(&objects, commit, base)?;
+    let policy = policy(&objects, &ask.policy, &candidate, &ask.trusted)?;
     let envelope = plain::read_file(&ask.certificate, LARGEST_CERTIFICATE).map_err(host)?;
     let record = match &ask.record {
         Some(place) => Some(Sha256::of(
@@ -99,23 +96,22 @@ pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> 
 fn policy(
     objects: &Gathered<'_>,
     source: &PolicySource,
-    base: Option<ObjectId>,
     candidate: &Candidate,
     trusted: &[PublicKey],
 ) -> Result<Policy, Refusal> {
-    let bytes = match (source, base) {
-        (PolicySource::Base { path, .. }, Some(base)) => {
+    let bytes = match (source, candidate.base) {
+        (PolicySource::Base { path }, Some(BaseCommit { commit, tree })) => {
             // Another commit with the same tree, such as a squash, is the tree under test all the same.
-            let tree = objects.commit(&base).map_err(host)?.tree;
-            if base == candidate.commit || tree == candidate.tree {
+            if commit == candidate.commit || tree == candidate.tree {
                 let why = "the policy would come from the very tree under test";
                 return Err(Refusal::new(Code::BadInput, why).reason("policy_base_is_candidate"));
             }
             objects.blob_at(&tree, path).map_err(host)?.1
         }
         (PolicySource::File(place), _) => {
-            if objects.checks_out(place) {
-                let why = "the policy lies in the candidate's own worktree, which is under test";
+            let held = objects.checks_out(place, &candidate.commit, &candidate.tree);
+            if let Some(why) = held.map_err(host)? {
+                let why = format!("the policy may be of the tree under test: {why}");
                 return Err(Refusal::new(Code::BadInput, why)
                     .reason("policy_in_worktree")
                     .name(place.display().to_string()));
@@ -123,7 +119,7 @@ fn policy(
             plain::read_file(place, LARGEST_POLICY).map_err(host)?
         }
         (PolicySource::Base { .. }, None) => {
-            return Err(Refusal::new(Code::Internal, "a base without an id"));
+            return Err(Refusal::new(Code::Usage, "give --base or --policy"));
         }
     };
     let text =
@@ -140,14 +136,18 @@ fn likely(
     let locks = lockset::binding_names();
     let locks = locks.into_iter().map(|name| RelPath::parse(name.as_bytes()));
     let mut wanted = vec![(commit, locks.collect::<Result<Vec<RelPath>, Refusal>>()?)];
-    if let (Some(base), PolicySource::Base { path, .. }) = (base, source) {
-        wanted.push((base, vec![path.clone()]));
+    if let Some(base) = base {
+        let paths = match source {
+            PolicySource::Base { path } => vec![path.clone()],
+            PolicySource::File(_) => Vec::new(),
+        };
+        wanted.push((base, paths));
     }
     Ok(wanted)
 }
 
-/// Reads the candidate: its tree, and every lockfile at the root of it.
-fn candidate(objects: &Gathered<'_>, commit: ObjectId) -> Result<Candidate, Refusal> {
+/// Reads the candidate: its tree, every lockfile at the root of it, and the tree of its base.
+fn candidate(objects: &Gathered<'_>, commit: ObjectId, base: Option<ObjectId>) -> Result<Candidate, Refusal> {
     let tree = objects.commit(&commit).map_err(host)?.tree;
     let mut locks = BTreeMap::new();
     for entry in objects.tree(&tree).map_err(host)? {
@@ -161,7 +161,19 @@ fn candidate(objects: &Gathered<'_>, commit: ObjectId) -> Result<Candidate, Refu
             locks.insert(path, Sha256::of(&bytes));
         }
     }
-    Ok(Candidate { commit, tree, locks })
+    let base = match base {
+        Some(commit) => Some(BaseCommit {
+            commit,
+            tree: objects.commit(&commit).map_err(host)?.tree,
+        }),
+        None => None,
+    };
+    Ok(Candidate {
+        commit,
+        tree,
+        locks,
+        base,
+    })
 }
 
 /// Is where GitHub Actions wants to hear of a step.

@@ -8,6 +8,7 @@ use super::{Engine, host};
 use crate::limits;
 use semel_core::backend::{self, Backend, Choice, Content};
 use semel_core::digest::to_hex;
+use semel_core::volume::Role;
 use semel_core::{Code, Refusal, Sha256};
 use semel_host::root::Root;
 use semel_host::volume::{Lower, MemorySize, On};
@@ -57,6 +58,8 @@ fn over(engine: &Engine, wanted: &Wanted, choice: Choice) -> Result<(Choice, On)
             Ok((choice, On::Overlay(lower)))
         }
         Source::Sealed(proposal) => match sealed(engine, proposal) {
+            // Its programs alone write it, and run as a user of their own.
+            Ok(lower) if wanted.role == Role::Cert => Ok((choice, On::Owned(lower))),
             Ok(lower) => Ok((choice, On::Overlay(lower))),
             // The attempt comes to the same refusal when it unpacks, and signs it.
             Err(refusal) => {

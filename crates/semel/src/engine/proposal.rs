@@ -10,7 +10,7 @@ use semel_core::manifest::{Manifest, WhyLeftOut};
 use semel_core::record::Sealing;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::files::FileKind;
-use semel_host::git::{Git, Repository, Selection, Why, select};
+use semel_host::git::{Git, Leaf, Repository, Selection, Why, select};
 use semel_host::process::Cancel;
 use semel_host::root::Root;
 use semel_host::tarball::{self, Choice};
@@ -63,8 +63,65 @@ pub(crate) struct BaseRules {
     pub(crate) tracked: BTreeSet<RelPath>,
     /// Its ignore rules.
     pub(crate) ignore: Ignore,
-    /// What Git LFS keeps of it.
-    pub(crate) pointers: BTreeMap<RelPath, Pointer>,
+}
+
+/// Is a base commit, read once for all that is asked of it.
+#[derive(Debug)]
+pub(crate) struct BaseTree {
+    /// The repository that has it.
+    pub(crate) repository: Repository,
+    /// The commit.
+    pub(crate) commit: ObjectId,
+    /// Its tree.
+    pub(crate) tree: ObjectId,
+    /// Every leaf of the tree.
+    pub(crate) leaves: Vec<Leaf>,
+}
+
+impl BaseTree {
+    /// Opens the repository of a base, and reads it.
+    ///
+    /// # Errors
+    /// Those of the repository.
+    pub(crate) fn read(git: &Git, base: &Base, cancel: &Cancel) -> Result<Self, Refusal> {
+        let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
+        let commit = repository.parse_id(&base.commit).map_err(host)?;
+        Self::of(repository, commit)
+    }
+
+    /// Reads a commit of an opened repository.
+    ///
+    /// # Errors
+    /// Those of the repository.
+    pub(crate) fn of(repository: Repository, commit: ObjectId) -> Result<Self, Refusal> {
+        let tree = repository.read_commit(&commit).map_err(host)?.tree;
+        let leaves = repository.list_tree(&tree).map_err(host)?;
+        Ok(Self {
+            repository,
+            commit,
+            tree,
+            leaves,
+        })
+    }
+
+    /// Gives what is tracked and what is ignored.
+    ///
+    /// # Errors
+    /// Those of the repository.
+    pub(crate) fn rules(&self) -> Result<BaseRules, Refusal> {
+        Ok(BaseRules {
+            tracked: self.leaves.iter().map(|leaf| leaf.path.clone()).collect(),
+            ignore: self.repository.ignore_rules(&self.leaves).map_err(host)?,
+        })
+    }
+
+    /// Gives the pointers of what Git LFS keeps.
+    ///
+    /// # Errors
+    /// Those of the repository.
+    pub(crate) fn pointers(&self) -> Result<BTreeMap<RelPath, Pointer>, Refusal> {
+        self.repository.lfs_pointers(&self.leaves).map_err(host)
+    }
 }
 
 /// Gives the directory of the proposals.
@@ -84,29 +141,6 @@ pub(crate) fn base_of(disk: &disk::Volume) -> Result<Option<Base>, Refusal> {
     let unknown =
         |e: serde_json::Error| Refusal::new(Code::UnknownState, e.to_string()).name("meta/base.json");
     serde_json::from_slice(&bytes).map(Some).map_err(unknown)
-}
-
-/// Reads the rules of a base commit.
-pub(crate) fn rules(
-    git: &Git,
-    base: Option<&Base>,
-    cancel: &Cancel,
-) -> Result<(BaseRules, ObjectFormat), Refusal> {
-    let Some(base) = base else {
-        return Ok((BaseRules::default(), ObjectFormat::Sha1));
-    };
-    let repository = Repository::open(git, &base.repository, cancel).map_err(host)?;
-    let commit = repository.parse_id(&base.commit).map_err(host)?;
-    let tree = repository.read_commit(&commit).map_err(host)?.tree;
-    let leaves = repository.list_tree(&tree).map_err(host)?;
-    let ignore = repository.ignore_rules(&leaves).map_err(host)?;
-    let pointers = repository.lfs_pointers(&leaves).map_err(host)?;
-    let rules = BaseRules {
-        tracked: leaves.into_iter().map(|leaf| leaf.path).collect(),
-        ignore,
-        pointers,
-    };
-    Ok((rules, repository.format()))
 }
 
 /// Is what of a draft is sealed: what `git add -A` would take under the rules of the base.
@@ -183,12 +217,18 @@ pub(crate) fn seal(engine: &Engine, generation: &Generation, cancel: &Cancel) ->
     }
     let base = base_of(&disk)?;
     let git = Git::find(&engine.config.path).map_err(host)?;
-    let (rules, format) = rules(&git, base.as_ref(), cancel)?;
+    let (rules, pointers, format) = match base {
+        None => (BaseRules::default(), BTreeMap::new(), ObjectFormat::Sha1),
+        Some(base) => {
+            let base = BaseTree::read(&git, &base, cancel)?;
+            (base.rules()?, base.pointers()?, base.repository.format())
+        }
+    };
     let selection = select(disk.tree().handle(), &rules.tracked, &rules.ignore).map_err(unreadable)?;
     let chosen = Chosen::of(selection);
     refuse_leftover(&rules, &chosen, disk.tree())?;
     let mut choose = |path: &RelPath, kind| {
-        Ok(match (chosen.choose(path, kind), rules.pointers.get(path)) {
+        Ok(match (chosen.choose(path, kind), pointers.get(path)) {
             (Choice::Take, Some(pointer)) => Choice::TakePointer(pointer.clone()),
             (choice, _) => choice,
         })

@@ -175,7 +175,7 @@ impl Tries<'_> {
         Tried {
             exit: match ended.end {
                 Ended::Exited(status) => Some(status),
-                Ended::Signalled(_) | Ended::TimedOut | Ended::Cancelled => None,
+                Ended::Signalled(_) | Ended::TimedOut | Ended::Cancelled | Ended::Bounded(_) => None,
             },
             stderr: ended.stderr,
             beyond: ended.truncated.stderr_bytes,

@@ -5,6 +5,7 @@
 
 use super::host;
 use crate::config::Config;
+use semel_core::bounds::Asked;
 use semel_core::job::Confine;
 use semel_core::{Code, Refusal};
 use semel_host::sandbox::{Require, resolve_program, toolchain_roots};
@@ -33,6 +34,9 @@ pub(crate) struct Surroundings {
     pub(crate) read_only: Vec<PathBuf>,
     /// What is done where a part of the sandbox cannot be had.
     pub(crate) confinement: Confine,
+    /// What bounds each command, beside what the operator says.
+    #[serde(default)]
+    pub(crate) limits: Asked,
 }
 
 impl Surroundings {
@@ -56,6 +60,7 @@ impl Surroundings {
             path,
             read_only: read_only.into_iter().collect(),
             confinement: config.confinement,
+            limits: Asked::default(),
         })
     }
 

@@ -121,6 +121,10 @@ pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
         durability: wanted.durability,
         confinement: wanted.confinement,
         backend: Some(choice.backend),
+        proposal: match &wanted.source {
+            Source::Sealed(proposal) => Some(proposal.digest()),
+            Source::Empty | Source::Dir(_) => None,
+        },
         at: clock::now(),
     };
     let recorded = record(engine, new)?;
@@ -297,6 +301,47 @@ pub(crate) fn nobody_owns(engine: &Engine, known: &Volume) -> Result<(), Refusal
         }
     }
     Ok(())
+}
+
+/// Says how a volume ends whose owner died: dirty, but for an attempt whose pass the journal has, since that is all it had
+/// left to do.
+///
+/// # Errors
+/// `store_unavailable`.
+pub(crate) fn end_of_dead(engine: &Engine, volume: &Volume) -> Result<End, Refusal> {
+    let judged = match volume.role {
+        Role::Cert => engine
+            .journal
+            .judgement(volume.generation.clone())
+            .map_err(store)?,
+        Role::Draft => None,
+    };
+    Ok(match judged {
+        Some(judgement) if judgement.refusal.is_none() => End::Clean,
+        Some(_) | None => End::Dirty {
+            reason: "owner_died".to_owned(),
+        },
+    })
+}
+
+/// Says whether somebody still makes a volume that was seen open, or a living process owns it.
+///
+/// # Errors
+/// `unknown_state`, `io_failed`.
+pub(crate) fn at_work(engine: &Engine, known: &Volume) -> Result<bool, Refusal> {
+    if !matches!(known.state, VolumeState::Opening | VolumeState::Open) {
+        return Ok(false);
+    }
+    // In this order: whoever makes it owns it before it lets go.
+    if opening::is_held(engine, &known.generation)? {
+        return Ok(true);
+    }
+    match engine.volumes.records(&known.job, &known.generation) {
+        Ok(disk) => owner_alive(&disk).map_err(host),
+        // It never had a directory, or has lost it: nobody works there.
+        Err(error) if matches!(error.code(), Code::UnknownState | Code::NotFound) => Ok(false),
+        Err(error) => Err(host(error)),
+    }
 }
 
 /// Frees the files of an ended volume; the record of it stays.

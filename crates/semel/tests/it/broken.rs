@@ -99,6 +99,19 @@ fn no_sandbox_shows_the_operators_file() {
     site.at_rest();
 }
 
+/// A policy that a worktree of the candidate holds, and how the repository is named.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("repo/.semel/gate.toml", "repo/.git"),
+    ("repo/.semel/gate.toml", "bare.git"),
+    ("repo/.semel/gate.toml", "linked"),
+    ("linked/p.toml", "repo"),
+    ("linked/p.toml", "repo/.git"),
+    ("of-bare/p.toml", "bare.git"),
+    ("of-bare/p.toml", "repo"),
+    ("clone/p.toml", "repo"),
+    ("two.toml", "repo"),
+];
+
 /// The policy is never a file of the tree under test, by whatever name it is reached.
 #[test]
 fn the_gate_takes_no_policy_from_the_worktree_of_the_candidate() {
@@ -134,6 +147,38 @@ fn the_gate_takes_no_policy_from_the_worktree_of_the_candidate() {
         let (code, said) = gate(inside, "repo");
         assert_eq!(code, Some(65), "{inside}: {said}");
         assert!(said.contains("policy_in_worktree"), "{said}");
+    }
+    // However the repository is named, and wherever else the candidate may be checked out.
+    site.git(&["worktree", "add", "-q", "--detach", "../linked", "HEAD"]);
+    site.git(&["clone", "-q", "--bare", ".", "../bare.git"]);
+    let bare = site.at("bare.git");
+    site.git_in(
+        &bare,
+        &["worktree", "add", "-q", "--detach", "../of-bare", "HEAD"],
+    );
+    site.git(&["clone", "-q", ".", "../clone"]);
+    for place in ["linked", "of-bare", "clone"] {
+        std::fs::write(site.at(place).join("p.toml"), &policy).unwrap();
+    }
+    std::fs::write(site.at("one.toml"), &policy).unwrap();
+    std::fs::hard_link(site.at("one.toml"), site.at("two.toml")).unwrap();
+    for (inside, repository) in ELSEWHERE {
+        let (code, said) = gate(inside, repository);
+        assert_eq!(code, Some(65), "{inside}, {repository}: {said}");
+        assert!(said.contains("policy_in_worktree"), "{said}");
+    }
+    // A worktree stays one without its `.git`, which whoever works in it can take away.
+    std::fs::remove_file(site.at("linked/.git")).unwrap();
+    std::fs::remove_file(site.at("two.toml")).unwrap();
+    let (code, said) = gate("linked/p.toml", "repo");
+    assert_eq!(code, Some(65), "{said}");
+    // One of a repository that does not have the candidate holds no tree under test.
+    std::fs::create_dir(site.at("other")).unwrap();
+    site.git_in(&site.at("other"), &["init", "-q"]);
+    std::fs::write(site.at("other/p.toml"), &policy).unwrap();
+    for outside in ["one.toml", "other/p.toml"] {
+        let (code, said) = gate(outside, "repo");
+        assert_eq!(code, Some(0), "{outside}: {said}");
     }
     // Of a host file, and of one in the git directory, which no checkout writes, nothing is wrong.
     std::fs::write(site.at("host.toml"), &policy).unwrap();

@@ -26,5 +26,5 @@
 
 mod certification;
 mod gateway;
-mod lab;
+pub(crate) mod lab;
 mod restoration;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 #[test]
 fn a_run_that_is_killed_at_any_point_finishes_when_it_is_run_again() {
     let points = site_points();
-    assert!(points.len() >= 18, "{points:?}");
+    assert!(points.len() >= 21, "{points:?}");
     for point in &points {
         let site = Site::new();
         let out = site.run(&["run", "job.toml", "--crash-at", point]);
@@ -51,9 +51,12 @@ fn a_run_that_is_killed_at_any_point_finishes_when_it_is_run_again() {
         let killed_cert = [
             "cert_opened",
             "taken",
+            "bound",
+            "fetched",
             "installed",
             "recorded",
             "tested",
+            "verified",
             "stated",
         ]
         .contains(&point.as_str());

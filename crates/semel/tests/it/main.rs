@@ -12,6 +12,7 @@
 
 mod agents;
 mod approval;
+mod attempts;
 mod benches;
 mod bridge;
 mod broken;
@@ -30,6 +31,7 @@ mod faults;
 mod gate;
 mod github;
 mod harness;
+mod hostile;
 mod http;
 mod interop;
 mod kills;
@@ -63,6 +65,7 @@ mod tidy;
 mod tokens;
 mod undo;
 mod upstream;
+mod vectors;
 mod volume_kills;
 mod volumes;
 mod walks;

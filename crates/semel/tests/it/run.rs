@@ -1,6 +1,6 @@
 //! `semel run`: from a repository to a certificate and a branch; again, anew, and refused.
 
-use crate::harness::{RUN, Site, bare, said, statement, text};
+use crate::harness::{RUN, Site, bare, is_root, said, skipped, statement, text};
 use semel_core::Sha256;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -30,6 +30,15 @@ fn a_job_is_carried_to_a_certificate_and_a_branch_of_the_same_tree() {
         .collect();
     assert!(digests.iter().any(|d| d["gitTree"] == json!(tree)), "{digests:?}");
     assert_eq!(statement["predicate"]["report"]["counts"]["passed"], 1);
+    let volume = site
+        .home
+        .state()
+        .join("volumes/small")
+        .join(text(&first["generation"]));
+    assert!(
+        volume.join("work").is_dir() && !volume.join("work/test").exists(),
+        "what the tests left is freed"
+    );
     // A second run shows the same certificate and does nothing.
     let entries = site.json(&["status"]);
     let again = site.json(RUN);
@@ -332,4 +341,32 @@ fn gated(site: &Site, done: &Value) {
         &commit,
     ];
     assert_eq!(site.json(&gate)["verdict"]["pass"], json!(true));
+}
+
+/// The shim reads no configuration: its order tells it.
+#[test]
+fn a_command_runs_as_the_user_that_the_operator_names() {
+    if !is_root() {
+        skipped("programs run as another user where Semel is root");
+        return;
+    }
+    let site = Site::new();
+    std::fs::write(site.at("own.toml"), "[sandbox]\nuid = 4242\n").unwrap();
+    let repository = site.repository();
+    let from = repository.to_str().unwrap();
+    let opened = site.json(&["--config", "own.toml", "volume", "open", "own", "--from", from]);
+    std::fs::write(site.at("token"), text(&opened["token"])).unwrap();
+    let call = [
+        "call",
+        "--token-file",
+        "token",
+        "run_command",
+        "{\"command\":\"id -u\"}",
+        "--key",
+        "k",
+    ];
+    let ran = site.json(&[&["--config", "own.toml"], &call[..]].concat());
+    assert_eq!(ran["stdout"], "4242\n");
+    site.json(&["volume", "end", text(&opened["generation"])]);
+    site.at_rest();
 }

@@ -116,6 +116,8 @@ fn the_schema_of_a_job_is_what_core_parses() {
     for (name, part) in [("Agent", "agent"), ("Certify", "certify"), ("Output", "output")] {
         same(&schema["$defs"][part], &source, name, &[]);
     }
+    let bounds = read("crates/core/src/bounds.rs");
+    same(&schema["$defs"]["limits"], &bounds, "Asked", &[]);
     let volume = read("crates/core/src/volume.rs");
     let installer = read("crates/core/src/installer.rs");
     for (given, wanted) in [
@@ -134,6 +136,10 @@ fn the_schema_of_a_job_is_what_core_parses() {
         (
             &schema["$defs"]["certify"]["properties"]["project"]["enum"],
             variants(&installer, "ProjectInstall", '_'),
+        ),
+        (
+            &schema["$defs"]["certify"]["properties"]["git"]["enum"],
+            variants(&source, "InGit", '_'),
         ),
         (
             &schema["$defs"]["certify"]["properties"]["retry"]["items"]["enum"],
@@ -240,6 +246,7 @@ fn the_examples_show_every_key() {
     shown(&job, example, &[]);
     shown(&job["$defs"]["agent"], &example["agent"], &[]);
     shown(&job["$defs"]["certify"], &example["certify"], &[]);
+    shown(&job["$defs"]["limits"], &example["limits"], &[]);
     // A branch or a patch, not both.
     shown(&job["$defs"]["output"], &example["output"], &["patch"]);
     let policy = schema("gate-policy");

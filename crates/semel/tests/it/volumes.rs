@@ -496,17 +496,28 @@ fn a_certification_lies_over_its_sealed_tree() {
 #[test]
 fn a_source_file_that_is_changed_and_put_back_during_the_tests_is_found_out() {
     let mut site = Site::new();
-    let program = "import os, subprocess, sys\np = 'src/lib.rs'\nwas, at = open(p).read(), os.stat(p)\nopen(p, 'w').write('')\n\
+    let program = "import os, subprocess, sys\np = 'out/.gitkeep'\nwas, at = open(p).read(), os.stat(p)\nopen(p, 'w').write('')\n\
         open(p, 'w').write(was)\nos.utime(p, ns=(at.st_atime_ns, at.st_mtime_ns))\n\
         sys.exit(subprocess.call([sys.executable, 'check.py', sys.argv[1]]))\n";
     std::fs::write(site.repository().join("sneaky.py"), program).unwrap();
+    std::fs::create_dir(site.repository().join("out")).unwrap();
+    std::fs::write(site.repository().join("out/.gitkeep"), "").unwrap();
     site.base = site_commit(&site);
     site.job("test = [\"python3\", \"check.py\", \"{report}\"] => test = [\"python3\", \"sneaky.py\", \"{report}\"]");
+    let plain = std::fs::read_to_string(site.at("job.toml")).unwrap();
     in_certify(&site, "caches = [\"src\"]\n");
+    let refusal = site.refused(RUN, 65);
+    assert_eq!(
+        (&refusal["reason"], &refusal["names"]),
+        (&json!("sealed_cache"), &json!(["src/lib.rs"])),
+        "{refusal}"
+    );
+    std::fs::write(site.at("job.toml"), plain).unwrap();
+    in_certify(&site, "caches = [\"out\"]\n");
     let refusal = site.refused(RUN, 28);
     assert_eq!(
         (&refusal["reason"], &refusal["names"]),
-        (&json!("touched"), &json!(["src/lib.rs"])),
+        (&json!("touched"), &json!(["out/.gitkeep"])),
         "{refusal}"
     );
     assert_eq!(site.passes(), 0);

@@ -74,6 +74,7 @@ pub fn new_volume(of: &str, role: Role, durability: Durability) -> Result<NewVol
         durability,
         confinement: None,
         backend: None,
+        proposal: None,
         at: NOW,
     })
 }

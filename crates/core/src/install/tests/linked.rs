@@ -26,6 +26,10 @@ fn pnpm_lock() -> Lockfile {
 }
 
 fn yarn_lock() -> Lockfile {
+    lock("yarn.lock", &yarn_text())
+}
+
+fn yarn_text() -> String {
     let entry = |key: &str, version: &str, letter, more: &str| {
         let (name, _) = key.split_once('@').unwrap();
         format!(
@@ -33,14 +37,13 @@ fn yarn_lock() -> Lockfile {
             sum(letter)
         )
     };
-    let text = format!(
+    format!(
         "# yarn lockfile v1\n\n\n{}{}{}{}",
         entry("a@^1.0.0", "1.0.0", 'B', "  dependencies:\n    b \"^2.0.0\"\n"),
         entry("b@^1.0.0", "1.0.0", 'C', ""),
         entry("b@^2.0.0", "2.0.0", 'D', ""),
         entry("d@^1.0.0", "1.0.0", 'E', "")
-    );
-    lock("yarn.lock", &text)
+    )
 }
 
 const PROJECT: &str =
@@ -214,4 +217,204 @@ fn what_is_tampered_with_is_refused_by_its_code() {
             assert!(!refusal.names.is_empty(), "{what}: {refusal}");
         }
     }
+}
+
+/// pnpm names the command of a package also by the link that it keeps to each.
+#[test]
+fn a_command_may_be_named_by_the_link_to_its_package() {
+    let mut node = pnpm();
+    node.link(".pnpm/node_modules/d", "../d@1.0.0/node_modules/d");
+    let shim = node.text(".bin/d").replace(".pnpm/d@1.0.0/node_modules/d/", "d/");
+    node.file(".pnpm/node_modules/.bin/d", shim.as_bytes());
+    bind(&node, &pnpm_lock(), &["dev"]).unwrap();
+    for (from, to) in [
+        ("d/cli.js", "d/index.js"),
+        ("d/cli.js", "b/cli.js"),
+        ("d/cli.js", "d/gone.js"),
+    ] {
+        let mut changed = node.clone();
+        changed.file(".pnpm/node_modules/.bin/d", shim.replace(from, to).as_bytes());
+        let refusal = bind(&changed, &pnpm_lock(), &["dev"]).unwrap_err();
+        assert_eq!(refusal.code, Code::RecordMismatch, "{to}");
+    }
+}
+
+/// A tarball that came with packages of its own: they stay, or Yarn puts a locked one in the place of one.
+#[test]
+fn a_locked_package_may_stand_where_a_tarball_brought_another() {
+    let lock = yarn_lock();
+    let mut supply = supply(&lock);
+    let mut held = supply
+        .iter()
+        .find(|held| held.file == "a-1.0.0.tgz")
+        .unwrap()
+        .clone();
+    let brought = [
+        ("package.json", manifest("b", "0.5.0")),
+        ("old.js", "o".to_owned()),
+    ];
+    for (path, text) in &brought {
+        let fact = Fact::File {
+            mode: 0o644,
+            size: text.len() as u64,
+            sha256: Sha256::of(text.as_bytes()),
+        };
+        held.members.insert(at(&format!("node_modules/b/{path}")), fact);
+    }
+    supply.add(held);
+    let judge = |node: &Fake| {
+        let selection = Selection {
+            groups: ["dev".to_owned()].into(),
+            ..Selection::default()
+        };
+        let (setting, place) = (Setting::node("x64", "glibc"), place("tree/node_modules"));
+        super::super::linked::bind(&node.0, &lock, PROJECT, &selection, &setting, &place, &supply)
+    };
+    // The locked one, whole; the one that it replaced is not missed.
+    judge(&flat()).unwrap();
+    let mut mixed = flat();
+    mixed.file("a/node_modules/b/old.js", b"o");
+    assert_eq!(
+        judge(&mixed).unwrap_err().code,
+        Code::RecordMismatch,
+        "both in one"
+    );
+    let mut cut = flat();
+    cut.remove("a/node_modules/b/index.js");
+    assert_eq!(judge(&cut).unwrap_err().code, Code::RecordMismatch, "cut");
+    // The one that was brought: Node would find it instead of the locked one.
+    let mut old = flat();
+    for name in ["index.js", "cli.js"] {
+        old.remove(&format!("a/node_modules/b/{name}"));
+    }
+    for (path, text) in &brought {
+        old.file(&format!("a/node_modules/b/{path}"), text.as_bytes());
+    }
+    assert_eq!(
+        judge(&old).unwrap_err().code,
+        Code::RecordMismatch,
+        "another version"
+    );
+}
+
+/// One version as published and as its tool patched it, each with a digest of its own.
+#[test]
+fn of_two_artifacts_of_one_version_the_one_that_stands_there_counts() {
+    let second = "b@~2.0.0:\n  version \"2.0.0\"\n  resolved \"https://host/b/-/b-2.0.0.tgz\"\n  integrity ";
+    let text = yarn_text() + second + &sum('F') + "\n";
+    let lock = lock("yarn.lock", &text);
+    let mut supply = supply(&lock);
+    let patched = lock.packages.iter().find(|p| p.artifacts[0].digest[0] == 0x14);
+    let patched = Locked::of(&patched.unwrap().artifacts[0]);
+    let mut held = supply.iter().find(|held| held.locked == patched).unwrap().clone();
+    let fact = Fact::File {
+        mode: 0o644,
+        size: 1,
+        sha256: Sha256::of(b"p"),
+    };
+    held.members.insert(at("index.js"), fact);
+    supply.add(held);
+    let judge = |bytes: &[u8]| {
+        let mut node = flat();
+        node.file("a/node_modules/b/index.js", bytes);
+        let selection = Selection {
+            groups: ["dev".to_owned()].into(),
+            ..Selection::default()
+        };
+        let (setting, place) = (Setting::node("x64", "glibc"), place("tree/node_modules"));
+        super::super::linked::bind(&node.0, &lock, PROJECT, &selection, &setting, &place, &supply)
+    };
+    for bytes in [b"x", b"p"] {
+        judge(bytes).unwrap();
+    }
+    assert_eq!(judge(b"e").unwrap_err().code, Code::RecordMismatch);
+}
+
+/// pnpm makes commands of what a package bundles, too.
+#[test]
+fn a_bundled_package_declares_its_commands() {
+    let lock = pnpm_lock();
+    let mut supply = supply(&lock);
+    let mut held = supply
+        .iter()
+        .find(|held| held.file == "d-1.0.0.tgz")
+        .unwrap()
+        .clone();
+    let text = "{\"name\":\"c\",\"version\":\"1.0.0\",\"bin\":{\"c\":\"run.js\"}}";
+    let brought = [("package.json", text), ("run.js", "r"), ("other.js", "o")];
+    let mut node = pnpm();
+    for (path, text) in brought {
+        let fact = Fact::File {
+            mode: 0o644,
+            size: text.len() as u64,
+            sha256: Sha256::of(text.as_bytes()),
+        };
+        held.members.insert(at(&format!("node_modules/c/{path}")), fact);
+        let place = format!(".pnpm/d@1.0.0/node_modules/d/node_modules/c/{path}");
+        node.file(&place, text.as_bytes());
+    }
+    supply.add(held);
+    let shim = node
+        .text(".bin/d")
+        .replace("../.pnpm/d@1.0.0/node_modules/d/cli.js", "../c/run.js");
+    let judge = |name: &str, shim: &str| {
+        let mut node = node.clone();
+        node.file(
+            &format!(".pnpm/d@1.0.0/node_modules/d/node_modules/.bin/{name}"),
+            shim.as_bytes(),
+        );
+        let selection = Selection {
+            groups: ["dev".to_owned()].into(),
+            ..Selection::default()
+        };
+        let (setting, place) = (Setting::node("x64", "glibc"), place("tree/node_modules"));
+        super::super::linked::bind(&node.0, &lock, PROJECT, &selection, &setting, &place, &supply)
+    };
+    judge("c", &shim).unwrap();
+    assert_eq!(judge("node", &shim).unwrap_err().code, Code::RecordMismatch);
+    let other = shim.replace("run.js", "other.js");
+    assert_eq!(judge("c", &other).unwrap_err().code, Code::RecordMismatch);
+}
+
+/// Yarn 2 and later leave out what a tarball bundles, whole; other tools do not.
+#[test]
+fn a_bundle_may_be_left_out_whole_by_the_yarn_that_does_so() {
+    let lock = yarn_lock();
+    let judge = |packing: Packing, there: &[&str]| {
+        let mut supply = supply(&lock);
+        let mut held = supply
+            .iter()
+            .find(|held| held.file == "d-1.0.0.tgz")
+            .unwrap()
+            .clone();
+        held.packing = packing;
+        let mut node = flat();
+        for path in ["node_modules/c/package.json", "node_modules/c/c.js"] {
+            let fact = Fact::File {
+                mode: 0o644,
+                size: 2,
+                sha256: Sha256::of(b"{}"),
+            };
+            held.members.insert(at(path), fact);
+        }
+        for path in there {
+            node.file(&format!("d/node_modules/c/{path}"), b"{}");
+        }
+        supply.add(held);
+        let selection = Selection {
+            groups: ["dev".to_owned()].into(),
+            ..Selection::default()
+        };
+        let (setting, place) = (Setting::node("x64", "glibc"), place("tree/node_modules"));
+        super::super::linked::bind(&node.0, &lock, PROJECT, &selection, &setting, &place, &supply)
+    };
+    judge(Packing::YarnCache, &[]).unwrap();
+    for packing in [Packing::YarnCache, Packing::Npm] {
+        judge(packing, &["package.json", "c.js"]).unwrap();
+        assert_eq!(
+            judge(packing, &["package.json"]).unwrap_err().code,
+            Code::RecordMismatch
+        );
+    }
+    assert_eq!(judge(Packing::Npm, &[]).unwrap_err().code, Code::RecordMismatch);
 }

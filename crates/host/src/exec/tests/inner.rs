@@ -60,6 +60,7 @@ fn without_namespaces_nothing_is_lost_before_all_has_ended() {
         writable: Vec::new(),
         network: Network::Loopback,
         require: Require::Full,
+        bounds: crate::sandbox::default_bounds(),
     });
     let ended = run(&command, &never()).unwrap();
     let said = "Ended(Exited { code: 5 }) true true\ntrue Lost 0\ntrue 0\n";

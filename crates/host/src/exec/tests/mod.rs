@@ -165,6 +165,7 @@ impl Site {
             read_only: Vec::new(),
             network: Network::Host,
             require: Require::Full,
+            bounds: crate::sandbox::default_bounds(),
         }
     }
 

@@ -14,7 +14,10 @@ fn a_command_runs_and_leaves_its_status_and_output() {
     let (id, status) = site.run(&site.sh("echo out; echo err >&2; echo x >> effects; exit 7"));
     assert_eq!(status.outcome, Outcome::Ended(Ended::Exited { code: 7 }));
     assert_eq!(status.tree_ended, crate::process::TreeEnded::Proved);
-    assert_eq!(status.level, Level::lacking(Vec::new()));
+    assert_eq!(
+        Level::lacking(status.level.missing.clone()),
+        Level::lacking(Vec::new())
+    );
     let kept = |bytes: &[u8]| Kept {
         total_bytes: bytes.len() as u64,
         kept_bytes: bytes.len() as u64,

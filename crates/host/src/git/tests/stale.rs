@@ -283,6 +283,35 @@ fn looker_in_another_namespace() {
     );
 }
 
+/// What is left over in a directory that is gone, mounted by itself, can work on nothing of ours.
+#[test]
+fn s11_who_is_left_in_a_directory_that_is_gone_does_not_count() {
+    if !evidence_is_possible() {
+        return;
+    }
+    let git = gits().remove(0);
+    let lab = Lab::new(&git);
+    let (tree, lock) = lab.linked();
+    let (gone, ready) = (lab.path("gone"), lab.path("ready"));
+    std::fs::create_dir(&gone).unwrap();
+    let mut left = std::process::Command::new("unshare");
+    let script = "mount --bind \"$1\" \"$1\" && cd \"$1\" && touch \"$2\" && exec sleep 600";
+    left.args(["--mount", "sh", "-c", script, "sh"])
+        .args([&gone, &ready]);
+    let _left = Ends(left.spawn().unwrap());
+    for _ in 0..1_000 {
+        if ready.exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(ready.exists());
+    std::fs::remove_dir(&gone).unwrap();
+    std::fs::write(&lock, b"").unwrap();
+    let restored = run(&lab, &tree, 60_000).unwrap();
+    assert_eq!(restored.counts.recovered, 1);
+}
+
 /// Who polls a worktree does not keep its stale lock for ever, though it is there all the time; one that was there
 /// before the lock does.
 #[test]

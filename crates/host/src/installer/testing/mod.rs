@@ -10,7 +10,7 @@ pub use runner::check_report;
 
 use super::plan::{Isolation, Plan};
 use crate::error::{Error, Result};
-use crate::plain::private_directory;
+use crate::plain::{hand_over, private_directory};
 use crate::process::{Cancel, Command, Confinement, End, Ended, Output, TreeEnded, run};
 use crate::sandbox::{Network, Sandbox, TreeAccess};
 use evidence::{read_report, refuse_present, too_long};
@@ -111,6 +111,7 @@ pub fn run_tests(plan: &TestPlan<'_>, cancel: &Cancel) -> Result<TestRun> {
             let why = format!("the tests did not end within {seconds} seconds");
             return Ok(outcome(ended, Err(Refusal::new(Code::TimedOut, why)), None));
         }
+        End::Bounded(met) => return Ok(outcome(ended, Err(met.refusal("the test command")), None)),
         End::Cancelled => {
             let why = Refusal::new(Code::TestsFailed, "the tests were cancelled").reason("cancelled");
             return Ok(outcome(ended, Err(why), None));
@@ -142,7 +143,8 @@ pub fn run_tests(plan: &TestPlan<'_>, cancel: &Cancel) -> Result<TestRun> {
         Source::Stdout => Format::CargoTest,
         Source::File { .. } => Format::of_file(bytes),
     });
-    let verdict = parsed.and_then(|report| {
+    let verdict = parsed.and_then(|mut report| {
+        report.leave_out_files(|name| is_file_of(plan, name));
         report::of_this_run(&report, began)?;
         report::verdict(&report, ending)
     });
@@ -150,6 +152,13 @@ pub fn run_tests(plan: &TestPlan<'_>, cancel: &Cancel) -> Result<TestRun> {
         format,
         ..outcome(ended, verdict, bytes)
     })
+}
+
+/// Says whether the name of a test is the path of a file that the command could run: beneath the tree or the directories of
+/// the run, be it there still or not, or any that is there.
+fn is_file_of(plan: &TestPlan<'_>, name: &str) -> bool {
+    let path = std::path::Path::new(name);
+    path.starts_with(&plan.tree) || path.starts_with(&plan.home) || path.is_file()
 }
 
 fn outcome(ended: Ended, verdict: std::result::Result<Counts, Refusal>, bytes: Option<Vec<u8>>) -> TestRun {
@@ -251,6 +260,7 @@ fn build(plan: &TestPlan<'_>, places: &Places, runner: &Runner) -> Result<Comman
         writable: writable(plan)?,
         network: Network::Loopback,
         require: plan.isolation.require,
+        bounds: plan.isolation.bounds,
     });
     Ok(command)
 }
@@ -269,7 +279,10 @@ fn writable(plan: &TestPlan<'_>) -> Result<Vec<PathBuf>> {
                     let name = declared.to_string();
                     return Err(Refusal::new(Code::PathEscapesRoot, why).name(name).into());
                 }
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => private_directory(&dir)?,
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                    private_directory(&dir)?;
+                    hand_over(&dir)?;
+                }
                 Err(e) => return Err(Error::io("look at", &dir, e)),
             }
         }

@@ -308,6 +308,21 @@ fn crates_that_a_project_vendors_are_bound_to_the_registrys() {
         passes(&site, std::slice::from_ref(&plan), "own").why,
         "the tests passed"
     );
+    // Settings that include others, and such of a directory below, name crates as well.
+    site.write(".cargo/more.toml", "[source.crates-io]\nreplace-with = \"own\"\n");
+    site.write(".cargo/config.toml", "include = [\"more.toml\"]\n");
+    let refusal = refused(bind(&plan, &generation(), &locks));
+    assert_eq!(
+        (refusal.code, refusal.reason.as_deref()),
+        (Code::LockIncomplete, Some("included_settings"))
+    );
+    site.write(".cargo/config.toml", "");
+    site.write("broken/.cargo/config.toml", "[");
+    site.write(
+        "third/.cargo/config",
+        "[source.crates-io]\nreplace-with = \"own\"\n[source.own]\ndirectory = \"party\"\n",
+    );
+    bind(&plan, &generation(), &locks).unwrap();
     crate_file("build.rs", "fn main() {}\n");
     let refusal = refused(bind(&plan, &generation(), &locks));
     assert_eq!(

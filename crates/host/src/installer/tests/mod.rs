@@ -60,6 +60,7 @@ impl Site {
             hide: vec!["/root".into(), "/home".into(), self.dir.path().to_path_buf()],
             read_only: Vec::new(),
             require: Require::BestEffort,
+            bounds: crate::sandbox::default_bounds(),
         }
     }
 

@@ -46,14 +46,54 @@ fn downloads_then_installs_without_an_index() {
     assert_eq!(run.verdict.unwrap().passed, 1);
 }
 
+/// A file of the tree sends neither pip nor what the operator gave it anywhere, and has nothing built.
+#[test]
+fn no_option_of_the_tree_reaches_pip() {
+    let site = site();
+    let Some(plan) = project(&site) else {
+        return;
+    };
+    let own = std::fs::read_to_string(site.tree.join("requirements.txt")).unwrap();
+    let options =
+        "--extra-index-url http://127.0.0.1:1/${PIP_INDEX_URL}\n--trusted-host h\n--no-binary leaf\n";
+    site.write("requirements.txt", format!("{options}-r requirements-more.txt\n"));
+    site.write(
+        "requirements-more.txt",
+        format!("--no-binary :all:\n-r requirements.txt\n{own}"),
+    );
+    let files = ["requirements.txt", "requirements-more.txt"];
+    let locks = files.map(|file| lockfile(&site, file));
+    let locks: Vec<&Lockfile> = locks.iter().collect();
+    super::super::fetch(&plan, &locks, &never()).unwrap();
+    super::super::install(&plan, &locks, &never()).unwrap();
+    let read = std::fs::read_to_string(plan.place().join("requirements.txt")).unwrap();
+    assert_eq!(read, own);
+    for (line, why) in [
+        (
+            "leaf @ http://127.0.0.1:1/leaf-1.0.tar.gz",
+            "no archive that is built",
+        ),
+        (
+            "leaf @ http://127.0.0.1:1/${UV_INDEX_PASSWORD}/leaf-1.0.whl",
+            "no variable",
+        ),
+        ("leaf==1.0 ; '${PIP_INDEX_URL}' != ''", "no variable"),
+    ] {
+        let text = format!("{line} --hash=sha256:{}\n", "1".repeat(64));
+        let refusal =
+            semel_core::lockset::parse(&RelPath::parse(b"requirements.txt").unwrap(), text.as_bytes());
+        assert_eq!(refusal.unwrap_err().code, Code::LockIncomplete, "{why}");
+    }
+}
+
 #[test]
 fn a_wrong_or_missing_hash_is_not_installed() {
     let site = site();
     let Some(plan) = project(&site) else {
         return;
     };
-    let zeros = "0".repeat(64);
-    site.write("requirements.txt", format!("leaf==1.0 --hash=sha256:{zeros}\n"));
+    let ones = "1".repeat(64);
+    site.write("requirements.txt", format!("leaf==1.0 --hash=sha256:{ones}\n"));
     let refusal = refused(fetch(&plan, &never()));
     assert_eq!(refusal.code, Code::InstallFailed);
     assert!(

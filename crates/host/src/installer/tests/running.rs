@@ -116,6 +116,31 @@ fn a_result_from_a_cache_is_no_evidence() {
     assert_eq!(none.reason.as_deref(), Some("no_test_ran"));
 }
 
+/// `node --test` reports a file without a test as one that passed, named by its path, whatever the file is called.
+#[test]
+fn a_file_that_is_reported_as_a_test_is_none() {
+    let site = site();
+    site.write("runall", "process.exit(0)");
+    let run = |name: &str, case: &str| {
+        let line = format!("printf '<testsuite><testcase name=\"%s\"/></testsuite>' {case} > {{report}}");
+        let plan = site.tests(name, &[], &["sh", "-c", &line]);
+        run_tests(&plan, &never()).unwrap().verdict
+    };
+    for (name, case) in [
+        ("tree", "\"$PWD/runall\""),
+        ("home", "\"$HOME/gone\""),
+        ("else", "/bin/sh"),
+    ] {
+        let refusal = run(name, case).unwrap_err();
+        assert_eq!(
+            refusal.reason.as_deref(),
+            Some("no_test_ran"),
+            "{name}: {refusal}"
+        );
+    }
+    assert_eq!(run("route", "/users").unwrap().passed, 1);
+}
+
 #[test]
 fn runners_of_javascript_are_told_where_their_report_goes() {
     use std::ffi::OsString;

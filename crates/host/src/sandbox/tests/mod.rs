@@ -1,6 +1,8 @@
 //! Everything here runs real programs in the real sandbox.
 
+mod bounds;
 mod ends;
+mod own;
 mod places;
 mod walls;
 
@@ -140,6 +142,7 @@ impl House {
             writable: Vec::new(),
             network: Network::Loopback,
             require: Require::Full,
+            bounds: crate::sandbox::default_bounds(),
         }
     }
 

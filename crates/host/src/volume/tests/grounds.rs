@@ -1,6 +1,7 @@
 //! Overlays, filesystems in memory, and the sealed trees beneath: real mounts, where this user may make them.
 
 use super::*;
+use crate::sandbox;
 use semel_core::RelPath;
 use std::time::Duration;
 
@@ -168,6 +169,58 @@ fn an_overlay_shows_its_sealed_tree_and_every_change() {
         b"sealed",
         "it outlives its volumes"
     );
+}
+
+/// What is root's in it is shown as the user's as whom programs run, and stays root's; whoever reads the options of the
+/// mount finds the layers.
+#[test]
+fn an_overlay_that_programs_write_is_the_users_as_whom_they_run() {
+    use std::os::unix::fs::MetadataExt as _;
+    let world = World::new();
+    if !had(&world, Backend::Overlay) {
+        return;
+    }
+    let user = if sandbox::has_own_user() {
+        sandbox::own_user()
+    } else {
+        rustix::process::geteuid().as_raw()
+    };
+    let (volume, identity) = world.on(&On::Owned(world.lower()));
+    let tree = volume.tree_path();
+    for place in [tree.clone(), tree.join("f"), tree.join("d")] {
+        assert_eq!(place.metadata().unwrap().uid(), user, "{place:?}");
+    }
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mine = table
+        .lines()
+        .find(|line| line.contains(world.generation.as_str()));
+    for layer in ["/.lower/sealed", "/layer/upper", "/layer/work"] {
+        let spelled = mine.unwrap().contains(layer) && !mine.unwrap().contains("/proc/");
+        assert!(spelled, "{mine:?}");
+    }
+    // Made by root it is root's, until it is handed over.
+    let made = tree.join("made");
+    std::fs::write(&made, "x").unwrap();
+    crate::plain::hand_over(&made).unwrap();
+    assert_eq!(made.metadata().unwrap().uid(), user);
+    let below = world
+        .of_job()
+        .join(world.generation.as_str())
+        .join("layer/upper/tree/made");
+    let own = rustix::process::geteuid().as_raw();
+    assert_eq!(below.metadata().unwrap().uid(), own, "on the disk it is root's");
+    assert_eq!(volume.changed(10).unwrap(), Some(paths(&["made"])));
+    drop(volume);
+    // Its mount ended, as with the boot; it is made again, and is the same.
+    world.volumes.rest(&world.job, &world.generation).unwrap();
+    assert_eq!(world.mounts(), 0);
+    let again = world.reopen(&identity).unwrap();
+    assert_eq!(again.tree_path().join("f").metadata().unwrap().uid(), user);
+    assert_eq!(std::fs::read(again.tree_path().join("made")).unwrap(), b"x");
+    drop(again);
+    let aside = world.volumes.put_aside(&world.job, &world.generation).unwrap();
+    assert_eq!(world.volumes.reap(&aside).unwrap().kept, []);
+    assert_eq!(world.mounts(), 0);
 }
 
 #[test]

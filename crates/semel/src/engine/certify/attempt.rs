@@ -3,29 +3,31 @@
 //! Every stage verifies what the one before left, before it runs. The evidence is kept also where a stage refuses,
 //! since refusals are signed too.
 
-use super::super::proposal::{self, Proposal};
+use super::super::proposal::{Base, BaseTree, Proposal};
 use super::super::{Engine, host};
 use super::input::{self, Locks, Untouched};
-use super::shut::shut_off;
-use super::{Ask, surface};
+use super::shut::{shut_off, within_reach};
+use super::{Ask, caches, pipe, surface};
 use crate::config;
 use crate::engine::job::say::{Point, Say};
 use crate::limits;
 use semel_core::artifact::Supply;
-use semel_core::certificate::{BaseTests, Report, Weak};
+use semel_core::bounds::Asked;
+use semel_core::certificate::{BaseCommit, BaseTests, Report, Weak};
 use semel_core::confinement::Level;
 use semel_core::install::InstallRecord;
 use semel_core::installer::{Installer, ProjectInstall, Toolchain};
-use semel_core::job::{Certify, Confine};
+use semel_core::job::{Certify, Confine, InGit};
 use semel_core::lockset::Lockfile;
 use semel_core::manifest::Manifest;
 use semel_core::report::Counts;
-use semel_core::{Code, Refusal, RelPath, Sha256};
+use semel_core::{Code, Confinement, Refusal, RelPath, Sha256};
 use semel_host::artifact::Store;
-use semel_host::git::Git;
+use semel_host::files::Stamp;
+use semel_host::git::{Git, leads_to, one_commit};
 use semel_host::installer::{
     self, Hints, Isolation, Plan, ReportFrom, StageOutcome, TestPlan, TestRun, Tools, record, run_tests,
-    verify_again,
+    stamps_of, verify_again,
 };
 use semel_host::process::{Cancel, TreeEnded};
 use semel_host::sandbox::Require;
@@ -35,6 +37,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// How many files beside the tree are named at most.
+const NAMED: usize = 100;
 
 /// Is what an attempt has to show for itself.
 #[derive(Clone, Debug)]
@@ -51,6 +56,8 @@ pub(super) struct Evidence {
     pub(super) report: Option<Report>,
     /// What is bound less than fully.
     pub(super) weak: BTreeSet<(String, String)>,
+    /// What it was compared with.
+    pub(super) base: Option<BaseCommit>,
     /// What changed against the base that can change what the tests say.
     pub(super) surface: Vec<RelPath>,
     /// What the last certificate of the base's tree counted.
@@ -68,6 +75,7 @@ impl Evidence {
             report: None,
             weak: BTreeSet::new(),
             surface: Vec::new(),
+            base: None,
             base_tests: None,
         }
     }
@@ -126,7 +134,7 @@ pub(super) fn run(
     say: Say<'_>,
     cancel: &Cancel,
 ) -> Result<(), Refusal> {
-    let attempt = Attempt {
+    let mut attempt = Attempt {
         engine,
         ask,
         disk,
@@ -136,7 +144,7 @@ pub(super) fn run(
             .state
             .join("reports")
             .join(disk.generation().as_str()),
-        isolation: isolation(engine, ask.confine),
+        isolation: isolation(engine, ask.confine, ask.limits),
         say,
         cancel,
     };
@@ -144,7 +152,9 @@ pub(super) fn run(
     plain::private_directory(&attempt.work).map_err(host)?;
     plain::private_directory(&attempt.reports).map_err(host)?;
     let git = Git::find(&engine.config.path).map_err(host)?;
-    let (rules, _) = proposal::rules(&git, ask.base.as_ref(), cancel)?;
+    let base = |of: &Option<Base>| of.as_ref().map(|of| BaseTree::read(&git, of, cancel)).transpose();
+    let rules = base(&ask.base)?.map(|base| base.rules()).transpose()?;
+    let rules = rules.unwrap_or_default();
     let manifest = input::take(proposal, &rules, disk)?;
     say.line(&format!(
         "take     {} entries, tree {}",
@@ -152,8 +162,15 @@ pub(super) fn run(
         proposal.tree
     ));
     say.reached(Point::Taken);
-    evidence.surface = surface::changed(&git, ask.base.as_ref(), &manifest, disk.tree(), cancel)?;
-    evidence.base_tests = surface::base_tests(engine, &git, ask.base.as_ref(), cancel)?;
+    evidence.weaken("exit_status", pipe::weakness(&ask.certify.test));
+    caches::hold_nothing_sealed(&ask.certify, &manifest)?;
+    attempt.lead_to_git(&git)?;
+    let against = surface::Against {
+        base: base(&ask.against)?,
+        manifest: &manifest,
+        root: disk.tree(),
+    };
+    against.tell(engine, evidence, say)?;
     let locks = input::bind(&manifest, &ask.certify.install, disk.tree());
     if let Ok(locks) = &locks {
         evidence.locks.clone_from(&locks.digests);
@@ -164,18 +181,25 @@ pub(super) fn run(
         "bind     {}",
         names(locks.digests.keys().map(ToString::to_string))
     ));
+    say.reached(Point::Bound);
     let (plans, records) = attempt.install(&locks, evidence)?;
     say.reached(Point::Installed);
     attempt.keep_records(&records, evidence)?;
+    against.tell_modules(&records, evidence)?;
     say.reached(Point::Recorded);
-    attempt.verify(&plans, &records, &manifest)?;
-    attempt.set_apart(&plans, &manifest, evidence)?;
+    // Before anything is looked at again: whatever is changed from here on, and be it put back, bears another stamp.
     let untouched = Untouched::now(&manifest, disk.tree())?;
+    let installed = attempt.stamps(&plans, &records)?;
+    attempt.verify(&plans, &records, &manifest)?;
+    let apart = attempt.set_apart(&plans, &manifest, evidence)?;
     disk.loosen().map_err(host)?;
     attempt.test(&plans, evidence)?;
     say.reached(Point::Tested);
     attempt.verify(&plans, &records, &manifest)?;
     untouched.still(&manifest, disk.tree())?;
+    attempt.untouched(&plans, &records, &installed)?;
+    attempt.nothing_appeared(&plans, &manifest, &apart, evidence)?;
+    say.reached(Point::Verified);
     say.line("verify   locks, installed bytes and source tree are what they were");
     Ok(())
 }
@@ -194,7 +218,7 @@ pub(super) fn report_from(certify: &Certify) -> ReportFrom {
 }
 
 /// Gives what surrounds every command of a job.
-pub(in crate::engine) fn isolation(engine: &Engine, confine: Confine) -> Isolation {
+pub(in crate::engine) fn isolation(engine: &Engine, confine: Confine, limits: Asked) -> Isolation {
     Isolation {
         hide: engine.config.hidden(),
         read_only: Vec::new(),
@@ -202,6 +226,7 @@ pub(in crate::engine) fn isolation(engine: &Engine, confine: Confine) -> Isolati
             Confine::Require => Require::Full,
             Confine::BestEffort => Require::BestEffort,
         },
+        bounds: engine.config.bounds(limits),
     }
 }
 
@@ -217,6 +242,7 @@ impl Attempt<'_> {
         env.insert("PATH".into(), path);
         let hints = Hints {
             env,
+            reach: within_reach(self.engine, self.ask)?,
             ..Hints::default()
         };
         installer::resolve(installer, &hints, &self.disk.tree_path(), self.cancel).map_err(host)
@@ -276,6 +302,7 @@ impl Attempt<'_> {
             }
             let fetched = installer::fetch(&plan, &own, self.cancel).map_err(host)?;
             self.stage("fetch", *installer, fetched, evidence)?;
+            self.say.reached(Point::Fetched);
             let (installed, supply) = installer::install(&plan, &own, self.cancel).map_err(host)?;
             self.stage("install", *installer, installed, evidence)?;
             records.push(self.record(&plan, &own, &supply, evidence)?);
@@ -326,6 +353,32 @@ impl Attempt<'_> {
         Ok(())
     }
 
+    /// Makes the repository that the job asks for, beside the tree: nobody writes it.
+    fn lead_to_git(&mut self, git: &Git) -> Result<(), Refusal> {
+        if self.ask.certify.git == InGit::OneCommit {
+            let gitdir = self.work.join("repository");
+            one_commit(git, &self.disk.tree_path(), &gitdir, self.cancel).map_err(host)?;
+            self.isolation.read_only.push(gitdir);
+        }
+        Ok(())
+    }
+
+    /// Looks whether the tree leads to that repository, and nowhere else.
+    fn leads_to_git(&self) -> Result<(), Refusal> {
+        if self.ask.certify.git == InGit::None {
+            return Ok(());
+        }
+        let expected = leads_to(&self.work.join("repository"));
+        let cap = expected.len() as u64 + 1;
+        match plain::read_file(&self.disk.tree_path().join(".git"), cap) {
+            Ok(found) if found == expected => Ok(()),
+            Ok(_) | Err(_) => {
+                let why = "the file that leads to the repository of this attempt was changed";
+                Err(Refusal::new(Code::TreeMismatch, why).name(".git"))
+            }
+        }
+    }
+
     /// Keeps everybody from writing to the volume, where that can be: what is read next stays what it is. Elsewhere the
     /// end of every process of each stage was proved.
     fn quiet(&self) -> Result<(), Refusal> {
@@ -345,36 +398,119 @@ impl Attempt<'_> {
         for (plan, record) in plans.iter().zip(records) {
             verify_again(plan, record, self.disk.generation()).map_err(host)?;
         }
+        self.leads_to_git()?;
         input::still_there(manifest, self.disk.tree())
+    }
+
+    /// Looks at every installed entry for what shows that it was touched.
+    fn stamps(&self, plans: &[Plan], records: &[InstallRecord]) -> Result<Vec<Vec<Stamp>>, Refusal> {
+        let all = plans.iter().zip(records);
+        all.map(|(plan, record)| stamps_of(plan, record).map_err(host))
+            .collect()
+    }
+
+    /// Checks that no installed entry was touched since, not even to be put back.
+    fn untouched(
+        &self,
+        plans: &[Plan],
+        records: &[InstallRecord],
+        before: &[Vec<Stamp>],
+    ) -> Result<(), Refusal> {
+        let now = self.stamps(plans, records)?;
+        let looks = records.iter().zip(before.iter().zip(&now));
+        let touched = looks.flat_map(|(record, (before, now))| {
+            let entries = record.entries.keys().zip(before.iter().zip(now));
+            entries.filter(|(_, (before, now))| before != now)
+        });
+        let touched: Vec<String> = touched.map(|(path, _)| path.to_string()).take(20).collect();
+        if touched.is_empty() {
+            return Ok(());
+        }
+        let why = "an installed entry was changed after it was recorded, though it may be what it was";
+        Err(Refusal::new(Code::RecordMismatch, why)
+            .reason("touched")
+            .names(touched))
+    }
+
+    /// Lists what is in the tree and was neither sealed, nor installed, nor lies in a declared cache.
+    fn beside(&self, plans: &[Plan], manifest: &Manifest) -> Result<Vec<RelPath>, Refusal> {
+        let tree = self.disk.tree_path();
+        let installed = plans.iter().filter_map(|plan| {
+            let place = installer::environment(plan);
+            RelPath::parse(place.strip_prefix(&tree).ok()?.as_os_str().as_bytes()).ok()
+        });
+        let git = match self.ask.certify.git {
+            InGit::None => None,
+            InGit::OneCommit => Some(RelPath::parse(b".git")?),
+        };
+        let caches = self.ask.certify.caches.iter().cloned();
+        let apart: Vec<RelPath> = installed.chain(caches).chain(git).collect();
+        input::new_files(manifest, &apart, self.disk.tree())
+    }
+
+    /// Refuses, by what it says of them, files that no merge will hold and that can change what the tests say.
+    fn none_guilty<'p>(
+        &self,
+        plans: &[Plan],
+        files: impl IntoIterator<Item = &'p RelPath>,
+        why: &str,
+    ) -> Result<(), Refusal> {
+        let built = plans.iter().any(|plan| plan.project != ProjectInstall::Skip);
+        let guilty = files.into_iter().filter(|path| {
+            // A build of the project may write modules; nothing else has a reason to.
+            let shadows = !built && surface::shadows(path);
+            surface::concerns_tests(path) || shadows || path.as_bytes().ends_with(b".pyc")
+        });
+        let guilty: Vec<String> = guilty.take(NAMED).map(ToString::to_string).collect();
+        match guilty.is_empty() {
+            true => Ok(()),
+            false => Err(Refusal::new(Code::TreeMismatch, why)
+                .reason("new_file")
+                .names(guilty)),
+        }
     }
 
     /// Sets apart what an installation left in the tree besides what it installed: no merge will hold it.
     ///
     /// The project's own build may write such files. Each is named as weak; one that can change what the tests say
     /// is refused, since the merged tree would be tested without it.
-    fn set_apart(&self, plans: &[Plan], manifest: &Manifest, evidence: &mut Evidence) -> Result<(), Refusal> {
-        const NAMED: usize = 100;
-        let tree = self.disk.tree_path();
-        let installed = plans.iter().filter_map(|plan| {
-            let place = installer::environment(plan);
-            RelPath::parse(place.strip_prefix(&tree).ok()?.as_os_str().as_bytes()).ok()
-        });
-        let apart: Vec<RelPath> = installed.chain(self.ask.certify.caches.iter().cloned()).collect();
-        let new = input::new_files(manifest, &apart, self.disk.tree())?;
-        let guilty = new
-            .iter()
-            .filter(|path| surface::concerns_tests(path) || path.as_bytes().ends_with(b".pyc"));
-        let guilty: Vec<String> = guilty.take(NAMED).map(ToString::to_string).collect();
-        if !guilty.is_empty() {
-            let why = "the installation left files in the tree that can change what the tests say";
-            return Err(Refusal::new(Code::TreeMismatch, why)
-                .reason("new_file")
-                .names(guilty));
-        }
+    fn set_apart(
+        &self,
+        plans: &[Plan],
+        manifest: &Manifest,
+        evidence: &mut Evidence,
+    ) -> Result<Vec<RelPath>, Refusal> {
+        let new = self.beside(plans, manifest)?;
+        let why = "the installation left files in the tree that can change what the tests say";
+        self.none_guilty(plans, &new, why)?;
         if new.len() > NAMED {
             let more = format!("{} more files", new.len() - NAMED);
             evidence.weaken("new_file", [more]);
         }
+        evidence.weaken("new_file", new.iter().take(NAMED).map(ToString::to_string));
+        Ok(new)
+    }
+
+    /// Checks that nothing came into the tree while the tests ran. Where the sandbox stood whole they could not write
+    /// there, so whoever did is none of this attempt; elsewhere what they left is named as weak.
+    fn nothing_appeared(
+        &self,
+        plans: &[Plan],
+        manifest: &Manifest,
+        before: &[RelPath],
+        evidence: &mut Evidence,
+    ) -> Result<(), Refusal> {
+        let now = self.beside(plans, manifest)?;
+        let before: BTreeSet<&RelPath> = before.iter().collect();
+        let new: Vec<&RelPath> = now.iter().filter(|path| !before.contains(path)).collect();
+        let why = "files came into the tree while the tests ran";
+        let whole = evidence.level.as_ref();
+        if !new.is_empty() && whole.is_some_and(|level| level.confinement == Confinement::Full) {
+            return Err(Refusal::new(Code::TreeMismatch, why)
+                .reason("new_file")
+                .names(new.iter().take(NAMED).map(ToString::to_string)));
+        }
+        self.none_guilty(plans, new.iter().copied(), why)?;
         evidence.weaken("new_file", new.iter().take(NAMED).map(ToString::to_string));
         Ok(())
     }
@@ -409,6 +545,15 @@ impl Attempt<'_> {
             });
         }
         ended(run.tree_ended, "test")?;
+        // What the tests left in their HOME and TMPDIR is nobody's evidence, and would take the room of the next attempt.
+        if !self
+            .disk
+            .free_work("test")
+            .is_ok_and(|freed| freed.kept.is_empty())
+        {
+            self.say
+                .line("test     its HOME and TMPDIR are kept: they could not be freed");
+        }
         let counts = run.verdict?;
         self.say.line(&format!(
             "test     {} passed, {} skipped, {:.1} s",

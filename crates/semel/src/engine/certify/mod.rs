@@ -4,7 +4,10 @@
 //! verdict of one attempt rests on stands in `attempt`; who signs it, and what the journal says first, in `sign`.
 
 mod attempt;
+mod caches;
+mod concern;
 mod input;
+mod pipe;
 mod shut;
 mod sign;
 mod surface;
@@ -16,6 +19,8 @@ use super::proposal::{self, Base, Proposal};
 use super::volume::{self, Source, Wanted};
 use super::{Engine, host, store};
 use semel_core::backend;
+use semel_core::bounds::Asked;
+use semel_core::certificate::{Earlier, EarlierVerdict};
 use semel_core::ids::{Generation, JobId, RunId};
 use semel_core::job::{Certify, Confine, RetryOn};
 use semel_core::record::Judgement;
@@ -37,8 +42,12 @@ pub(crate) struct Ask {
     pub(crate) certify: Certify,
     /// Whether less than full confinement is taken.
     pub(crate) confine: Confine,
-    /// From where the draft began, where that is known.
+    /// What bounds everything that it launches, beside what the operator says.
+    pub(crate) limits: Asked,
+    /// Whose ignore rules count: from where the draft began, where that is known.
     pub(crate) base: Option<Base>,
+    /// What the proposal is compared with, and the certificate names; `None` compares nothing.
+    pub(crate) against: Option<Base>,
     /// What its generations are to lie on.
     pub(crate) backend: backend::Wanted,
     /// The run that it is a stage of; `None` for a certification by hand.
@@ -161,6 +170,10 @@ fn once(
     };
     volume::end(engine, &generation, end)?;
     say.reached(Point::CertEnded);
+    if let Ok(signed) = &signed {
+        signed.publish(engine, &generation)?;
+        say.reached(Point::Published);
+    }
     verdict?;
     let signed = signed?;
     Ok(Certified {
@@ -172,30 +185,30 @@ fn once(
     })
 }
 
-/// Lists the earlier attempts on a proposal, oldest first; one that died without a verdict counts as dirty.
-pub(super) fn earlier(
-    engine: &Engine,
-    ask: &Ask,
-    this: &Generation,
-) -> Result<Vec<semel_core::certificate::Earlier>, Refusal> {
-    use semel_core::certificate::{Earlier, EarlierVerdict};
-    let judged = engine.journal.judgements(ask.proposal).map_err(store)?;
+/// Lists the earlier attempts on a proposal, oldest first; one that died without a verdict counts as dirty, and one
+/// that is still at work is not told of: it has not ended.
+pub(super) fn earlier(engine: &Engine, ask: &Ask, this: &Generation) -> Result<Vec<Earlier>, Refusal> {
     let mut earlier: Vec<Earlier> = Vec::new();
     // Of every job: under another name it is still another try at the same proposal.
-    for volume in engine.journal.volumes(None).map_err(store)? {
+    let volumes = engine.journal.volumes(None).map_err(store)?;
+    // After the volumes: an attempt that is seen to have ended has had its verdict.
+    let judged = engine.journal.judgements(ask.proposal).map_err(store)?;
+    for volume in volumes {
         if volume.role != Role::Cert || volume.generation == *this {
             continue;
         }
         let verdict = match judged.iter().find(|j| j.generation == volume.generation) {
-            Some(judgement) => Some(
-                judgement
-                    .refusal
-                    .as_ref()
-                    .map_or(EarlierVerdict::Pass, |r| EarlierVerdict::Refused(r.code)),
-            ),
-            None => {
-                died_on(engine, &volume, &ask.proposal).then_some(EarlierVerdict::Refused(Code::DirtyVolume))
-            }
+            Some(judgement) => Some(verdict_of(judgement)),
+            None if !was_on(engine, &volume, &ask.proposal) || volume::at_work(engine, &volume)? => None,
+            // It may have had its verdict since the first look: whoever is gone records none any more.
+            None => match engine
+                .journal
+                .judgement(volume.generation.clone())
+                .map_err(store)?
+            {
+                Some(judgement) => Some(verdict_of(&judgement)),
+                None => Some(EarlierVerdict::Refused(Code::DirtyVolume)),
+            },
         };
         if let Some(verdict) = verdict {
             earlier.push(Earlier {
@@ -206,6 +219,13 @@ pub(super) fn earlier(
         }
     }
     Ok(earlier)
+}
+
+fn verdict_of(judgement: &Judgement) -> EarlierVerdict {
+    let refusal = judgement.refusal.as_ref();
+    refusal.map_or(EarlierVerdict::Pass, |refusal| {
+        EarlierVerdict::Refused(refusal.code)
+    })
 }
 
 /// Says whether an attempt was a stage of this run: another one, or one by hand, may have had another recipe, base or
@@ -220,8 +240,12 @@ fn recorded(engine: &Engine, job: &JobId, generation: &Generation, name: &str) -
     semel_host::volume::read_record(&disk, name, 1024).ok()?
 }
 
-/// Says whether an attempt without a verdict was on this proposal; files that are gone say nothing.
-fn died_on(engine: &Engine, volume: &semel_core::volume::Volume, proposal: &Sha256) -> bool {
-    recorded(engine, &volume.job, &volume.generation, ASKED)
-        .is_some_and(|bytes| bytes == proposal.to_string().as_bytes())
+/// Says whether an attempt was on this proposal: by the journal, which outlives its files. Of one that an earlier
+/// version opened the files tell, and say nothing where they are gone.
+fn was_on(engine: &Engine, volume: &semel_core::volume::Volume, proposal: &Sha256) -> bool {
+    match &volume.proposal {
+        Some(asked) => asked == proposal,
+        None => recorded(engine, &volume.job, &volume.generation, ASKED)
+            .is_some_and(|bytes| bytes == proposal.to_string().as_bytes()),
+    }
 }

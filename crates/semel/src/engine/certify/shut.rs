@@ -8,8 +8,9 @@ use super::Ask;
 use crate::engine::{Engine, host};
 use semel_core::confinement::Level;
 use semel_core::job::Confine;
-use semel_core::surround::leads_to_a_cache;
+use semel_core::surround::{changes_the_tests, leads_to_a_cache};
 use semel_core::{Code, Refusal};
+use semel_host::installer::Reach;
 use semel_host::volume::Volume as Disk;
 use semel_host::{above, sandbox};
 use std::os::unix::ffi::OsStrExt as _;
@@ -19,7 +20,7 @@ const NAMED: usize = 20;
 /// Refuses what would let something warm in.
 ///
 /// # Errors
-/// `evidence_foreign`, reason `environment`, naming the variable; reasons `ancestor` and `ancestor_home`, naming the file
+/// `evidence_foreign`, reason `environment`, naming the variables; reasons `ancestor` and `ancestor_home`, naming the file
 /// or the home; `io_failed` where the sandbox cannot be tried.
 pub(super) fn shut_off(engine: &Engine, ask: &Ask, disk: &Disk) -> Result<(), Refusal> {
     let state = engine.config.state.as_os_str().as_bytes();
@@ -34,6 +35,17 @@ pub(super) fn shut_off(engine: &Engine, ask: &Ask, disk: &Disk) -> Result<(), Re
             .reason("environment")
             .names(warm));
     }
+    let told = ask.certify.env.iter();
+    let told: Vec<&str> = told
+        .filter(|(name, value)| changes_the_tests(name, value))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if !told.is_empty() {
+        let why = "a variable of the job loads code from outside of the tree, or chooses among the tests";
+        return Err(Refusal::new(Code::EvidenceForeign, why)
+            .reason("environment")
+            .names(told));
+    }
     match ask.confine {
         // Nothing runs then where a part is missing.
         Confine::Require => Ok(()),
@@ -45,6 +57,24 @@ pub(super) fn shut_off(engine: &Engine, ask: &Ask, disk: &Disk) -> Result<(), Re
             nothing_above(engine, disk)
         }
     }
+}
+
+/// Gives what a job could write from its sandbox: where volumes lie, and, where no wall stands at all, whatever this very
+/// user may write. No toolchain is taken from there.
+///
+/// # Errors
+/// `io_failed` where the sandbox cannot be tried.
+pub(super) fn within_reach(engine: &Engine, ask: &Ask) -> Result<Reach, Refusal> {
+    let walls = match ask.confine {
+        Confine::Require => true,
+        Confine::BestEffort => sandbox::probe().map_err(host)?.confinement != semel_core::Confinement::None,
+    };
+    let beneath = vec![engine.config.state.clone()];
+    Ok(if walls {
+        Reach::Beneath(beneath)
+    } else {
+        Reach::Everything(beneath)
+    })
 }
 
 /// Says whether the sandbox stands on a root of its own, where the directories above are empty.

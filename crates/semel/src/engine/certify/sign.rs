@@ -1,7 +1,8 @@
-//! Signing: the journal hears of the verdict first, then the signature stands.
+//! Signing: the journal hears of the verdict first, then the generation ends, then the signature stands.
 //!
 //! The unsigned statement is kept in `meta/` before the verdict is recorded. The signature is deterministic, so that
-//! a process that was killed in between leaves no signed statement, and the next one makes the very same envelope.
+//! a process that was killed in between leaves no signed statement of a generation that has not ended, and whoever asks for
+//! the certificate later makes the very same envelope.
 
 use super::super::proposal::Proposal;
 use super::super::{Engine, host, signing, store, volume};
@@ -15,7 +16,7 @@ use semel_core::confinement::Level;
 use semel_core::git_tree::ObjectId;
 use semel_core::ids::Generation;
 use semel_core::installer::{ProjectInstall, Toolchain};
-use semel_core::job::Certify;
+use semel_core::job::{Certify, InGit};
 use semel_core::record::Judgement;
 use semel_core::{Code, Refusal, Sha256};
 use semel_host::git::Git;
@@ -23,13 +24,37 @@ use semel_host::volume::{read_record, write_record};
 use semel_host::{clock, plain};
 use std::path::{Path, PathBuf};
 
-/// Is what was signed.
-#[derive(Clone, Copy, Debug)]
+/// Is a recorded verdict whose signature is not yet on the disk.
+#[derive(Debug)]
 pub(super) struct Signed {
     /// The digest of the envelope.
     pub(super) certificate: Sha256,
     /// The digest of the recipe.
     pub(super) recipe: Sha256,
+    statement: Statement,
+    envelope: Vec<u8>,
+    key: SigningKey,
+}
+
+impl Signed {
+    /// Publishes the signature of a generation that has ended.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    ///
+    /// # Durability
+    /// The envelope and its other forms are on the disk when this returns.
+    pub(super) fn publish(&self, engine: &Engine, generation: &Generation) -> Result<(), Refusal> {
+        let state = &engine.config.state;
+        let paths = paths(state, generation);
+        plain::private_directory(&state.join("certificates")).map_err(host)?;
+        let bundle = certificate::to_sigstore_bundle(&self.statement, &self.key)?;
+        plain::write_file(&paths.bundle, &bundle).map_err(host)?;
+        let ssh = certificate::to_ssh_signature(&self.statement, &self.key)?;
+        plain::write_file(&paths.ssh, ssh.as_bytes()).map_err(host)?;
+        // The envelope comes last: where it stands, its other forms do.
+        plain::write_file(&paths.envelope, &self.envelope).map_err(host)
+    }
 }
 
 /// Is where the forms of a certificate lie.
@@ -63,13 +88,13 @@ pub(crate) fn paths(state: &Path, generation: &Generation) -> Paths {
 const STATEMENT: &str = "statement.json";
 const LARGEST_STATEMENT: u64 = 16 << 20;
 
-/// Signs the verdict on an attempt; a refusal is signed as such.
+/// Signs the verdict on an attempt, and records it; a refusal is signed as such. Nothing signed is on the disk yet.
 ///
 /// # Errors
 /// `bad_config` without a usable key; `store_unavailable`; `evidence_foreign` for a pass with nothing behind it.
 ///
 /// # Durability
-/// Statement, record of the verdict, and envelope are on the disk, in this order, when this returns.
+/// Statement and record of the verdict are on the disk, in this order, when this returns.
 pub(super) fn sign(
     engine: &Engine,
     ask: &Ask,
@@ -101,34 +126,13 @@ pub(super) fn sign(
         })
         .map_err(store)?;
     say.reached(Point::Judged);
-    publish(
-        &engine.config.state,
-        &opened.volume.generation,
-        &statement,
-        &envelope,
-        &key,
-    )?;
-    say.reached(Point::Published);
-    Ok(Signed { certificate, recipe })
-}
-
-fn publish(
-    state: &Path,
-    generation: &Generation,
-    statement: &Statement,
-    envelope: &[u8],
-    key: &SigningKey,
-) -> Result<(), Refusal> {
-    let paths = paths(state, generation);
-    plain::private_directory(&state.join("certificates")).map_err(host)?;
-    plain::write_file(&paths.bundle, &certificate::to_sigstore_bundle(statement, key)?).map_err(host)?;
-    plain::write_file(
-        &paths.ssh,
-        certificate::to_ssh_signature(statement, key)?.as_bytes(),
-    )
-    .map_err(host)?;
-    // The envelope comes last: where it stands, its other forms do.
-    plain::write_file(&paths.envelope, envelope).map_err(host)
+    Ok(Signed {
+        certificate,
+        recipe,
+        statement,
+        envelope,
+        key,
+    })
 }
 
 /// Makes the envelope that was recorded, where none or another one stands: a process was killed, or a file altered.
@@ -163,7 +167,14 @@ pub(crate) fn heal(engine: &Engine, generation: &Generation) -> Result<Judgement
             "statement and key do not make the certificate that was recorded",
         ));
     }
-    publish(&engine.config.state, generation, &statement, &envelope, &key)?;
+    let signed = Signed {
+        certificate: judgement.certificate,
+        recipe: statement.predicate.recipe,
+        statement,
+        envelope,
+        key,
+    };
+    signed.publish(engine, generation)?;
     Ok(judgement)
 }
 
@@ -197,6 +208,8 @@ fn statement(
                 .clone()
                 .unwrap_or_else(|| Level::none("the attempt ended before any command ran")),
             report: evidence.report.clone(),
+            test_command: ask.certify.test.clone(),
+            base: evidence.base,
             test_surface: evidence.surface.clone(),
             base_tests: evidence.base_tests.clone(),
             weak: evidence.weak(),
@@ -232,11 +245,18 @@ pub(crate) fn recipe(certify: &Certify) -> Result<Sha256, Refusal> {
         ProjectInstall::UnboundBackend => "build_backend=unbound",
     };
     let report = certify.report.iter().map(|path| format!("report={path}"));
+    let in_git = match certify.git {
+        InGit::None => None,
+        InGit::OneCommit => Some("git=one_commit".to_owned()),
+    };
     Recipe {
         installers: certify.install.iter().copied().collect(),
         install: install.collect(),
         test: certify.test.clone(),
-        flags: std::iter::once(project.to_owned()).chain(report).collect(),
+        flags: std::iter::once(project.to_owned())
+            .chain(report)
+            .chain(in_git)
+            .collect(),
         environment: certify
             .env
             .iter()

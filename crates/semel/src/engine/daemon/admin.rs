@@ -365,16 +365,21 @@ impl Gateway {
         let orphans = self
             .blocking(|gateway| recover::orphans(&gateway.engine))
             .await??;
-        for generation in &orphans {
+        for orphan in &orphans {
+            let end = {
+                let orphan = orphan.clone();
+                self.blocking(move |gateway| volume::end_of_dead(&gateway.engine, &orphan))
+                    .await??
+            };
             let closes = Closes {
-                generation: generation.clone(),
-                end: recover::orphaned(),
+                generation: orphan.generation.clone(),
+                end: end.clone(),
                 fencing_token: None,
             };
-            let of = generation.clone();
+            let of = orphan.generation.clone();
             let ended = self
                 .closing(Some(closes), move |gateway| {
-                    volume::end(&gateway.engine, &of, recover::orphaned()).map(|_| Value::Null)
+                    volume::end(&gateway.engine, &of, end).map(|_| Value::Null)
                 })
                 .await;
             match ended {
@@ -383,7 +388,7 @@ impl Gateway {
                 ended => drop(ended?),
             }
         }
-        Ok(orphans)
+        Ok(orphans.into_iter().map(|orphan| orphan.generation).collect())
     }
 
     /// Ends a volume that is over its quota, with its commands; whoever owns it finds it ended.

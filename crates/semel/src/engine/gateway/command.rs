@@ -100,6 +100,7 @@ impl Gateway {
             cap_bytes: limits::OUTPUT,
             around: Around {
                 require: around.require(config),
+                bounds: config.bounds(around.limits),
                 path: around.path,
                 env: BTreeMap::new(),
                 hide: config.hidden(),

@@ -57,6 +57,7 @@ pub(super) fn facts(intent: &Intent, done: &Done) -> Map<String, Value> {
         Ended::Exited { code } => ("exited", Some(code), None),
         Ended::Signalled { signal } => ("signalled", None, Some(signal)),
         Ended::TimedOut => ("timed_out", None, None),
+        Ended::Bounded { .. } => ("bounded", None, None),
         Ended::Asked { .. } => ("asked", None, None),
     };
     let mut put = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
@@ -67,10 +68,14 @@ pub(super) fn facts(intent: &Intent, done: &Done) -> Map<String, Value> {
     if let Ended::Asked { by } = ran.ended {
         put("asked_by", json!(by));
     }
+    if let Ended::Bounded { met } = ran.ended {
+        put("bound", json!(met));
+    }
     put("took_ms", json!(ran.took_ms));
     put("tree_ended", json!(ran.tree_ended));
     put("confinement", json!(ran.level.confinement));
     put("confinement_missing", json!(ran.level.missing));
+    put("user", json!(ran.level.user));
     for (name, kept) in [("stdout", &ran.stdout), ("stderr", &ran.stderr)] {
         put(&format!("{name}_total_bytes"), json!(kept.total_bytes));
         put(&format!("{name}_kept_bytes"), json!(kept.kept_bytes));

@@ -8,6 +8,7 @@ use super::command::{Came, came_of};
 use super::crash::{CrashPoint, Hooks};
 use super::running::end_all;
 use crate::engine::daemon::mark::Age;
+use crate::engine::volume::end_of_dead;
 use crate::engine::volume::mark;
 use crate::engine::{Engine, host, opening, store};
 use semel_core::call::{Aborting, Intent, OpenCall, Outcome, Receipt, Recovered};
@@ -88,7 +89,7 @@ pub(crate) fn recover(engine: &Engine, hooks: &Hooks, age: Age) -> Result<Recove
 ///
 /// # Errors
 /// `store_unavailable`, `io_failed`.
-pub(crate) fn orphans(engine: &Engine) -> Result<Vec<Generation>, Refusal> {
+pub(crate) fn orphans(engine: &Engine) -> Result<Vec<Volume>, Refusal> {
     let mut orphans = Vec::new();
     for volume in engine.journal.volumes(None).map_err(store)? {
         if volume.state == VolumeState::Opening && !opening::is_held(engine, &volume.generation)? {
@@ -96,7 +97,7 @@ pub(crate) fn orphans(engine: &Engine) -> Result<Vec<Generation>, Refusal> {
             let now = engine.journal.volume(volume.generation.clone()).map_err(store)?;
             if now.is_some_and(|now| now.state == VolumeState::Opening) {
                 opening::forget(engine, &volume.generation);
-                orphans.push(volume.generation);
+                orphans.push(volume);
             }
             continue;
         }
@@ -106,18 +107,11 @@ pub(crate) fn orphans(engine: &Engine) -> Result<Vec<Generation>, Refusal> {
                 .records(&volume.job, &volume.generation)
                 .map_err(host)?;
             if !owner_alive(&disk).map_err(host)? {
-                orphans.push(volume.generation);
+                orphans.push(volume);
             }
         }
     }
     Ok(orphans)
-}
-
-/// Gives the end of a volume whose owner died.
-pub(crate) fn orphaned() -> End {
-    End::Dirty {
-        reason: "owner_died".to_owned(),
-    }
 }
 
 fn look_after(engine: &Engine, volume: &Volume, age: Age, done: &mut Recovery) -> Result<(), Refusal> {
@@ -143,16 +137,21 @@ fn look_after(engine: &Engine, volume: &Volume, age: Age, done: &mut Recovery) -
     disk.loosen().map_err(host)?;
     sweep(engine, &disk, done)?;
     if volume.owner == Owner::Process && !owner_alive(&disk).map_err(host)? {
-        end(engine, volume, "owner_died", done)?;
+        let ended = end_of_dead(engine, volume)?;
+        end_as(engine, volume, ended, done)?;
     }
     Ok(())
 }
 
 fn end(engine: &Engine, volume: &Volume, reason: &str, done: &mut Recovery) -> Result<(), Refusal> {
-    end_all(engine, volume);
     let end = End::Dirty {
         reason: reason.to_owned(),
     };
+    end_as(engine, volume, end, done)
+}
+
+fn end_as(engine: &Engine, volume: &Volume, end: End, done: &mut Recovery) -> Result<(), Refusal> {
+    end_all(engine, volume);
     let ended = engine
         .journal
         .end_volume(
@@ -164,7 +163,11 @@ fn end(engine: &Engine, volume: &Volume, reason: &str, done: &mut Recovery) -> R
         .map_err(store)?;
     // The journal decides; a disk that cannot be marked, such as one that is gone, changes nothing.
     drop(mark(engine, &ended, &end));
-    done.ended.push((volume.generation.clone(), reason.to_owned()));
+    let reason = match end {
+        End::Dirty { reason } => reason,
+        End::Clean => "clean".to_owned(),
+    };
+    done.ended.push((volume.generation.clone(), reason));
     Ok(())
 }
 

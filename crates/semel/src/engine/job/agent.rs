@@ -37,7 +37,7 @@ struct Around {
 /// Runs the agent of a job in its draft.
 ///
 /// # Errors
-/// `timed_out` past its deadline; `dirty_volume`, reason `agent_failed`, for any other end than exit 0, and reason
+/// `timed_out` past its deadline; `quota_exceeded`, by the name of the bound that it met; `dirty_volume`, reason `agent_failed`, for any other end than exit 0, and reason
 /// `process_tree_unproved` where something of it may live on; reason `cancelled` where a person ended it;
 /// `sandbox_unavailable`; `not_found` for a program that is not there.
 pub(crate) fn run(
@@ -110,6 +110,7 @@ fn judge(ended: &Ended, job: &Job, said: &Path) -> Result<(), Refusal> {
             )
             .name(&said))
         }
+        (End::Bounded(met), _) => Err(met.refusal("the agent").name(&said)),
         (_, TreeEnded::Unproved) => dirty(
             "process_tree_unproved",
             "something of the agent may live on".to_owned(),
@@ -125,6 +126,7 @@ fn in_words(end: End) -> String {
         End::Signalled(signal) => format!("was ended by signal {signal}"),
         End::TimedOut => "passed its deadline".to_owned(),
         End::Cancelled => "was cancelled".to_owned(),
+        End::Bounded(met) => format!("was ended: {}", met.in_words()),
     }
 }
 
@@ -178,6 +180,7 @@ fn surroundings(engine: &Engine, job: &Job, beside: &Path, draft: &Draft) -> Res
         path: path.clone(),
         read_only: read_only.iter().cloned().collect(),
         confinement: job.confinement,
+        limits: job.limits,
     };
     told.tell(&draft.opened.disk)?;
     let path = std::env::join_paths(path).map_err(|e| Refusal::new(Code::BadInput, e.to_string()))?;
@@ -254,6 +257,7 @@ fn command(engine: &Engine, job: &Job, draft: &Draft, around: &Around) -> Result
             Confine::Require => Require::Full,
             Confine::BestEffort => Require::BestEffort,
         },
+        bounds: engine.config.bounds(job.limits),
     });
     Ok(command)
 }

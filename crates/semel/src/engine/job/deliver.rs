@@ -2,10 +2,9 @@
 
 use super::draft;
 use super::run::Asked;
-use crate::engine::proposal::{self, Proposal};
+use crate::engine::proposal::{self, BaseTree, Proposal};
 use crate::engine::{Engine, host, volume};
 use crate::limits;
-use semel_core::git_tree::ObjectId;
 use semel_core::manifest::Entry;
 use semel_core::pipeline::{Run, Stage};
 use semel_core::{Code, Refusal, RelPath, Sha256};
@@ -53,8 +52,10 @@ pub(crate) fn deliver(
     let git = Git::find(&engine.config.path).map_err(host)?;
     let place = draft::repository(&job.repository, &asked.beside)?;
     let repository = Repository::open(&git, &place, cancel).map_err(host)?;
-    let base = repository.parse_id(&run.new.base).map_err(host)?;
-    let pointers = sealed_pointers(&repository, &base, &proposal)?;
+    let commit = repository.parse_id(&run.new.base).map_err(host)?;
+    let base = BaseTree::of(repository, commit)?;
+    let repository = &base.repository;
+    let pointers = sealed_pointers(&base, &proposal)?;
     let sealed = Sealed {
         dir: disk.tree().handle(),
         chosen: &chosen,
@@ -64,7 +65,7 @@ pub(crate) fn deliver(
     match (&job.output.branch, &job.output.patch) {
         (Some(branch), _) => {
             let mut import = Import {
-                base,
+                base: base.commit,
                 branch: branch.clone(),
                 message: format!("{}\n\nCertified-Tree: {}\n", job.job, proposal.tree),
                 at: run.new.at,
@@ -74,11 +75,11 @@ pub(crate) fn deliver(
             let _lock = pins
                 .lock(repository.common_dir(), limits::LOCK_WAIT, cancel)
                 .map_err(host)?;
-            let delivered = match deliver_branch(&repository, &sealed, &import) {
+            let delivered = match deliver_branch(repository, &sealed, &import) {
                 // Somebody may look at the branch of an earlier attempt: it is never moved.
                 Err(error) if taken(&error) => {
                     import.branch = format!("{branch}-attempt-{}", known.attempt);
-                    deliver_branch(&repository, &sealed, &import)
+                    deliver_branch(repository, &sealed, &import)
                 }
                 other => other,
             };
@@ -88,7 +89,7 @@ pub(crate) fn deliver(
         (None, Some(patch)) => {
             let place = asked.beside.join(patch);
             let scratch = disk.path().join("work").join("objects");
-            let patch = make_patch(&repository, &sealed, &base, &scratch, &place).map_err(host)?;
+            let patch = make_patch(repository, &sealed, &base.commit, &scratch, &place).map_err(host)?;
             Ok(format!("patch {} {}", place.display(), patch.sha256))
         }
         (None, None) => Ok("nothing".to_owned()),
@@ -96,14 +97,8 @@ pub(crate) fn deliver(
 }
 
 /// Gives the pointers of the base that were sealed; the draft may hold their contents.
-fn sealed_pointers(
-    repository: &Repository,
-    base: &ObjectId,
-    proposal: &Proposal,
-) -> Result<BTreeMap<RelPath, Vec<u8>>, Refusal> {
-    let tree = repository.read_commit(base).map_err(host)?.tree;
-    let leaves = repository.list_tree(&tree).map_err(host)?;
-    let pointers = repository.lfs_pointers(&leaves).map_err(host)?;
+fn sealed_pointers(base: &BaseTree, proposal: &Proposal) -> Result<BTreeMap<RelPath, Vec<u8>>, Refusal> {
+    let pointers = base.pointers()?;
     let sealed = |entry: &Entry| {
         let text = &pointers.get(entry.path())?.text;
         let same = matches!(entry, Entry::File { sha256, .. } if *sha256 == Sha256::of(text));

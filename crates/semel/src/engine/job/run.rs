@@ -17,7 +17,7 @@ use semel_core::confinement::Confinement;
 use semel_core::ids::{Generation, JobId, RunId};
 use semel_core::job::{Confine, Job};
 use semel_core::pipeline::{self, NewRun, Run, RunEnd, Stage, Step};
-use semel_core::volume::{End, OUTCOME_UNKNOWN, Owner, Role, Volume, VolumeState};
+use semel_core::volume::{End, OUTCOME_UNKNOWN, Owner, Volume, VolumeState};
 use semel_core::{Code, Refusal, Sha256};
 use semel_host::clock;
 use semel_host::hold::Hold;
@@ -267,15 +267,7 @@ fn bury(engine: &Engine, job: &JobId) -> Result<(), Refusal> {
         if !open(&left) || left.owner != Owner::Process {
             continue;
         }
-        let judged = engine.journal.judgement(left.generation.clone()).map_err(store)?;
-        let passed = left.role == Role::Cert && judged.is_some_and(|judgement| judgement.refusal.is_none());
-        let end = if passed {
-            End::Clean
-        } else {
-            End::Dirty {
-                reason: "owner_died".to_owned(),
-            }
-        };
+        let end = volume::end_of_dead(engine, &left)?;
         volume::end(engine, &left.generation, end)?;
     }
     Ok(())
@@ -476,7 +468,9 @@ impl Working<'_> {
             proposal,
             certify: job.certify.clone(),
             confine: job.confinement,
+            limits: job.limits,
             base: Some(self.base()?),
+            against: Some(self.base()?),
             backend: backend::Wanted::Auto,
             run: Some(run.new.run.clone()),
         };

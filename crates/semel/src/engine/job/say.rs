@@ -23,20 +23,26 @@ pub(crate) enum Point {
     CertOpened,
     /// The sealed tree is unpacked and is what it says it is.
     Taken,
+    /// The locks are read, and close over what they name.
+    Bound,
+    /// What an installer needs is in the store.
+    Fetched,
     /// What the locks name is installed.
     Installed,
     /// The installed bytes are recorded.
     Recorded,
     /// The tests ran.
     Tested,
+    /// Everything was looked at again.
+    Verified,
     /// The statement is kept, unsigned.
     Stated,
     /// The verdict is in the journal; no envelope stands.
     Judged,
-    /// The envelope stands; the generation is still open.
-    Published,
-    /// The generation ended; the stage is not recorded.
+    /// The generation ended; no envelope stands.
     CertEnded,
+    /// The envelope stands; the stage is not recorded.
+    Published,
     /// The certification is recorded as the run's.
     Certified,
     /// The branch or patch stands; the stage is not recorded.
@@ -47,7 +53,7 @@ pub(crate) enum Point {
 
 impl Point {
     /// Lists every point, in the order in which they come.
-    pub(crate) const ALL: [Point; 18] = [
+    pub(crate) const ALL: [Point; 21] = [
         Point::Started,
         Point::DraftOpened,
         Point::Drafted,
@@ -56,13 +62,16 @@ impl Point {
         Point::Sealed,
         Point::CertOpened,
         Point::Taken,
+        Point::Bound,
+        Point::Fetched,
         Point::Installed,
         Point::Recorded,
         Point::Tested,
+        Point::Verified,
         Point::Stated,
         Point::Judged,
-        Point::Published,
         Point::CertEnded,
+        Point::Published,
         Point::Certified,
         Point::Delivered,
         Point::DeliveryRecorded,
@@ -79,13 +88,16 @@ impl Point {
             Point::Sealed => "sealed",
             Point::CertOpened => "cert_opened",
             Point::Taken => "taken",
+            Point::Bound => "bound",
+            Point::Fetched => "fetched",
             Point::Installed => "installed",
             Point::Recorded => "recorded",
             Point::Tested => "tested",
+            Point::Verified => "verified",
             Point::Stated => "stated",
             Point::Judged => "judged",
-            Point::Published => "published",
             Point::CertEnded => "cert_ended",
+            Point::Published => "published",
             Point::Certified => "certified",
             Point::Delivered => "delivered",
             Point::DeliveryRecorded => "delivery_recorded",

@@ -48,6 +48,7 @@ impl Said {
             End::Exited(status) => status,
             End::Signalled(signal) => 128 + signal,
             End::TimedOut | End::Cancelled => 143,
+            End::Bounded(_) => 137,
         }
     }
 

@@ -53,7 +53,8 @@ pub(super) fn command() -> Value {
     let mut properties = json!({
         "cwd": text,
         "cwd_b64": text,
-        "end": {"enum": ["exited", "signalled", "timed_out", "asked", "unseen"], "description": "unseen: a person settled the call"},
+        "end": {"enum": ["exited", "signalled", "timed_out", "bounded", "asked", "unseen"], "description": "bounded: it met a limit; unseen: a person settled the call"},
+        "bound": {"enum": ["processes", "memory", "machine_memory", "file_size", "disk_full"], "description": "The limit that it met"},
         "exit_code": {"type": ["integer", "null"]},
         "signal": {"type": ["integer", "null"]},
         "timed_out": {"type": "boolean"},
@@ -62,6 +63,7 @@ pub(super) fn command() -> Value {
         "tree_ended": {"enum": ["proved", "unproved"]},
         "confinement": {"enum": ["none", "partial", "full"]},
         "confinement_missing": {"type": "array", "items": text},
+        "user": {"enum": ["root", "caller", "own", null], "description": "As whom it ran"},
         "execution_id": shapes::uuid(),
         "idempotency_key": shapes::key(),
         "generation": shapes::generation(),

@@ -2,6 +2,7 @@
 
 use super::lab::{Lab, answer, on_path};
 use crate::harness::{Site, bare, processes_with, said, skipped, statement, text, wait_until};
+use crate::vectors::lab::{Liar, PRELUDE};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -65,6 +66,25 @@ fn a02_the_record_holds_every_file_and_not_only_names() {
     }
 }
 
+/// The installer stops half-way and says that it is done: the metadata is whole, the package is not there.
+#[test]
+fn a02_a_ghost_distribution_is_never_certified() {
+    let Some(lab) = Lab::with_uv(&leaf()) else { return };
+    lab.project("\"leaf==1.0\"", "import leaf");
+    lab.uv(&["lock"]);
+    let liar = Liar::new(lab);
+    liar.uv("shutil.rmtree(S / 'leaf')");
+    let out = liar.certify("uv", "python run.py {report}");
+    assert_eq!(out.status.code(), Some(25), "{}", said(&out));
+    let refusal = answer(&out);
+    assert_eq!(refusal["code"], "record_mismatch");
+    assert!(
+        refusal["names"].to_string().contains("leaf/__init__.py"),
+        "{refusal}"
+    );
+    assert_eq!(liar.lab.site.passes(), 0);
+}
+
 #[test]
 fn a02_a_ghost_distribution_is_never_recorded() {
     let Some(lab) = Lab::with_uv(&leaf()) else { return };
@@ -106,6 +126,69 @@ fn a02_a_ghost_distribution_is_never_recorded() {
         assert_eq!(code, Some(25), "{verb}: {said}");
         assert!(said.contains("leaf/__init__.py"), "{verb}: {said}");
     }
+}
+
+/// What an editable install of another checkout leaves in an environment.
+const EDITABLE: &str = "p = S / '__editable__.lib-1.0.pth'; p.write_text('OTHER/src\\n')\n\
+    dist('lib', '1.0', {'lib-1.0.dist-info/direct_url.json': '{\"url\": \"file://OTHER\", \"dir_info\": {\"editable\": true}}'})\n\
+    fix(S / 'lib-1.0.dist-info', p)";
+
+/// The tests of a worktree would import the main checkout: in a person's own environment, and in one that an installer made.
+#[test]
+fn a04_an_editable_of_another_checkout_leads_out() {
+    let Some(lab) = Lab::with_uv(&leaf()) else { return };
+    let other = lab.site.at("other");
+    std::fs::create_dir_all(other.join("src/lib")).unwrap();
+    std::fs::write(other.join("src/lib/__init__.py"), "").unwrap();
+    let editable = EDITABLE.replace("OTHER", other.to_str().unwrap());
+    lab.project("\"leaf==1.0\"", "import lib");
+    lab.uv(&["lock"]);
+    lab.uv(&["sync", "--link-mode", "copy"]);
+    let repository = lab.site.repository();
+    let record = |verb: &str| {
+        let mut command = bare(&["record", verb, "--json"]);
+        command
+            .env("WORKSPACE", &repository)
+            .env("VOLUME_GENERATION", "g1");
+        let out = command.output().unwrap();
+        (out.status.code(), answer(&out))
+    };
+    assert_eq!(record("write").0, Some(0));
+    let python = |code: &str| {
+        Command::new(repository.join(".venv/bin/python"))
+            .args(["-I", "-B", "-c", code])
+            .current_dir(&repository)
+            .output()
+            .unwrap()
+    };
+    let done = python(&format!("{PRELUDE}{editable}"));
+    assert!(done.status.success(), "{}", said(&done));
+    let imported = python("import lib; print(lib.__file__)");
+    assert!(
+        said(&imported).contains(other.to_str().unwrap()),
+        "it is real: {}",
+        said(&imported)
+    );
+    for verb in ["check", "write"] {
+        let (exit, refusal) = record(verb);
+        assert_eq!(exit, Some(26), "{verb}: {refusal}");
+        assert_eq!(refusal["code"], "record_outside_root");
+        assert!(
+            refusal["names"].to_string().contains(other.to_str().unwrap()),
+            "{refusal}"
+        );
+    }
+    std::fs::remove_dir_all(repository.join(".venv")).unwrap();
+    let liar = Liar::new(lab);
+    // Under the name of what is locked, so that nothing but where it leads is wrong.
+    liar.uv(&format!(
+        "p = S / '__editable__.leaf-1.0.pth'; p.write_text('{}/src\\n'); fix(I, p)",
+        other.display()
+    ));
+    let out = liar.certify("uv", "python run.py {report}");
+    assert_eq!(out.status.code(), Some(26), "{}", said(&out));
+    assert_eq!(answer(&out)["code"], "record_outside_root");
+    assert_eq!(liar.lab.site.passes(), 0);
 }
 
 #[test]

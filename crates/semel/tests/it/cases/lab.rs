@@ -32,7 +32,7 @@ const RUNNER: &str = "import pathlib, sys\nBODY\n\
     pathlib.Path(sys.argv[1]).write_text(\"<testsuite><testcase name='a'/></testsuite>\")\n";
 
 /// Serves pages to installers, on this machine alone, as long as the test process lives.
-fn serve(pages: BTreeMap<String, Vec<u8>>) -> String {
+pub(crate) fn serve(pages: BTreeMap<String, Vec<u8>>) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -67,7 +67,7 @@ fn serve(pages: BTreeMap<String, Vec<u8>>) -> String {
     url
 }
 
-pub(super) fn on_path(name: &str) -> Option<PathBuf> {
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|dir| dir.join(name))
@@ -75,19 +75,19 @@ pub(super) fn on_path(name: &str) -> Option<PathBuf> {
 }
 
 /// A repository that is certified again and again.
-pub(super) struct Lab {
-    pub(super) site: Site,
+pub(crate) struct Lab {
+    pub(crate) site: Site,
     /// Where uv lies, if it is here.
-    pub(super) uv: Option<PathBuf>,
+    pub(crate) uv: Option<PathBuf>,
     /// The index of the wheels.
-    index: String,
+    pub(crate) index: String,
     /// The wheels' digests, by file name.
-    pub(super) wheels: BTreeMap<String, String>,
+    pub(crate) wheels: BTreeMap<String, String>,
 }
 
 impl Lab {
     /// Makes an empty repository, and an index of wheels: name, version, files.
-    pub(super) fn new(wheels: &Value) -> Self {
+    pub(crate) fn new(wheels: &Value) -> Self {
         let site = Site::new();
         for name in ["Cargo.toml", "Cargo.lock", "check.py"] {
             std::fs::remove_file(site.repository().join(name)).unwrap();
@@ -128,7 +128,7 @@ impl Lab {
     }
 
     /// As [`Lab::new`], where uv is here.
-    pub(super) fn with_uv(wheels: &Value) -> Option<Self> {
+    pub(crate) fn with_uv(wheels: &Value) -> Option<Self> {
         let lab = Self::new(wheels);
         if lab.uv.is_none() {
             skipped("uv is not on this machine");
@@ -137,18 +137,18 @@ impl Lab {
         Some(lab)
     }
 
-    pub(super) fn write(&self, name: &str, content: &str) {
+    pub(crate) fn write(&self, name: &str, content: &str) {
         let place = self.site.repository().join(name);
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
         std::fs::write(place, content).unwrap();
     }
 
-    pub(super) fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.site.repository().join(name)).unwrap()
     }
 
     /// Writes a manifest with these dependencies, and a test of one line.
-    pub(super) fn project(&self, dependencies: &str, body: &str) {
+    pub(crate) fn project(&self, dependencies: &str, body: &str) {
         self.write(
             "pyproject.toml",
             &format!(
@@ -160,7 +160,7 @@ impl Lab {
         self.write(".gitignore", ".venv\n");
     }
 
-    pub(super) fn uv(&self, args: &[&str]) {
+    pub(crate) fn uv(&self, args: &[&str]) {
         let out = Command::new(self.uv.as_ref().unwrap())
             .args(["--quiet", "--no-progress"])
             .args(args)
@@ -176,7 +176,7 @@ impl Lab {
         assert!(out.status.success(), "uv {args:?}: {}", said(&out));
     }
 
-    pub(super) fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = self.site.command(&[args, &["--json"]].concat());
         if let Some(dir) = self.uv.as_ref().and_then(|uv| uv.parent()) {
             let path = command
@@ -194,7 +194,7 @@ impl Lab {
     }
 
     /// Commits what git tracks or would, and certifies the commit.
-    pub(super) fn certify(&self, installer: &str, test: &str) -> Output {
+    pub(crate) fn certify(&self, installer: &str, test: &str) -> Output {
         let commit = self.site.commit_all("proposal");
         let args = [
             "certify",
@@ -209,13 +209,13 @@ impl Lab {
         self.command(&args).output().unwrap()
     }
 
-    pub(super) fn certified(&self, installer: &str) -> Value {
+    pub(crate) fn certified(&self, installer: &str) -> Value {
         let out = self.certify(installer, "python run.py {report}");
         assert!(out.status.success(), "{}", said(&out));
         answer(&out)
     }
 
-    pub(super) fn refused(&self, installer: &str, exit: i32, code: &str) -> Value {
+    pub(crate) fn refused(&self, installer: &str, exit: i32, code: &str) -> Value {
         let out = self.certify(installer, "python run.py {report}");
         assert_eq!(out.status.code(), Some(exit), "{}", said(&out));
         let refusal = answer(&out);
@@ -224,7 +224,7 @@ impl Lab {
     }
 
     /// Asks the contract whether an attempt may trust the repository as its disk.
-    pub(super) fn contract(&self, attempt: &str, args: &[&str]) -> Option<i32> {
+    pub(crate) fn contract(&self, attempt: &str, args: &[&str]) -> Option<i32> {
         let mut command = bare(&[&["contract", "check"], args].concat());
         command
             .env("WORKSPACE", self.site.repository())
@@ -234,7 +234,7 @@ impl Lab {
     }
 
     /// Copies the repository into a draft that ends clean; gives its generation, or the refusal.
-    pub(super) fn draft(&self) -> Result<String, Value> {
+    pub(crate) fn draft(&self) -> Result<String, Value> {
         let place = self.site.repository();
         let args = ["volume", "open", "by-hand", "--from", place.to_str().unwrap()];
         let out = self.command(&args).output().unwrap();
@@ -247,6 +247,6 @@ impl Lab {
     }
 }
 
-pub(super) fn answer(out: &Output) -> Value {
+pub(crate) fn answer(out: &Output) -> Value {
     serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{}", said(out)))
 }

@@ -177,19 +177,12 @@ branch = "semel/small"
     /// Starts a command whose lines on stderr can be waited for.
     pub(crate) fn spawn(&self, args: &[&str]) -> Spoken {
         let mut command = self.command(args);
-        let mut child = command
+        let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (sender, lines) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                drop(sender.send(line));
-            }
-        });
-        Spoken { child, lines }
+        Spoken::of(child)
     }
 
     /// The volumes of the job, oldest first, as the journal knows them.
@@ -251,6 +244,32 @@ pub(crate) struct Spoken {
 }
 
 impl Spoken {
+    /// Listens to a command whose streams are pipes.
+    pub(crate) fn of(mut child: Child) -> Self {
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                drop(sender.send(line));
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// Waits for the end, however long it takes, and gives what it said.
+    pub(crate) fn output(mut self) -> Output {
+        let mut stdout = Vec::new();
+        let mut pipe = self.child.stdout.take().unwrap();
+        std::io::Read::read_to_end(&mut pipe, &mut stdout).unwrap();
+        let status = self.child.wait().unwrap();
+        let lines: Vec<String> = self.lines.iter().collect();
+        Output {
+            status,
+            stdout,
+            stderr: lines.join("\n").into_bytes(),
+        }
+    }
+
     /// Waits for a line that holds a text.
     pub(crate) fn hears(&self, text: &str) -> bool {
         let since = Instant::now();
