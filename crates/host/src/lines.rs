@@ -123,6 +123,9 @@ fn wait_for_room(output: &impl AsFd) -> Result<()> {
 }
 
 /// Says how much of what was written nobody has read yet; `None` where the system does not say.
+///
+/// Of a pipe it is exact, also when nobody reads any more. Of a socket it is at least that much, and nothing is said once
+/// its other end is closed: what lay there unread went with it.
 pub fn unread(output: impl AsFd) -> Option<u64> {
     let fd = output.as_fd();
     let mode = rustix::fs::fstat(fd).ok()?.st_mode;
@@ -133,7 +136,9 @@ pub fn unread(output: impl AsFd) -> Option<u64> {
             #[expect(unsafe_code, reason = "SIOCOUTQ has no safe wrapper here")]
             // SAFETY: the descriptor is open, and the kernel writes one int to `count`.
             let asked = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
-            (asked == 0).then(|| u64::try_from(count).ok()).flatten()
+            let count = (asked == 0).then(|| u64::try_from(count).ok()).flatten();
+            // Only a look behind the count tells that the count was of an end that was open.
+            count.filter(|_| !reader_is_gone(fd))
         }
         _ => None,
     }

@@ -420,15 +420,6 @@ impl Memory {
         self.over()
     }
 
-    /// Gives the requests whose answers were written whole, and are not known to be delivered.
-    #[must_use]
-    pub fn unread(&self) -> Vec<u64> {
-        self.calls
-            .iter()
-            .flat_map(|call| call.written.iter().copied())
-            .collect()
-    }
-
     /// Notes that the answers to these requests were read. Gives the keys of what is open no more.
     pub fn read(&mut self, requests: &[u64]) -> Vec<IdempotencyKey> {
         for call in &mut self.calls {

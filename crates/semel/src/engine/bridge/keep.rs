@@ -102,8 +102,11 @@ fn write(mut spool: Spool, shared: &Shared, todo: &Receiver<Job>) {
             drop(tell.send(done.clone()));
         }
         if let Some(tell) = end {
+            // Whoever hears of the end may look for what is left at once; a locked spool is one that lives.
             if remembered(shared).is_empty() {
                 drop(spool.remove());
+            } else {
+                drop(spool);
             }
             tell.send(()).ok();
             return;

@@ -115,15 +115,19 @@ impl Bridge {
     }
 
     /// Admits a call without a key of its own: it gets one, or that of the call that it repeats. Calls are admitted in the
-    /// order in which they came.
+    /// order in which they came. `look` notes what the client has read by now.
     ///
     /// # Errors
     /// `replay_conflict`, reason `possible_duplicate`, where a person wishes to be asked; why there is no spool.
-    pub(crate) async fn admit(&self, params: &Map<String, Value>) -> Result<Admitted, Refusal> {
+    pub(crate) async fn admit(
+        &self,
+        params: &Map<String, Value>,
+        look: &(dyn Fn() + Sync),
+    ) -> Result<Admitted, Refusal> {
         let keys = self.keys().await?;
         let request = self.number();
         let spelt = Spelt::of(params);
-        let step = self.step(keys, params, &spelt, request).await?;
+        let step = self.step(keys, params, &spelt, request, look).await?;
         let (key, line) = match step {
             Ok(entry) => (entry.key.clone(), Line::Spooled(Box::new(entry)).encode()?),
             // What it is attached to may not lie on the disk yet.
@@ -147,6 +151,7 @@ impl Bridge {
         params: &Map<String, Value>,
         spelt: &Spelt,
         request: u64,
+        look: &(dyn Fn() + Sync),
     ) -> Result<Result<Entry, Step>, Refusal> {
         let since = Instant::now();
         loop {
@@ -171,7 +176,7 @@ impl Bridge {
                 return Ok(decided);
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
-            self.heard();
+            look();
         }
     }
 
@@ -298,7 +303,7 @@ impl Bridge {
         keys.forget(over);
     }
 
-    /// Notes that the client goes on: what was written to it is delivered.
+    /// Notes that the client goes on, where nothing says what it read: what was written to it is delivered.
     pub(crate) fn heard(&self) {
         if let Some(keys) = self.keys.get() {
             let over = remembered(&keys.memory).heard();
@@ -306,13 +311,10 @@ impl Bridge {
         }
     }
 
-    /// Notes what was written so far as delivered, where whoever looks at the other end says that all of it was read.
-    pub(crate) fn read_where(&self, all_is_read: impl Fn() -> bool) {
-        let Some(keys) = self.keys.get() else { return };
-        // What is written after the look is not part of it.
-        let unread = remembered(&keys.memory).unread();
-        if !unread.is_empty() && all_is_read() {
-            let over = remembered(&keys.memory).read(&unread);
+    /// Notes that the client has read the answers to these requests.
+    pub(crate) fn read(&self, requests: &[u64]) {
+        if let Some(keys) = self.keys.get().filter(|_| !requests.is_empty()) {
+            let over = remembered(&keys.memory).read(requests);
             keys.forget(over);
         }
     }

@@ -8,9 +8,10 @@ use semel_core::mcp::spool::Unsettled;
 use semel_core::{Code, Refusal};
 pub(crate) use semel_host::lines::Line;
 use semel_host::lines::{self, Lines};
+use std::collections::VecDeque;
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -57,11 +58,38 @@ pub(crate) enum Writing {
     Whole(Option<Unsettled>),
 }
 
+/// Is what was written so far.
+#[derive(Default)]
+struct Sent {
+    bytes: u64,
+    /// Where the answer to a request ends, of those that are not known to be read.
+    answers: VecDeque<(u64, u64)>,
+}
+
+impl Sent {
+    fn add(&mut self, line: u64, of: Option<u64>) {
+        self.bytes += line;
+        self.answers.extend(of.map(|request| (self.bytes, request)));
+    }
+
+    /// Takes the requests whose answers end before what nobody has read yet.
+    fn take_read(&mut self, unread: u64) -> Vec<u64> {
+        let read = self.bytes.saturating_sub(unread);
+        let read = self.answers.iter().take_while(|(end, _)| *end <= read).count();
+        self.answers.drain(..read).map(|(_, request)| request).collect()
+    }
+}
+
 /// Is the way to whoever reads what is written.
 #[derive(Clone)]
 pub(crate) struct Output {
     way: mpsc::UnboundedSender<Out>,
     gone: Arc<AtomicBool>,
+    sent: Arc<Mutex<Sent>>,
+}
+
+fn lock(sent: &Mutex<Sent>) -> std::sync::MutexGuard<'_, Sent> {
+    sent.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Output {
@@ -76,6 +104,8 @@ impl Output {
         let (way, mut todo) = mpsc::unbounded_channel::<Out>();
         let gone = Arc::new(AtomicBool::new(false));
         let broken = gone.clone();
+        let sent = Arc::new(Mutex::new(Sent::default()));
+        let written = sent.clone();
         thread("lines out", move || {
             while let Some(out) = todo.blocking_recv() {
                 if !out.line.is_empty() && !broken.load(Ordering::Acquire) {
@@ -87,6 +117,9 @@ impl Output {
                             if let Some((request, unsettled)) = out.of {
                                 notes(request, Writing::Whole(unsettled));
                             }
+                            // With its line end. Read is only what was noted as written.
+                            let request = out.of.map(|(request, _)| request);
+                            lock(&written).add(out.line.len() as u64 + 1, request);
                         }
                         Err(_) => broken.store(true, Ordering::Release),
                     }
@@ -96,7 +129,7 @@ impl Output {
                 }
             }
         })?;
-        Ok(Self { way, gone })
+        Ok(Self { way, gone, sent })
     }
 
     /// Writes a line that answers nothing, such as of progress.
@@ -147,7 +180,38 @@ impl Output {
         lines::unread(std::io::stdout()).map(|unread| unread == 0)
     }
 
+    /// Takes the requests whose answers were read since it was asked last; `None` where the system does not say.
+    pub(crate) fn take_read(&self) -> Option<Vec<u64>> {
+        // What is written during the look counts as unread, never as read.
+        let mut sent = lock(&self.sent);
+        let unread = lines::unread(std::io::stdout());
+        if unread.is_none() {
+            sent.answers.clear();
+        }
+        unread.map(|unread| sent.take_read(unread))
+    }
+
     fn put(&self, out: Out) {
         drop(self.way.send(out));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sent;
+
+    #[test]
+    fn an_answer_is_read_when_what_is_unread_begins_behind_it() {
+        let mut sent = Sent::default();
+        sent.add(10, Some(1));
+        sent.add(5, None);
+        sent.add(10, Some(2));
+        assert!(sent.take_read(25).is_empty());
+        assert!(sent.take_read(16).is_empty(), "its last byte is not read");
+        assert_eq!(sent.take_read(15), [1]);
+        assert!(sent.take_read(1).is_empty(), "once each");
+        // Of a socket more may be told than was written.
+        assert!(sent.take_read(4_096).is_empty());
+        assert_eq!(sent.take_read(0), [2]);
     }
 }

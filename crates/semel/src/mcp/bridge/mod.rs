@@ -45,6 +45,14 @@ struct Calls {
 /// How many answered requests a late cancellation can still be about.
 const ANSWERED: usize = 256;
 
+/// Says who can tell what a client has read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    BySystem,
+    /// Only its next line does.
+    ByClient,
+}
+
 /// Is the end of a bridge.
 pub(crate) type Ended = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -104,17 +112,31 @@ impl Server {
         self.bridge.end().await;
     }
 
-    /// Looks whether what was written was read: then it is delivered, though nothing more comes.
-    fn look(&self) {
-        self.bridge
-            .read_where(|| !self.output.is_gone() && Output::is_read() == Some(true));
+    /// Looks what was read of what was written: that is delivered, whether or not anything more comes.
+    ///
+    /// A line that came is no proof of it where the system says what was read: it may have been sent ahead.
+    fn look(&self) -> Told {
+        match self.output.take_read() {
+            Some(requests) => {
+                self.bridge.read(&requests);
+                Told::BySystem
+            }
+            None => Told::ByClient,
+        }
+    }
+
+    /// Notes that the client goes on.
+    fn goes_on(&self) {
+        if self.look() == Told::ByClient && !self.output.is_gone() {
+            self.bridge.heard();
+        }
     }
 
     async fn line(self: &Arc<Self>, line: Line) {
         let bytes = match line {
             Line::Whole(bytes) => bytes,
             Line::TooLong(length) => {
-                self.bridge.heard();
+                self.goes_on();
                 return self.too_large(None, length);
             }
         };
@@ -122,7 +144,7 @@ impl Server {
             return;
         }
         if bytes.len() > limits::MESSAGE {
-            self.bridge.heard();
+            self.goes_on();
             let id = id_of(&bytes);
             return self.too_large(id, bytes.len() as u64);
         }
@@ -138,8 +160,7 @@ impl Server {
         {
             self.cancelled(params);
         }
-        // Whatever comes: the client goes on, and has what was written to it.
-        self.bridge.heard();
+        self.goes_on();
         match message {
             Ok(Message::Request(request)) => self.request(request, bytes).await,
             // Nothing was asked of it.
@@ -176,7 +197,7 @@ impl Server {
             return;
         };
         let admitted = if needs_a_key(&request) {
-            match self.bridge.admit(&request.params).await {
+            match self.bridge.admit(&request.params, &|| self.goes_on()).await {
                 Ok(admitted) => admitted,
                 Err(refusal) => return self.refuse(&id, era, refusal, self.bridge.number(), Some(room)),
             }

@@ -69,6 +69,25 @@ fn a_bridge_that_is_killed_after_it_answered_whom_nobody_heard_answers_again() {
     assert_eq!(marks(&volume), 1);
 }
 
+/// Agents send the next call before they read the last answer.
+#[test]
+fn what_was_sent_meanwhile_does_not_prove_that_an_answer_was_read() {
+    let home = Home::new();
+    let _daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    lay(&volume);
+    let mut agent = Agent::start(&home, &volume, &[]);
+    agent.send(1, "edit_file", &mark());
+    until("an answer is written", || unread(&agent) > 0);
+    let first = unread(&agent);
+    agent.send(2, "write_file", &json!({"path": "other", "content": "1"}));
+    until("another answer is written", || unread(&agent) > first);
+    agent.kill();
+    let mut agent = Agent::start(&home, &volume, &[]);
+    assert!(replayed(&agent.call(1, "edit_file", &mark())));
+    assert_eq!(marks(&volume), 1);
+}
+
 #[test]
 fn what_was_read_is_not_answered_from_the_record_by_the_next_bridge() {
     let home = Home::new();
