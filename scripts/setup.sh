@@ -132,7 +132,7 @@ node_tools() {
     fi
 }
 
-# Official clients of the Model Context Protocol, two lines of each, its conformance suite, and the Node that it needs.
+# Official clients of the Model Context Protocol, two lines of each, its Inspector and conformance suite, and the Node that they need.
 mcp_clients() {
     local want stamp=.tools/mcp/stamp made=scripts/mcp line
     want="$(cat $made/package-lock.json $made/python-?.txt | sha256sum | cut -d' ' -f1) $(cat .tools/stamp)"
@@ -143,11 +143,13 @@ mcp_clients() {
         say "missing npm: the tests with clients of the Model Context Protocol are skipped, and counted"
         return 0
     fi
-    say "making .tools/mcp (clients and conformance suite of the Model Context Protocol)"
+    say "making .tools/mcp (clients, Inspector and conformance suite of the Model Context Protocol)"
     rm -rf .tools/mcp
     mkdir -p .tools/mcp || return 1
     cp $made/package.json $made/package-lock.json .tools/mcp/ || return 1
-    npm ci --prefix .tools/mcp --no-audit --no-fund --silent || return 1
+    # Of all of them only Node itself has to be put together.
+    npm ci --prefix .tools/mcp --ignore-scripts --no-audit --no-fund --silent || return 1
+    npm rebuild --prefix .tools/mcp --silent node || return 1
     .tools/mcp/node_modules/node/bin/node --version >/dev/null || return 1
     for line in 1 2; do
         .tools/bin/uv venv --quiet --python "$(command -v python3)" ".tools/mcp/python-$line" || return 1

@@ -1,6 +1,7 @@
 //! The Model Context Protocol at `/mcp`, byte by byte, as the official clients speak it, and by its conformance suite.
 
 pub(crate) mod clients;
+mod inspector;
 mod keys;
 mod suite;
 mod tasks;

@@ -11,8 +11,8 @@ use semel_host::lines::{self, Lines};
 use std::collections::VecDeque;
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 /// Reads lines on a thread of its own; the channel closes where no more come.
