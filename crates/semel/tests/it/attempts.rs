@@ -1,6 +1,6 @@
 //! What a certificate says of the other attempts at its proposal.
 
-use crate::harness::{Site, statement, text};
+use crate::harness::{Site, certifies, statement, text};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -22,9 +22,8 @@ const SLOW: &str = "tail -f /dev/null {report}";
 
 /// Certifies once; gives the proposal.
 fn first(site: &Site) -> String {
-    let args = ["certify", "--from", "job.toml", "--repository", "repo"];
     let base = site.base.clone();
-    let done = site.json(&[&args[..], &["--git", &base, "--job", "first"]].concat());
+    let done = site.json(&[&certifies(&base)[..], &["--job", "first"]].concat());
     text(&done["proposal"]).to_owned()
 }
 

@@ -115,6 +115,15 @@ impl Drop for Agent {
     }
 }
 
+/// Starts a daemon with a volume that has something in it.
+fn scene() -> (Home, Daemon, Volume) {
+    let home = Home::new();
+    let daemon = home.serve(&[]);
+    let volume = home.open("job", "process");
+    lay(&volume);
+    (home, daemon, volume)
+}
+
 /// A file of which each effect of one and the same call makes one more line.
 fn lay(volume: &Volume) {
     std::fs::write(volume.tree.join("log"), "END\n").unwrap();

@@ -123,19 +123,9 @@ fn what_was_not_gathered_is_read_all_the_same() {
 
 #[test]
 fn an_exchanged_object_is_not_gathered() {
-    use std::os::unix::fs::PermissionsExt;
     for git in gits() {
         let lab = Lab::new(&git);
-        lab.write("r/a", "one\n");
-        lab.write("r/b", "two\n");
-        let commit = lab.commit("r", "one");
-        let loose = |name: &str| {
-            let id = lab.sh("r", &["rev-parse", &format!("HEAD:{name}")]);
-            lab.path(&format!("r/.git/objects/{}/{}", &id[..2], &id[2..]))
-        };
-        let (a, b) = (loose("a"), loose("b"));
-        std::fs::set_permissions(&a, std::fs::Permissions::from_mode(0o644)).unwrap();
-        std::fs::write(&a, std::fs::read(&b).unwrap()).unwrap();
+        let (commit, _) = lab.exchange();
         let dirs = [git.program().parent().unwrap().to_owned()];
         let (at, cancel) = (lab.path("r"), cancel());
         let wanted = [(id(&commit), vec![path("a"), path("b")])];

@@ -83,6 +83,22 @@ impl Lab {
         lab
     }
 
+    /// Commits two files, and gives the object of `a` the bytes of `b`'s: the commit, and where that object lies.
+    pub(super) fn exchange(&self) -> (String, PathBuf) {
+        use std::os::unix::fs::PermissionsExt as _;
+        self.write("r/a", "one\n");
+        self.write("r/b", "two\n");
+        let commit = self.commit("r", "one");
+        let loose = |name: &str| {
+            let id = self.sh("r", &["rev-parse", &format!("HEAD:{name}")]);
+            self.path(&format!("r/.git/objects/{}/{}", &id[..2], &id[2..]))
+        };
+        let (a, b) = (loose("a"), loose("b"));
+        std::fs::set_permissions(&a, std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::fs::write(&a, std::fs::read(&b).unwrap()).unwrap();
+        (commit, a)
+    }
+
     pub(super) fn path(&self, name: &str) -> PathBuf {
         std::fs::canonicalize(self.dir.path()).unwrap().join(name)
     }
@@ -261,16 +277,7 @@ fn the_environment_is_closed_and_words_are_kept() {
 fn an_exchanged_object_is_seen() {
     for git in gits() {
         let lab = Lab::new(&git);
-        lab.write("r/a", "one\n");
-        lab.write("r/b", "two\n");
-        let commit = lab.commit("r", "one");
-        let loose = |name: &str| {
-            let id = lab.sh("r", &["rev-parse", &format!("HEAD:{name}")]);
-            lab.path(&format!("r/.git/objects/{}/{}", &id[..2], &id[2..]))
-        };
-        let (a, b) = (loose("a"), loose("b"));
-        std::fs::set_permissions(&a, std::fs::Permissions::from_mode(0o644)).unwrap();
-        std::fs::write(&a, std::fs::read(&b).unwrap()).unwrap();
+        let (commit, a) = lab.exchange();
         let repo = Repository::open(&git, &lab.path("r"), &cancel()).unwrap();
         let tree = repo.read_commit(&repo.parse_id(&commit).unwrap()).unwrap().tree;
         let read = |name: &[u8]| repo.read_blob(&tree, &semel_core::RelPath::parse(name).unwrap());

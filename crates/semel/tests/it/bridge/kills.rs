@@ -1,7 +1,6 @@
 //! Gateways and bridges that are killed at a point, and the same call again: one effect.
 
-use super::{Agent, held, lay, mark, marks, replayed, spools, until, wait_for};
-use crate::harness::Home;
+use super::{Agent, held, mark, marks, replayed, scene, spools, until, wait_for};
 use serde_json::json;
 use std::os::fd::AsRawFd as _;
 
@@ -56,10 +55,7 @@ fn unread(agent: &Agent) -> i32 {
 
 #[test]
 fn a_bridge_that_is_killed_after_it_answered_whom_nobody_heard_answers_again() {
-    let home = Home::new();
-    let _daemon = home.serve(&[]);
-    let volume = home.open("job", "process");
-    lay(&volume);
+    let (home, _daemon, volume) = scene();
     let mut agent = Agent::start(&home, &volume, &[]);
     agent.send(1, "edit_file", &mark());
     until("an answer is written", || unread(&agent) > 0);
@@ -72,10 +68,7 @@ fn a_bridge_that_is_killed_after_it_answered_whom_nobody_heard_answers_again() {
 /// Agents send the next call before they read the last answer.
 #[test]
 fn what_was_sent_meanwhile_does_not_prove_that_an_answer_was_read() {
-    let home = Home::new();
-    let _daemon = home.serve(&[]);
-    let volume = home.open("job", "process");
-    lay(&volume);
+    let (home, _daemon, volume) = scene();
     let mut agent = Agent::start(&home, &volume, &[]);
     agent.send(1, "edit_file", &mark());
     until("an answer is written", || unread(&agent) > 0);
@@ -90,10 +83,7 @@ fn what_was_sent_meanwhile_does_not_prove_that_an_answer_was_read() {
 
 #[test]
 fn what_was_read_is_not_answered_from_the_record_by_the_next_bridge() {
-    let home = Home::new();
-    let _daemon = home.serve(&[]);
-    let volume = home.open("job", "process");
-    lay(&volume);
+    let (home, _daemon, volume) = scene();
     let mut agent = Agent::start(&home, &volume, &[]);
     assert!(!replayed(&agent.call(1, "edit_file", &mark())));
     // Nothing more comes, and yet it is seen that the answer was read.

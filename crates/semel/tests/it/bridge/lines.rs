@@ -1,16 +1,8 @@
 //! Messages on lines: revisions, what is no message, cancellations, and the ends of either side.
 
-use super::{Agent, held, lay, mark, marks, replayed, spools, until, wait_for};
-use crate::harness::{Home, signal};
+use super::{Agent, held, mark, marks, replayed, scene, spools, until, wait_for};
+use crate::harness::signal;
 use serde_json::{Value, json};
-
-fn scene() -> (Home, crate::harness::Daemon, crate::harness::Volume) {
-    let home = Home::new();
-    let daemon = home.serve(&[]);
-    let volume = home.open("job", "process");
-    lay(&volume);
-    (home, daemon, volume)
-}
 
 fn modern(mut params: Value) -> Value {
     params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");

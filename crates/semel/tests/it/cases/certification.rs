@@ -1,7 +1,7 @@
 //! The cases of what an earlier attempt left, by `semel certify`, `semel contract` and `semel seal`.
 
-use super::lab::{Lab, answer, on_path};
-use crate::harness::{Site, bare, processes_with, said, skipped, statement, text, wait_until};
+use super::lab::{Lab, answer, with_tarball};
+use crate::harness::{Site, bare, certifies, processes_with, said, skipped, statement, text, wait_until};
 use crate::vectors::lab::{Liar, PRELUDE};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -447,15 +447,7 @@ fn a08_a_child_of_a_stopped_attempt_is_in_nobodys_way() {
     std::fs::write(site.repository().join("stubborn.py"), STUBBORN).unwrap();
     let commit = site.commit_all("stubborn");
     site.job("[\"python3\", \"check.py\", \"{report}\"] => [\"python3\", \"stubborn.py\", \"{report}\"]");
-    let args = [
-        "certify",
-        "--from",
-        "job.toml",
-        "--repository",
-        "repo",
-        "--git",
-        &commit,
-    ];
+    let args = certifies(&commit);
     let mut stopped = site.spawn(&args);
     assert!(stopped.hears("record   "));
     // The runner itself, and the child that it leaves.
@@ -478,36 +470,10 @@ fn a08_a_child_of_a_stopped_attempt_is_in_nobodys_way() {
 
 #[test]
 fn a08_an_install_script_is_not_run_and_the_certificate_says_so() {
-    let Some(npm) = on_path("npm") else {
-        return skipped("npm is not on this machine");
+    let about = r#"{"name":"dep","version":"1.0.0","scripts":{"postinstall":"node slow.js"}}"#;
+    let Some(lab) = with_tarball(about, "slow.js", "require('fs').mkdirSync('out')\n") else {
+        return;
     };
-    let lab = Lab::new(&json!([]));
-    let dep = lab.site.at("dep");
-    std::fs::create_dir(&dep).unwrap();
-    let scripts = r#"{"name":"dep","version":"1.0.0","scripts":{"postinstall":"node slow.js"}}"#;
-    std::fs::write(dep.join("package.json"), scripts).unwrap();
-    std::fs::write(dep.join("slow.js"), "require('fs').mkdirSync('out')\n").unwrap();
-    let run = |dir: &Path, args: &[&str]| {
-        let out = Command::new(&npm)
-            .args(args)
-            .args(["--silent", "--offline", "--no-audit", "--no-fund"])
-            .current_dir(dir)
-            .env("HOME", lab.site.home.path())
-            .env("npm_config_cache", lab.site.at("npm-cache"))
-            .output()
-            .unwrap();
-        assert!(out.status.success(), "npm {args:?}: {}", said(&out));
-    };
-    let repository = lab.site.repository();
-    run(
-        &dep,
-        &["pack", "--pack-destination", repository.to_str().unwrap()],
-    );
-    lab.write(
-        "package.json",
-        r#"{"name":"app","version":"1.0.0","dependencies":{"dep":"file:dep-1.0.0.tgz"}}"#,
-    );
-    run(&repository, &["install", "--package-lock-only"]);
     lab.write(
         "run.js",
         "require('fs').writeFileSync(process.argv[2], \"<testsuite><testcase name='a'/></testsuite>\")",
@@ -536,16 +502,7 @@ fn a10_the_report_of_an_earlier_attempt_is_no_evidence() {
     std::fs::write(site.repository().join("reports/junit.xml"), green).unwrap();
     let old = site.commit_all("an old report");
     let certify = |commit: &str| {
-        let args = [
-            "certify",
-            "--from",
-            "job.toml",
-            "--repository",
-            "repo",
-            "--git",
-            commit,
-            "--json",
-        ];
+        let args = [&certifies(commit)[..], &["--json"]].concat();
         let out = site.run(&args);
         (out.status.code(), answer(&out))
     };

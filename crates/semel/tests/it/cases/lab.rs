@@ -1,7 +1,7 @@
 //! A repository that is certified again and again, with an index of wheels on this machine alone.
 
 use crate::harness::{Site, bare, said, skipped};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -249,4 +249,39 @@ impl Lab {
 
 pub(crate) fn answer(out: &Output) -> Value {
     serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{}", said(out)))
+}
+
+/// Gives a project with one package, `dep`, from a tarball in its tree: with such a manifest, and one file more.
+pub(crate) fn with_tarball(about: &str, file: &str, text: &str) -> Option<Lab> {
+    let Some(npm) = on_path("npm") else {
+        skipped("npm is not on this machine");
+        return None;
+    };
+    let lab = Lab::new(&json!([]));
+    let dep = lab.site.at("dep");
+    std::fs::create_dir(&dep).unwrap();
+    std::fs::write(dep.join("package.json"), about).unwrap();
+    std::fs::write(dep.join(file), text).unwrap();
+    let run = |dir: &Path, args: &[&str]| {
+        let out = Command::new(&npm)
+            .args(args)
+            .args(["--silent", "--offline", "--no-audit", "--no-fund"])
+            .current_dir(dir)
+            .env("HOME", lab.site.home.path())
+            .env("npm_config_cache", lab.site.at("npm-cache"))
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "npm {args:?}: {}", said(&out));
+    };
+    let repository = lab.site.repository();
+    run(
+        &dep,
+        &["pack", "--pack-destination", repository.to_str().unwrap()],
+    );
+    lab.write(
+        "package.json",
+        r#"{"name":"app","version":"1.0.0","dependencies":{"dep":"file:dep-1.0.0.tgz"}}"#,
+    );
+    run(&repository, &["install", "--package-lock-only"]);
+    Some(lab)
 }

@@ -64,6 +64,19 @@ impl Drop for Site {
     }
 }
 
+/// Gives the command that certifies a commit of the site's repository as its `job.toml` says.
+pub(crate) fn certifies(commit: &str) -> [&str; 7] {
+    [
+        "certify",
+        "--from",
+        "job.toml",
+        "--repository",
+        "repo",
+        "--git",
+        commit,
+    ]
+}
+
 impl Site {
     pub(crate) fn new() -> Self {
         let home = Home::new();

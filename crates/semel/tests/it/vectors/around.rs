@@ -3,7 +3,7 @@
 use super::lab::{Liar, certified};
 use super::{Seen, show};
 use crate::cases::lab::{Lab, answer};
-use crate::harness::{Site, text};
+use crate::harness::{Site, certifies, text};
 use serde_json::json;
 
 const TEST: &str = "python run.py {report}";
@@ -31,16 +31,7 @@ fn variables_change_nothing_or_are_refused() {
         ("47b", "CARGO_TARGET_DIR = \"/var/cache/target\""),
     ] {
         job(&site, env);
-        let args = [
-            "certify",
-            "--from",
-            "job.toml",
-            "--repository",
-            "repo",
-            "--git",
-            &site.base,
-            "--json",
-        ];
+        let args = [&certifies(&site.base)[..], &["--json"]].concat();
         show(key, &Seen::of(&site.run(&args)));
     }
     let liar = Liar::new(Lab::new(&json!([])));

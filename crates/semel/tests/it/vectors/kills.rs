@@ -2,7 +2,7 @@
 
 use super::lab::Liar;
 use crate::cases::lab::Lab;
-use crate::harness::{Site, Spoken, processes_with, said, statement, text, wait_until};
+use crate::harness::{Site, Spoken, certifies, processes_with, said, statement, text, wait_until};
 use serde_json::{Value, json};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
@@ -53,15 +53,7 @@ fn is_refused(site: &Site, generation: &str, ended: (&str, Option<&str>)) {
 fn a_certification_that_is_killed_in_any_phase_signs_nothing_and_blocks_nothing() {
     for (phase, point) in PHASES {
         let site = Site::new();
-        let args = [
-            "certify",
-            "--from",
-            "job.toml",
-            "--repository",
-            "repo",
-            "--git",
-            &site.base,
-        ];
+        let args = certifies(&site.base);
         let out = site.run(&[&args[..], &["--crash-at", point]].concat());
         assert_eq!(
             out.status.signal(),
@@ -190,15 +182,7 @@ fn tests_that_do_not_end_are_ended_with_whatever_they_left() {
     let text_of_job = std::fs::read_to_string(&job).unwrap();
     let with_cache = text_of_job.replace("[output]", "caches = [\"out\"]\n[output]");
     std::fs::write(&job, with_cache).unwrap();
-    let args = [
-        "certify",
-        "--from",
-        "job.toml",
-        "--repository",
-        "repo",
-        "--git",
-        &commit,
-    ];
+    let args = certifies(&commit);
     let refusal = site.refused(&args, 24);
     assert_eq!(refusal["code"], "timed_out");
     assert_eq!(

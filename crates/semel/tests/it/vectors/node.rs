@@ -2,11 +2,9 @@
 
 use super::lab::{Liar, certified};
 use super::show;
-use crate::cases::lab::{Lab, on_path};
-use crate::harness::{said, skipped};
+use crate::cases::lab::{Lab, on_path, with_tarball};
+use crate::harness::skipped;
 use serde_json::json;
-use std::path::Path;
-use std::process::Command;
 
 const TEST: &str = "node run.js {report}";
 
@@ -51,37 +49,8 @@ const DAMAGE: [(&str, &str); 10] = [
 
 /// A project with one package from a tarball in its tree.
 pub(super) fn project() -> Option<Lab> {
-    let Some(npm) = on_path("npm") else {
-        skipped("npm is not on this machine");
-        return None;
-    };
-    let lab = Lab::new(&json!([]));
-    let dep = lab.site.at("dep");
-    std::fs::create_dir(&dep).unwrap();
     let about = r#"{"name":"dep","version":"1.0.0","main":"index.js"}"#;
-    std::fs::write(dep.join("package.json"), about).unwrap();
-    std::fs::write(dep.join("index.js"), "exports.LIMIT = 1\n").unwrap();
-    let repository = lab.site.repository();
-    let run = |dir: &Path, args: &[&str]| {
-        let out = Command::new(&npm)
-            .args(args)
-            .args(["--silent", "--offline", "--no-audit", "--no-fund"])
-            .current_dir(dir)
-            .env("HOME", lab.site.home.path())
-            .env("npm_config_cache", lab.site.at("npm-cache"))
-            .output()
-            .unwrap();
-        assert!(out.status.success(), "npm {args:?}: {}", said(&out));
-    };
-    run(
-        &dep,
-        &["pack", "--pack-destination", repository.to_str().unwrap()],
-    );
-    lab.write(
-        "package.json",
-        r#"{"name":"app","version":"1.0.0","dependencies":{"dep":"file:dep-1.0.0.tgz"}}"#,
-    );
-    run(&repository, &["install", "--package-lock-only"]);
+    let lab = with_tarball(about, "index.js", "exports.LIMIT = 1\n")?;
     lab.write(".gitignore", "node_modules\n");
     lab.write(
         "run.js",
