@@ -268,9 +268,17 @@ impl Gateway {
     ) -> Result<Value, Refusal> {
         let generation = Generation::parse(generation)?;
         let asked: EndVolume = read(body)?;
+        let end = {
+            let of = generation.clone();
+            let given = move |gateway: &Arc<Gateway>| {
+                let known = volume::find(&gateway.engine, &of)?;
+                volume::end_of_hand(&gateway.engine, &known, asked.end.end())
+            };
+            self.blocking(given).await??
+        };
         let closes = Closes {
             generation: generation.clone(),
-            end: asked.end.end(),
+            end,
             fencing_token: None,
         };
         self.closing(Some(closes), move |gateway| {
