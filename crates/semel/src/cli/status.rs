@@ -3,9 +3,11 @@
 use super::Context;
 use super::answer::{Answer, count};
 use crate::engine::daemon::approvals::approval_json;
+use crate::engine::doctor::in_words;
 use crate::engine::look::{self, Seen};
 use semel_core::Refusal;
 use semel_core::call::Intent;
+use semel_core::confinement::User;
 use semel_core::ids::UnixMs;
 use serde_json::{Value, json};
 
@@ -29,6 +31,8 @@ pub(crate) fn run(_args: Args, context: &Context) -> Result<Answer, Refusal> {
         "approvals": seen.approvals.iter().map(|one| approval_json(one, UnixMs(seen.now))).collect::<Vec<_>>(),
         "open": seen.open,
         "quarantined": seen.quarantined,
+        "limits": seen.limits,
+        "user": seen.user,
     });
     Ok(Answer::new(text(&seen), json))
 }
@@ -117,6 +121,13 @@ fn text(seen: &Seen) -> String {
         )),
         None => lines.push("journal  none yet".to_owned()),
     }
+    let user = match seen.user {
+        Some(User::Own) => "programs run as a user of their own",
+        Some(User::Caller) => "programs run as you",
+        Some(User::Root) => "programs run as root, without any capability",
+        None => "nothing runs in a sandbox here (semel doctor)",
+    };
+    lines.push(format!("limits   {}; {user}", in_words(seen.limits)));
     lines.join("\n")
 }
 
