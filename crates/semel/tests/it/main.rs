@@ -69,4 +69,5 @@ mod volumes;
 mod walks;
 mod wipe;
 mod wire;
+mod words;
 mod worktrees;
