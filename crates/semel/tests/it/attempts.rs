@@ -2,6 +2,7 @@
 
 use crate::harness::{Site, said, statement, text};
 use serde_json::{Value, json};
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 fn certify<'a>(job: &'a str, proposal: &'a str, test: &'a str) -> Vec<&'a str> {
@@ -130,4 +131,23 @@ fn the_volume_of_a_killed_process_is_ended_and_freed_by_hand() {
     let three = killed("three", libc::SIGTERM);
     let ended = site.json(&["volume", "end", &three]);
     assert_eq!(ended["volume"]["dirty"], "cancelled");
+}
+
+/// One that was killed with its pass recorded has a certificate: it is written before the files go that it is made from.
+#[test]
+fn a_recorded_pass_is_published_before_its_volume_is_freed() {
+    let site = Site::new();
+    let proposal = first(&site);
+    let args = [&certify("late", &proposal, GOOD)[..], &["--crash-at", "judged"]].concat();
+    assert_eq!(site.run(&args).status.signal(), Some(libc::SIGKILL));
+    let listed = site.json(&["volume", "list", "--job", "late"]);
+    let generation = text(&listed["volumes"][0]["generation"]);
+    let envelope = site.home.state().join(format!("certificates/{generation}.dsse.json"));
+    assert!(!envelope.exists());
+    let freed = site.json(&["volume", "destroy", generation]);
+    assert_eq!(
+        (&freed["volume"]["state"], &freed["volume"]["dirty"]),
+        (&json!("destroyed"), &Value::Null)
+    );
+    assert_eq!(statement(&envelope)["predicate"]["verdict"], "pass");
 }
