@@ -6,6 +6,7 @@ use crate::engine::daemon::approvals::approval_json;
 use crate::engine::doctor::in_words;
 use crate::engine::look::{self, Seen};
 use semel_core::Refusal;
+use semel_core::bounds::Bounds;
 use semel_core::call::Intent;
 use semel_core::confinement::User;
 use semel_core::ids::UnixMs;
@@ -128,7 +129,17 @@ fn text(seen: &Seen) -> String {
         None => "nothing runs in a sandbox here (semel doctor)",
     };
     lines.push(format!("limits   {}; {user}", in_words(seen.limits)));
+    lines.extend(
+        daemons(seen).map(|limits| format!("limits   {}; of the daemon, for run_command", in_words(limits))),
+    );
     lines.join("\n")
+}
+
+/// Gives the limits of the daemon, where it was started with others than ours.
+fn daemons(seen: &Seen) -> Option<Bounds> {
+    let said = seen.daemon.as_ref()?.get("limits")?.clone();
+    let limits: Bounds = serde_json::from_value(said).ok()?;
+    (limits != seen.limits).then_some(limits)
 }
 
 fn kept(one: &Value) -> String {

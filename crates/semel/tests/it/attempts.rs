@@ -142,7 +142,10 @@ fn a_recorded_pass_is_published_before_its_volume_is_freed() {
     assert_eq!(site.run(&args).status.signal(), Some(libc::SIGKILL));
     let listed = site.json(&["volume", "list", "--job", "late"]);
     let generation = text(&listed["volumes"][0]["generation"]);
-    let envelope = site.home.state().join(format!("certificates/{generation}.dsse.json"));
+    let envelope = site
+        .home
+        .state()
+        .join(format!("certificates/{generation}.dsse.json"));
     assert!(!envelope.exists());
     let freed = site.json(&["volume", "destroy", generation]);
     assert_eq!(

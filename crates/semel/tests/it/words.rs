@@ -134,6 +134,19 @@ fn the_limits_in_force_are_shown() {
     let out = stdout(&home.run(&["--config", config, "status"]));
     let line = out.lines().find(|line| line.starts_with("limits   ")).unwrap();
     assert!(line.contains(bounds), "{line}");
+    // A daemon that was started otherwise has its own.
+    let _daemon = home.serve(&["--config", config]);
+    let other = home.json(&["status"]);
+    assert_eq!(other["daemon"]["limits"], status["limits"]);
+    let out = stdout(&home.run(&["status"]));
+    let lines = out.lines().filter(|line| line.starts_with("limits   "));
+    assert_eq!(lines.filter(|line| line.contains(bounds)).count(), 1, "{out}");
+    let out = stdout(&home.run(&["--config", config, "status"]));
+    assert_eq!(
+        out.lines().filter(|line| line.starts_with("limits   ")).count(),
+        1,
+        "{out}"
+    );
     // Both were found out in the same way.
     let own = found("user").starts_with("a user of its own");
     assert_eq!(own, status["user"] == "own", "{status}");
