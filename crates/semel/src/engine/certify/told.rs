@@ -11,7 +11,7 @@ const LINES: usize = 3;
 const LINE: usize = 200;
 
 /// Adds to a refusal where the output of the test command is kept; where it names no failed test, the last lines that the
-/// command wrote to standard error, too.
+/// command wrote, too.
 pub(super) fn with_words(refusal: &Refusal, generation: &Generation, run: &TestRun) -> Refusal {
     let of_the_run = matches!(
         refusal.code,
@@ -25,9 +25,18 @@ pub(super) fn with_words(refusal: &Refusal, generation: &Generation, run: &TestR
         "; what it printed is kept in reports/{generation}/ of the state root"
     ));
     if told.names.is_empty() && matches!(told.code, Code::TestsFailed | Code::EvidenceForeign) {
-        told.names = last_lines(&run.stderr);
+        told.names = last_words(&run.stderr, &run.stdout);
     }
     told
+}
+
+/// Gives the end of standard error, or of standard output where nothing was said there.
+fn last_words(stderr: &[u8], stdout: &[u8]) -> Vec<String> {
+    let said = last_lines(stderr);
+    if said.is_empty() {
+        return last_lines(stdout);
+    }
+    said
 }
 
 fn last_lines(bytes: &[u8]) -> Vec<String> {
@@ -51,5 +60,7 @@ mod tests {
         let text = format!("first\nsecond\n\n  third \n{long}\n\n");
         assert_eq!(last_lines(text.as_bytes()), ["second", "third", &long[..LINE]]);
         assert_eq!(last_lines(b""), Vec::<String>::new());
+        assert_eq!(last_words(b"wrong\n", b"right\n"), ["wrong"]);
+        assert_eq!(last_words(b" \n", b"2 deselected\n"), ["2 deselected"]);
     }
 }
