@@ -20,4 +20,7 @@ fi
 if [ -n "${GATE_TARGET:-}" ]; then
     set -- "$@" --consume --target "$GATE_TARGET"
 fi
+if [ -n "${GATE_STATE:-}" ]; then
+    set -- "$@" --state "$GATE_STATE"
+fi
 exec "${GATE_SEMEL:-semel}" "$@"

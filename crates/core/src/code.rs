@@ -352,6 +352,111 @@ const NEXT: &[(Code, &[&str], &str)] = &[
         &["disk_full"],
         "make room, then do the same again; a call with the same key",
     ),
+    (
+        Code::PreconditionFailed,
+        &["key_exists"],
+        "use the signing key that is there, or move its file away first",
+    ),
+    (
+        Code::MissingIdentity,
+        &["workspace"],
+        "name the disk by an absolute path of 8 characters or more, as --workspace or WORKSPACE",
+    ),
+    (
+        Code::UnknownState,
+        &["journal_faulty", "checkpoint_mismatch"],
+        "keep the journal as it is, and see with a backup or a checkpoint which entries can be trusted",
+    ),
+    (
+        Code::BadConfig,
+        &["no_signing_key"],
+        "make a signing key with semel key new",
+    ),
+    (
+        Code::BadConfig,
+        &["no_trusted_keys"],
+        "name the certifier's key in the policy, or trust it on this host with semel key trust",
+    ),
+    (
+        Code::EvidenceForeign,
+        &["no_test_ran"],
+        "read what the test command printed; see that its arguments select tests",
+    ),
+    (
+        Code::EvidenceForeign,
+        &["too_few_tests"],
+        "see what keeps tests from running, or demand fewer with min_tests",
+    ),
+    (
+        Code::EvidenceForeign,
+        &["not_fresh"],
+        "take the named file out of the tree; the tests write it",
+    ),
+    (
+        Code::EvidenceForeign,
+        &["cached_result"],
+        "have the runner run its tests, not tell of an earlier run",
+    ),
+    (
+        Code::EvidenceForeign,
+        &["other_generation"],
+        "install in this generation, and write the record anew with semel record write",
+    ),
+    (
+        Code::EvidenceForeign,
+        &["environment"],
+        "leave the named variable out of the job, or write it into the test command",
+    ),
+    (
+        Code::EvidenceForeign,
+        &["ancestor", "ancestor_home"],
+        "name another state root with --state, or run where mount namespaces are allowed",
+    ),
+    (
+        Code::EvidenceForeign,
+        &["toolchain_writable"],
+        "use a toolchain that no job can write",
+    ),
+    (
+        Code::GateRefused,
+        &["key_trusted", "key_revoked"],
+        "decide whose key is right, and name it in the policy: in a base commit, never in the tree under test",
+    ),
+    (
+        Code::GateRefused,
+        &["recipe", "toolchain"],
+        "decide which is right; certify as the policy says, or change the policy in a base commit",
+    ),
+    (
+        Code::GateRefused,
+        &["confinement"],
+        "certify where the sandbox stands in full; semel doctor says what is missing",
+    ),
+    (
+        Code::GateRefused,
+        &["weak"],
+        "bind what is named, or allow it by name (weak_allowed) in a base commit",
+    ),
+    (
+        Code::GateRefused,
+        &["attempts"],
+        "look at the earlier attempts that the certificate lists; certifying once more adds one more",
+    ),
+    (
+        Code::GateRefused,
+        &["record_verdict"],
+        "give with --record the install record of this very certificate, or none",
+    ),
+    (
+        Code::GateRefused,
+        &["test_surface"],
+        "certify the base, then the candidate with --base, and give the gate the same --base",
+    ),
+    (
+        Code::GateRefused,
+        &["consumption"],
+        "ask at the step that merges, with --consume --target; what was used for one merge is for no other",
+    ),
 ];
 
 /// The reason of whatever ended because it was told to.
@@ -361,9 +466,10 @@ impl Refusal {
     /// Says in one clause what the refusal means.
     #[must_use]
     pub fn meaning(&self) -> &'static str {
-        match self.reason.as_deref() {
-            Some(CANCELLED) => "it was told to end",
-            _ => self.code.meaning(),
+        match (self.code, self.reason.as_deref()) {
+            (_, Some(CANCELLED)) => "it was told to end",
+            (Code::MissingIdentity, Some("workspace")) => "the disk was not named so that it can be no other",
+            (code, _) => code.meaning(),
         }
     }
 

@@ -18,7 +18,7 @@ mod github;
 mod markdown;
 mod policy;
 
-pub use consume::{Consumed, consume};
+pub use consume::{Consumed, Target, consume};
 pub use policy::{ConsumptionRule, DropRule, Policy, RecipeRule, policy_base};
 
 /// How far a certificate's time may lie ahead of the gate's clock, in milliseconds.

@@ -476,7 +476,10 @@ pub fn open_for_wipe(path: &Path, guard: &Guard) -> Result<Disk> {
     let short = |path: &[u8]| path.len() < 8;
     if !path.is_absolute() || short(&bytes[..trimmed]) {
         let why = "a wipe needs WORKSPACE, absolute and of 8 characters or more";
-        return Err(Refusal::new(Code::MissingIdentity, why).name(shown).into());
+        return Err(Refusal::new(Code::MissingIdentity, why)
+            .reason("workspace")
+            .name(shown)
+            .into());
     }
     let guarded = |why: &str| Error::from(Refusal::new(Code::PathEscapesRoot, why).name(&shown));
     if path

@@ -311,7 +311,9 @@ impl Config {
         let place = file_place(file, in_job);
         let read = place.as_deref().map(read_file).transpose()?.unwrap_or_default();
         let state = match (state, &read.state) {
-            (Some(flag), _) => flag.to_owned(),
+            // What is typed is meant from where one stands, as any other path of a command.
+            (Some(flag), _) => std::path::absolute(flag)
+                .map_err(|e| bad(format!("the state root: {e}")).name(flag.display().to_string()))?,
             (None, Some(set)) => set.clone(),
             (None, None) if in_job => {
                 let why = "inside a job no state root is taken from HOME or XDG_STATE_HOME";

@@ -99,9 +99,13 @@ impl PublicKey {
     /// Parses a key from PEM (`BEGIN PUBLIC KEY`), an `ssh-ed25519` line, or 64 hexadecimal digits.
     ///
     /// # Errors
-    /// `bad_input` for any other text.
+    /// `bad_input` for any other text; with reason `key_kind`, naming the kind, for a key that is none of Ed25519, or no public one.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let text = text.trim();
+        if let Some(kind) = other_kind(text) {
+            let why = "an Ed25519 public key is wanted, and this is a key of another kind";
+            return Err(Refusal::new(Code::BadInput, why).reason("key_kind").name(kind));
+        }
         let raw: Option<[u8; 32]> = if text.starts_with("-----BEGIN") {
             unarmor(text, "PUBLIC KEY").and_then(|der| der.strip_prefix(&SPKI)?.try_into().ok())
         } else if let Some(rest) = text.strip_prefix("ssh-ed25519 ") {
@@ -193,6 +197,38 @@ impl core::str::FromStr for PublicKey {
     fn from_str(text: &str) -> Result<Self, Refusal> {
         Self::parse(text)
     }
+}
+
+/// Names the kind of a key that is not an Ed25519 public key; `None` for one that may be, and for what is no key at all.
+fn other_kind(text: &str) -> Option<String> {
+    const KINDS: [&str; 4] = ["ssh-", "ecdsa-", "sk-ssh-", "sk-ecdsa-"];
+    // Algorithms of a SubjectPublicKeyInfo, as the encodings of their object ids.
+    const ALGORITHMS: [(&[u8], &str); 5] = [
+        (
+            &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01],
+            "RSA",
+        ),
+        (&[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01], "ECDSA"),
+        (&[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x38, 0x04, 0x01], "DSA"),
+        (&[0x06, 0x03, 0x2b, 0x65, 0x6e], "X25519"),
+        (&[0x06, 0x03, 0x2b, 0x65, 0x71], "Ed448"),
+    ];
+    let word = text.split_ascii_whitespace().next()?;
+    if KINDS.iter().any(|kind| word.starts_with(kind)) {
+        let short: String = shown(word.as_bytes()).chars().take(40).collect();
+        // A word alone may be the name of a file.
+        return (word != "ssh-ed25519" && word.len() < text.len()).then_some(short);
+    }
+    let label = text.strip_prefix("-----BEGIN ")?.split_once("-----")?.0;
+    if label != "PUBLIC KEY" {
+        return Some(shown(label.as_bytes()).chars().take(40).collect());
+    }
+    let der = unarmor(text, "PUBLIC KEY")?;
+    let head = &der[..der.len().min(32)];
+    let found = ALGORITHMS
+        .iter()
+        .find(|(id, _)| head.windows(id.len()).any(|window| window == *id));
+    found.map(|(_, name)| (*name).to_owned())
 }
 
 /// Holds a key that certificates are signed with; its memory is cleared when dropped.

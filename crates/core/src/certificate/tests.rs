@@ -376,6 +376,48 @@ mod key_spellings {
         assert!(!format!("{:?}", key(7)).contains("0707"));
     }
 
+    /// Who gives a key of another kind hears which it is, and never of its bytes.
+    #[test]
+    fn a_key_of_another_kind_is_named() {
+        let pem =
+            |label: &str, body: &str| format!("-----BEGIN {label}-----\n{body}\n-----END {label}-----\n");
+        let ec = "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEGAe+XaYQrokuAnOB+kdxJ8g5zL8A\n\
+                  Lxrl9w7L8vMSgQovIWtIpxpOy4PqbqoAtlVV04b5VYo84qjqEt8R+JH7tA==";
+        let rsa = "MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQDIPG+Do3bVOyj1dyYiJZAPjVlU\n\
+                   x02zOHYSYqbfbxSPbIsewI1aWDsM4BjjXemGlLTJcu3MUzWZXWL97PYNLhvlDMZJ\n\
+                   tL7GdWgdqVkLlMOW1ibvUDt9abzi8jleV46zluSLdxSRNThaKDz01OP73GqIy2D4\n\
+                   RIqv3Z9Zzt5eELxSGwIDAQAB";
+        let x25519 = "MCowBQYDK2VuAyEAhXxsVNlGU/Et7BNacT3KkdEwK0w0JzS8yRb9rxZCzi4=";
+        let private = key(7).to_pem();
+        for (text, kind) in [
+            (
+                "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABAQ== me@host".to_owned(),
+                "ssh-rsa",
+            ),
+            ("ecdsa-sha2-nistp256 AAAA".to_owned(), "ecdsa-sha2-nistp256"),
+            (
+                "sk-ssh-ed25519@openssh.com AAAA".to_owned(),
+                "sk-ssh-ed25519@openssh.com",
+            ),
+            (pem("PUBLIC KEY", rsa), "RSA"),
+            (pem("PUBLIC KEY", ec), "ECDSA"),
+            (pem("PUBLIC KEY", x25519), "X25519"),
+            (pem("RSA PUBLIC KEY", rsa), "RSA PUBLIC KEY"),
+            (private.clone(), "PRIVATE KEY"),
+        ] {
+            let refusal = PublicKey::parse(&text).unwrap_err();
+            assert_eq!(
+                (refusal.code, refusal.reason.as_deref(), refusal.names.as_slice()),
+                (Code::BadInput, Some("key_kind"), &[kind.to_owned()][..]),
+                "{text}"
+            );
+            assert!(refusal.to_string().contains("Ed25519"), "{refusal}");
+        }
+        let refusal = PublicKey::parse(&private).unwrap_err().to_string();
+        let secret = private.lines().nth(1).unwrap();
+        assert!(!refusal.contains(secret), "{refusal}");
+    }
+
     /// The ids that securesystemslib 1.6.0 and `ssh-keygen -l` of OpenSSH 9.2 give for this key.
     #[test]
     fn the_ids_are_those_of_the_other_tools() {

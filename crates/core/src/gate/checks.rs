@@ -218,6 +218,10 @@ fn lock_checks(known: Option<&Statement>, policy: &Policy, candidate: &Candidate
     for path in all {
         let (here, there) = (candidate.locks.get(path), certified.get(path));
         let show = |digest: Option<&Sha256>| digest.map_or_else(|| "absent".to_owned(), ToString::to_string);
+        let expected = match (here, there) {
+            (None, None) => "present, and certified".to_owned(),
+            _ => show(here),
+        };
         let why = match (here, there) {
             (Some(a), Some(b)) if a == b => None,
             (Some(_), Some(_)) => Some("the candidate's lockfile is not the certified one"),
@@ -226,7 +230,7 @@ fn lock_checks(known: Option<&Statement>, policy: &Policy, candidate: &Candidate
             (None, None) => Some("the policy requires this lockfile"),
         };
         checks.push(
-            Check::new("lock", show(here), show(there))
+            Check::new("lock", expected, show(there))
                 .about(path.to_string())
                 .unless(why),
         );
@@ -338,9 +342,10 @@ fn attempts_check(known: Option<&Statement>, policy: &Policy) -> Check {
     let why = known.and_then(Statement::history_is_wrong).or(count
         .is_some_and(|count| count > u64::from(policy.max_attempts))
         .then_some("the proposal took more attempts than the policy allows"));
+    let tries = if policy.max_attempts == 1 { "try" } else { "tries" };
     Check::new(
         "attempts",
-        format!("at most {}", policy.max_attempts),
+        format!("at most {} {tries} at this proposal", policy.max_attempts),
         said(count, |count| count.to_string()),
     )
     .unless(why)

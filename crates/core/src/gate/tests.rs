@@ -591,6 +591,90 @@ fn a_policy_comes_from_a_full_object_id_alone() {
 }
 
 #[test]
+fn a_target_is_a_ref_by_its_full_name() {
+    for text in [
+        "refs/heads/main",
+        "refs/heads/a/b-1",
+        "refs/heads/gh-readonly-queue/main/pr-1",
+        "refs/tags/v1",
+    ] {
+        assert_eq!(Target::parse(text).unwrap().as_str(), text);
+    }
+    for text in [
+        "",
+        " ",
+        "main",
+        "HEAD",
+        "refs",
+        "refs/",
+        "refs/heads",
+        "refs/heads/",
+        "/refs/heads/a",
+        "refs//a",
+        "refs/heads/a ",
+        " refs/heads/a",
+        "refs/heads/a\n",
+        "refs/heads/a\nrefs/heads/b",
+        "refs/heads/a b",
+        "refs/heads/a\u{a0}b",
+        "refs/heads/a..b",
+        "refs/heads/a.lock",
+        "refs/heads/.a",
+        "refs/heads/a.",
+        "refs/heads/a@{1}",
+        "refs/heads/a~1",
+        "refs/heads/a:b",
+        "refs/heads/*",
+    ] {
+        let refusal = Target::parse(text).unwrap_err();
+        assert_eq!(
+            (refusal.code, refusal.reason.as_deref()),
+            (Code::BadInput, Some("target_not_a_ref")),
+            "{text:?}"
+        );
+        assert!(!refusal.names[0].is_empty());
+    }
+}
+
+/// A lockfile that the policy wants and nobody has is told as what is wanted, not as absent twice.
+#[test]
+fn a_lockfile_that_is_nowhere_is_expected_all_the_same() {
+    let mut wanting = policy();
+    let path = RelPath::parse(b"other.lock").unwrap();
+    wanting.locks.insert(path);
+    let verdict = verdict(&wanting, &signed(), None, &candidate(), NOW, &[]);
+    let check = verdict
+        .checks
+        .iter()
+        .find(|check| check.label() == "lock:other.lock");
+    let check = check.unwrap();
+    assert_eq!(
+        (check.expected.as_str(), check.actual.as_str()),
+        ("present, and certified", "absent")
+    );
+}
+
+/// What to do next is that of the check that failed.
+#[test]
+fn what_helps_depends_on_the_check() {
+    let mut strict = policy();
+    strict.consumption = ConsumptionRule::Required;
+    let unasked = judge(&signed(), &candidate()).with_consumption(&strict, None);
+    let next = unasked.refusal().unwrap().next();
+    assert!(next.contains("--consume"), "{next}");
+    let mut once = policy();
+    once.max_attempts = 0;
+    let verdict = verdict(&once, &signed(), None, &candidate(), NOW, &[]);
+    let refusal = verdict.refusal().unwrap();
+    assert_eq!(refusal.reason.as_deref(), Some("attempts"));
+    assert!(
+        !refusal.next().contains("certify the candidate again"),
+        "{}",
+        refusal.next()
+    );
+}
+
+#[test]
 fn a_certificate_is_consumed_for_one_target() {
     let first = Consumption {
         generation: generation(2),

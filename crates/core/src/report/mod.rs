@@ -196,12 +196,16 @@ pub fn verdict(report: &Report, ending: Ending) -> Result<Counts, Refusal> {
         let why = format!("{} of {} tests failed", counts.failed, counts.ran());
         return Err(Refusal::new(Code::TestsFailed, why).names(report.failures.iter().cloned()));
     }
-    if counts.ran() == 0 && !matches!(ending, Ending::Signal(_)) {
-        let why = format!(
+    if let (0, Ending::Exit(status)) = (counts.ran(), ending) {
+        let mut why = format!(
             "no test ran: {} skipped, {}",
             counts.skipped,
             counts.told_deselected()
         );
+        // A runner that could make nothing of its arguments says so by its status alone.
+        if status != 0 {
+            why.push_str(&format!("; the test command exited with status {status}"));
+        }
         return Err(Refusal::new(Code::EvidenceForeign, why).reason("no_test_ran"));
     }
     match ending {

@@ -344,7 +344,10 @@ fn what_a_format_does_not_tell_is_not_zero() {
             written(none.counts),
             r#"{"passed":0,"failed":0,"skipped":0,"deselected":null}"#
         );
-        assert_eq!(why(&none), "no test ran: 0 skipped, deselected not told");
+        assert_eq!(
+            why(&none),
+            "no test ran: 0 skipped, deselected not told; the test command exited with status 5"
+        );
     }
     let cargo = cargo_test(CARGO.as_bytes(), Ending::Exit(0)).unwrap();
     assert_eq!(cargo.counts.told_deselected(), "4 deselected");

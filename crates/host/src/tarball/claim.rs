@@ -151,7 +151,11 @@ pub fn appear<T>(into: &Path, fill: impl FnOnce(&Root) -> std::result::Result<T,
     let name = into
         .file_name()
         .ok_or_else(|| Refusal::new(Code::BadInput, "a new directory has a name").name(shown()))?;
-    let taken = || Refusal::new(Code::PreconditionFailed, "something has this name already").name(shown());
+    let taken = || {
+        Refusal::new(Code::PreconditionFailed, "something has this name already")
+            .reason("exists")
+            .name(shown())
+    };
     let parent = into.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -113,9 +113,13 @@ fn three_lines(refusal: &Refusal) -> String {
 
 /// Counts things in plain words: `1 call`, `2 calls`.
 pub(crate) fn count(n: impl TryInto<u64>, thing: &str) -> String {
+    counts(n, thing, &format!("{thing}s"))
+}
+
+/// Counts things whose plural is a word of its own: `1 directory`, `2 directories`.
+pub(crate) fn counts(n: impl TryInto<u64>, one: &str, many: &str) -> String {
     let n = n.try_into().unwrap_or(u64::MAX);
-    let s = if n == 1 { "" } else { "s" };
-    format!("{n} {thing}{s}")
+    format!("{n} {}", if n == 1 { one } else { many })
 }
 
 /// Says whether anybody still reads what is printed.

@@ -23,8 +23,7 @@ use std::sync::Arc;
 pub(crate) struct Args {
     /// The tool, such as write_file
     tool: String,
-    /// The arguments: JSON, @FILE, or - for standard input
-    #[arg(required_unless_present = "arg")]
+    /// The arguments: JSON, @FILE, or - for standard input; needed unless -a gives them, since no tool is called with none
     arguments: Option<String>,
     /// One argument, such as path=src/main.rs; again for another, or for one more of a list
     #[arg(short, long, value_name = "NAME=VALUE", conflicts_with = "arguments")]
@@ -73,6 +72,11 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         ));
     }
     let body = match args.arguments.as_deref() {
+        None if args.arg.is_empty() => {
+            let why =
+                "no arguments: give them as JSON, @FILE or -, or each by -a NAME=VALUE, such as -a path=.";
+            return Err(Refusal::new(Code::Usage, why));
+        }
         None => tool.spelt(&args.arg)?.to_string().into_bytes(),
         Some("-") => stdin()?,
         Some(text) => match text.strip_prefix('@') {

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 /// Certify a proposal in a fresh generation.
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Args {
-    /// The job that the attempt is numbered in
+    /// The job in which the attempts are numbered; each of its volumes has a number, a draft too
     #[arg(long, value_name = "ID", required_unless_present = "from")]
     job: Option<JobId>,
     /// The proposal, by its SHA-256
@@ -55,7 +55,8 @@ pub(crate) struct Args {
     /// Arguments of the one installer, split at white space, such as "--group test"
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     install_args: Option<String>,
-    /// Build the project's own package with a backend that no lock binds; named as weak in the certificate
+    /// Build the project's own package with a backend that no lock binds, named as weak in the certificate; the tree's code
+    /// then runs in the fetch stage, with the network and the credentials of [fetch]
     #[arg(long)]
     unbound_backend: bool,
     /// The test command, split at white space; what is neither pytest nor cargo takes the place of its
@@ -65,7 +66,7 @@ pub(crate) struct Args {
     /// How long each of fetch, install and test may take, such as 15m
     #[arg(long, value_name = "TIME")]
     timeout: Option<Span>,
-    /// How many attempts there are at most, each in a generation of its own
+    /// How many attempts this command makes at most, each in a generation of its own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     attempts: Option<u32>,
     /// Also try again when tests fail
@@ -187,6 +188,8 @@ fn answer(ask: &Ask, certified: &Certified, paths: &certify::Paths) -> Answer {
         "counts": certified.counts,
         "certificate": certified.certificate,
         "envelope": paths.envelope,
+        "sigstore_bundle": paths.bundle,
+        "ssh_signature": paths.ssh,
         "install_record": paths.record,
     });
     let text = format!(

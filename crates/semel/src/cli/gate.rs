@@ -6,7 +6,7 @@ use crate::engine::gate::{self, Ask, PolicySource};
 use crate::engine::signing;
 use crate::wire;
 use clap::Args as ClapArgs;
-use semel_core::gate::Verdict;
+use semel_core::gate::{Target, Verdict};
 use semel_core::{Refusal, RelPath};
 use serde_json::json;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     commit: String,
     /// The base commit, by its full object id: what the certificate must have been compared with, and where the policy
     /// comes from unless --policy is given
-    #[arg(long, value_name = "ID", required_unless_present = "policy")]
+    #[arg(long, value_name = "ID")]
     base: Option<String>,
     /// Where the policy lies in the base commit
     #[arg(long, value_name = "PATH", default_value = ".semel/gate.toml")]
@@ -53,12 +53,14 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let config = context.config()?;
-    let policy = match args.policy {
-        Some(file) => PolicySource::File(file),
-        None => PolicySource::Base {
+    let policy = match (args.policy, &args.base) {
+        (Some(file), _) => PolicySource::File(file),
+        (None, Some(_)) => PolicySource::Base {
             path: RelPath::parse(args.policy_path.as_bytes())?,
         },
+        (None, None) => return Err(gate::no_policy()),
     };
+    let target = args.target.as_deref().map(Target::parse).transpose()?;
     let ask = Ask {
         certificate: args.certificate,
         repository: args.repository,
@@ -70,7 +72,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
         revoked: config.revoked_keys.clone(),
     };
     let judged = gate::judge(&ask, &config.path)?;
-    let verdict = match args.target.filter(|_| args.consume) {
+    let verdict = match target.filter(|_| args.consume) {
         Some(target) => judged.consume(&wire::command(config)?, &target)?,
         None => judged.verdict(),
     };

@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::answer::Answer;
+use super::run::say;
 use crate::config::Config;
 use crate::engine::signing;
 use clap::{Args as ClapArgs, Subcommand};
@@ -76,18 +77,27 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
             };
             Ok(Answer::new(text.trim_end(), facts(&public)))
         }
-        Command::Trust(trust) => trusting(&trust, &config),
+        Command::Trust(trust) => trusting(&trust, &config, context),
     }
 }
 
-fn trusting(trust: &Trust, config: &Config) -> Result<Answer, Refusal> {
+fn trusting(trust: &Trust, config: &Config, context: &Context) -> Result<Answer, Refusal> {
     if let Some(given) = &trust.key {
         let key = signing::public_key(given)?;
+        // A file of another key that is damaged is in nobody's way here: this may be what mends it.
+        let was = signing::trusted(config).is_ok_and(|keys| keys.contains(&key));
         if trust.remove {
             signing::distrust(config, &key)?;
         } else {
             signing::trust(config, &key)?;
         }
+        let now = match (was, trust.remove) {
+            (false, false) => "is trusted",
+            (true, false) => "was trusted before",
+            (true, true) => "is trusted no longer",
+            (false, true) => "was not trusted",
+        };
+        say(context, &format!("{} {now}", key.ssh_fingerprint()));
     }
     let keys = signing::trusted(config)?;
     let lines: Vec<String> = keys

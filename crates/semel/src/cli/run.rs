@@ -66,7 +66,9 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
             let met = run::last(&engine, job).and_then(|run| restorations::of_run(&engine, &run).ok());
             let mut json = refusal_json(&refusal);
             if let Some(met) = met {
-                say(context, &met.line());
+                if let Some(line) = met.line() {
+                    say(context, &line);
+                }
                 json["restorations"] = json!(met);
             }
             Ok(Answer::new("", json).refused(refusal))

@@ -3,9 +3,12 @@
 use super::Context;
 use super::answer::{Answer, count};
 use crate::engine::daemon::approvals::approval_json;
+use crate::engine::doctor::in_words;
 use crate::engine::look::{self, Seen};
 use semel_core::Refusal;
+use semel_core::bounds::Bounds;
 use semel_core::call::Intent;
+use semel_core::confinement::User;
 use semel_core::ids::UnixMs;
 use serde_json::{Value, json};
 
@@ -29,6 +32,8 @@ pub(crate) fn run(_args: Args, context: &Context) -> Result<Answer, Refusal> {
         "approvals": seen.approvals.iter().map(|one| approval_json(one, UnixMs(seen.now))).collect::<Vec<_>>(),
         "open": seen.open,
         "quarantined": seen.quarantined,
+        "limits": seen.limits,
+        "user": seen.user,
     });
     Ok(Answer::new(text(&seen), json))
 }
@@ -117,7 +122,24 @@ fn text(seen: &Seen) -> String {
         )),
         None => lines.push("journal  none yet".to_owned()),
     }
+    let user = match seen.user {
+        Some(User::Own) => "programs run as a user of their own",
+        Some(User::Caller) => "programs run as you",
+        Some(User::Root) => "programs run as root, without any capability",
+        None => "nothing runs in a sandbox here (semel doctor)",
+    };
+    lines.push(format!("limits   {}; {user}", in_words(seen.limits)));
+    lines.extend(
+        daemons(seen).map(|limits| format!("limits   {}; of the daemon, for run_command", in_words(limits))),
+    );
     lines.join("\n")
+}
+
+/// Gives the limits of the daemon, where it was started with others than ours.
+fn daemons(seen: &Seen) -> Option<Bounds> {
+    let said = seen.daemon.as_ref()?.get("limits")?.clone();
+    let limits: Bounds = serde_json::from_value(said).ok()?;
+    (limits != seen.limits).then_some(limits)
 }
 
 fn kept(one: &Value) -> String {

@@ -1,7 +1,7 @@
 //! `semel volume`: open, end, list and free volumes by hand.
 
 use super::Context;
-use super::answer::{Answer, count};
+use super::answer::{Answer, count, counts};
 use crate::engine::daemon::admin::{How, opened_json};
 use crate::engine::job::draft::{self, Keep};
 use crate::engine::job::interrupt;
@@ -251,8 +251,35 @@ fn list(job: Option<JobId>, which: Which, context: &Context) -> Result<Answer, R
 fn show(generation: &Generation, context: &Context) -> Result<Answer, Refusal> {
     let found = look::volume(context.config()?, generation)?;
     let value = json!({"schema": "semel.volume/v1", "volume": found});
-    let text = serde_json::to_string_pretty(&found).unwrap_or_default();
-    Ok(Answer::new(text, value))
+    Ok(Answer::new(facts(&found), value))
+}
+
+/// Shows all that a person asks of one volume, a line each; the rest is in the JSON.
+fn facts(volume: &Volume) -> String {
+    let state = match &volume.dirty {
+        Some(why) => format!("{} ({why})", word(volume.state)),
+        None => word(volume.state),
+    };
+    let mut lines = vec![
+        ("generation", volume.generation.to_string()),
+        ("job", volume.job.to_string()),
+        ("attempt", format!("{} of the job", volume.attempt)),
+        ("role", word(volume.role)),
+        ("state", state),
+        ("lies on", volume.backend.unwrap_or(Backend::Dir).to_string()),
+        ("owner", word(volume.owner)),
+        ("durability", word(volume.durability)),
+        ("opened", volume.opened_at.to_string()),
+    ];
+    lines.extend(volume.ended_at.map(|at| ("ended", at.to_string())));
+    lines.extend(volume.proposal.map(|digest| ("proposal", digest.to_string())));
+    let lines = lines.iter().map(|(name, value)| format!("{name:<11} {value}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Gives the word by which a value stands in JSON.
+fn word(value: impl serde::Serialize) -> String {
+    json!(value).as_str().unwrap_or_default().to_owned()
 }
 
 fn salvage(generation: &Generation, to: &Path, context: &Context) -> Result<Answer, Refusal> {
@@ -262,7 +289,7 @@ fn salvage(generation: &Generation, to: &Path, context: &Context) -> Result<Answ
         "{}, {} and {} of {} in {}",
         count(salvaged.files, "file"),
         count(salvaged.links, "link"),
-        count(salvaged.directories, "directory"),
+        counts(salvaged.directories, "directory", "directories"),
         volume.generation,
         to.display()
     );
@@ -314,7 +341,6 @@ fn destroy(generation: &Generation, context: &Context) -> Result<Answer, Refusal
 }
 
 fn line(volume: &Volume) -> String {
-    let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let dirty = volume
         .dirty
         .as_deref()
@@ -325,8 +351,8 @@ fn line(volume: &Volume) -> String {
         volume.generation,
         volume.job,
         volume.attempt,
-        word(json!(volume.role)),
-        word(json!(volume.state)),
+        word(volume.role),
+        word(volume.state),
         volume.backend.unwrap_or(Backend::Dir),
         volume.ended_at.unwrap_or(volume.opened_at),
     )

@@ -30,7 +30,9 @@ impl Audited {
     /// Gives the refusal of a log that has a fault.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         let faults = &self.report.faults;
-        let first = faults.first()?;
+        if faults.is_empty() {
+            return None;
+        }
         let signed = |fault: &Fault| {
             matches!(
                 fault.kind,
@@ -38,10 +40,8 @@ impl Audited {
             )
         };
         let many = faults.len() as u64 + self.report.more;
-        let why = format!(
-            "{many} faults in {} entries; the first: {first}",
-            self.report.entries
-        );
+        let s = if many == 1 { "" } else { "s" };
+        let why = format!("{many} fault{s} in {} entries", self.report.entries);
         let reason = if faults.iter().any(signed) {
             "checkpoint_mismatch"
         } else {

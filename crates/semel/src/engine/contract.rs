@@ -136,7 +136,9 @@ pub(crate) fn wipe(
 ) -> Result<String, Refusal> {
     let Some(workspace) = workspace else {
         let why = "a wipe needs WORKSPACE, absolute and of 8 characters or more";
-        return Err(Refusal::new(Code::MissingIdentity, why).name("WORKSPACE"));
+        return Err(Refusal::new(Code::MissingIdentity, why)
+            .reason("workspace")
+            .name("WORKSPACE"));
     };
     let generation = attempt::identity("VOLUME_GENERATION", generation)?;
     let disk = open_for_wipe(workspace, guard).map_err(refusal)?;

@@ -4,7 +4,7 @@ use super::host;
 use crate::config::Config;
 use semel_core::Refusal;
 use semel_core::backend::Backend;
-use semel_core::bounds::Asked;
+use semel_core::bounds::{Asked, Bounds};
 use semel_core::confinement::{Confinement, Level, User};
 use semel_host::git::Git;
 use semel_host::volume::Volumes;
@@ -72,7 +72,9 @@ pub(crate) fn look(config: &Config) -> Result<Vec<Finding>, Refusal> {
             format!("{error}; run, certify --git, gate and restore need it"),
         ),
     });
-    let tools = ["python3", "pip3", "uv", "node", "npm", "cargo"];
+    let tools = [
+        "python3", "pip3", "uv", "poetry", "node", "npm", "pnpm", "yarn", "cargo",
+    ];
     findings.extend(tools.map(|name| tool(name, config)));
     Ok(findings)
 }
@@ -135,22 +137,25 @@ fn user(level: &Level) -> Finding {
 
 /// Says what bounds each process tree, unless its job has narrower limits.
 fn limits(config: &Config) -> Finding {
-    let bounds = config.bounds(Asked::default());
-    let found = format!(
+    finding("limits", Grade::Ok, in_words(config.bounds(Asked::default())))
+}
+
+/// Says bounds in words.
+pub(crate) fn in_words(bounds: Bounds) -> String {
+    format!(
         "{} processes and threads, {} open files each, {} of memory, files of {}",
         bounds.processes,
         bounds.open_files,
-        in_mib(bounds.memory_bytes),
-        in_mib(bounds.file_bytes)
-    );
-    finding("limits", Grade::Ok, found)
+        size(bounds.memory_bytes),
+        size(bounds.file_bytes)
+    )
 }
 
 /// Says how large drafts may become.
 fn quota(config: &Config) -> Finding {
     let quota = config.quota;
     let parts = [
-        quota.volume_bytes.map(in_mib),
+        quota.volume_bytes.map(size),
         quota.volume_files.map(|files| format!("{files} files")),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
@@ -164,8 +169,21 @@ fn quota(config: &Config) -> Finding {
     finding("quota", Grade::Ok, format!("{} a volume", parts.join(", ")))
 }
 
-fn in_mib(bytes: u64) -> String {
-    format!("{} MiB", bytes >> 20)
+/// Says a size as it was set: rounded, to a tenth, only from a GiB on.
+fn size(bytes: u64) -> String {
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    if bytes >= GIB {
+        let tenths = bytes / (GIB / 10);
+        return match tenths % 10 {
+            0 => format!("{} GiB", tenths / 10),
+            part => format!("{}.{part} GiB", tenths / 10),
+        };
+    }
+    match bytes % MIB {
+        0 => format!("{} MiB", bytes / MIB),
+        _ => format!("{bytes} bytes"),
+    }
 }
 
 fn confinement(level: &Level) -> Finding {
@@ -196,5 +214,26 @@ fn tool(name: &'static str, config: &Config) -> Finding {
     match sandbox::resolve_program(OsStr::new(name), &config.path) {
         Ok(place) => finding(name, Grade::Ok, place.display().to_string()),
         Err(_) => finding(name, Grade::Less, "not on the path; jobs that use it are refused"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_told_as_it_was_set() {
+        for (bytes, told) in [
+            (65_536, "65536 bytes"),
+            (1_000_000, "1000000 bytes"),
+            (3_000_000, "3000000 bytes"),
+            (1 << 20, "1 MiB"),
+            (512 << 20, "512 MiB"),
+            (1 << 30, "1 GiB"),
+            (16 << 30, "16 GiB"),
+            (8_000_000_000, "7.4 GiB"),
+        ] {
+            assert_eq!(size(bytes), told);
+        }
     }
 }

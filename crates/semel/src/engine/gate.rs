@@ -5,7 +5,7 @@
 
 use super::{Engine, binding, host, store};
 use semel_core::certificate::{BaseCommit, KeyId, PublicKey};
-use semel_core::gate::{self, Candidate, Consumed, Policy, Verdict};
+use semel_core::gate::{self, Candidate, Consumed, Policy, Target, Verdict};
 use semel_core::git_tree::{Mode, ObjectId, TreeMode};
 use semel_core::lockset;
 use semel_core::record::Consumption;
@@ -119,12 +119,18 @@ fn policy(
             plain::read_file(place, LARGEST_POLICY).map_err(host)?
         }
         (PolicySource::Base { .. }, None) => {
-            return Err(Refusal::new(Code::Usage, "give --base or --policy"));
+            return Err(no_policy());
         }
     };
     let text =
         String::from_utf8(bytes).map_err(|_| Refusal::new(Code::BadConfig, "the policy is not UTF-8"))?;
     Policy::parse_trusting(&text, trusted)
+}
+
+/// Refuses a gate that was told of no policy, naming both ways.
+pub(crate) fn no_policy() -> Refusal {
+    let why = "no policy: give --policy with a file of this host, or --base with the commit that holds it";
+    Refusal::new(Code::Usage, why)
 }
 
 /// Says what is likely to be read, so that git is asked once.
@@ -213,7 +219,7 @@ impl Judged {
     ///
     /// # Errors
     /// `store_unavailable`, `daemon_unreachable`. A use for another target is no error but a verdict.
-    pub(crate) fn consume(self, engine: &Engine, target: &str) -> Result<Verdict, Refusal> {
+    pub(crate) fn consume(self, engine: &Engine, target: &Target) -> Result<Verdict, Refusal> {
         let (true, Some(generation)) = (self.verdict.pass, self.verdict.generation.clone()) else {
             return Ok(self.verdict());
         };
@@ -221,7 +227,7 @@ impl Judged {
             generation,
             certificate: self.verdict.certificate,
             repository: self.repository,
-            target: target.to_owned(),
+            target: target.as_str().to_owned(),
             tree: self.verdict.tree.to_string(),
             at: semel_host::clock::now(),
         };

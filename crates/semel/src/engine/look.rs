@@ -7,13 +7,15 @@ use crate::config::Config;
 use crate::limits;
 use crate::wire::{self, Absent, Link};
 use semel_core::approval::Approval;
+use semel_core::bounds::{Asked, Bounds};
 use semel_core::call::{CallState, Intent};
+use semel_core::confinement::User;
 use semel_core::ids::{ExecutionId, Generation, IdempotencyKey, JobId, UnixMs};
 use semel_core::record::Record;
 use semel_core::volume::{Volume, VolumeState};
 use semel_core::{Code, Refusal};
 use semel_host::patience::Patience;
-use semel_host::{clock, plain};
+use semel_host::{clock, plain, sandbox};
 use semel_store::Journal;
 pub(crate) use semel_store::journal::{Depth, JournalStatus, LogFilter, LogLine, OnlyConflicts, View};
 use serde_json::Value;
@@ -37,6 +39,10 @@ pub(crate) struct Seen {
     pub(crate) approvals: Vec<Approval>,
     /// Calls whose outcome cannot be told, with the evidence.
     pub(crate) unknown: Vec<(Intent, String)>,
+    /// What bounds each process tree, by the configuration of whoever looks; a job may narrow it.
+    pub(crate) limits: Bounds,
+    /// As whom programs of jobs run here; `None` where nothing runs in a sandbox.
+    pub(crate) user: Option<User>,
     /// When it was seen, in milliseconds since the Unix epoch.
     pub(crate) now: u64,
 }
@@ -60,6 +66,8 @@ pub(crate) fn status(config: Config) -> Result<Seen, Refusal> {
         running: Vec::new(),
         approvals: Vec::new(),
         unknown: Vec::new(),
+        limits: config.bounds(Asked::default()),
+        user: sandbox::probe().ok().and_then(|level| level.user),
         now: clock::now().0,
     };
     let Some(engine) = existing(config)? else {

@@ -70,7 +70,9 @@ fn keep(config: &Config, signing: &SigningKey) -> Result<PublicKey, Refusal> {
     key::create_secret(&place, signing.to_pem().as_bytes()).map_err(|error| match error.code() {
         Code::PreconditionFailed => {
             let why = "there is a signing key already, and it is never overwritten; semel key show prints it";
-            Refusal::new(Code::PreconditionFailed, why).name(place.display().to_string())
+            Refusal::new(Code::PreconditionFailed, why)
+                .reason("key_exists")
+                .name(place.display().to_string())
         }
         _ => error.into_refusal(),
     })?;
@@ -104,6 +106,7 @@ fn read(place: &Path) -> Result<SigningKey, Refusal> {
             Code::BadConfig,
             "there is no signing key; make one with semel key new",
         )
+        .reason("no_signing_key")
         .name(place.display().to_string()),
         _ => error.into_refusal(),
     })?;
@@ -141,11 +144,16 @@ fn trusted_place(config: &Config) -> PathBuf {
 /// Takes a public key as text, or the file that holds it.
 ///
 /// # Errors
-/// `bad_input` for neither; `not_found`.
+/// `bad_input` for neither, with reason `key_kind` for a key of another kind; `not_found`.
 pub(crate) fn public_key(given: &str) -> Result<PublicKey, Refusal> {
     const LARGEST: u64 = 64 << 10;
-    if let Ok(key) = PublicKey::parse(given) {
-        return Ok(key);
+    let text = given.trim_start();
+    let is_key = text.starts_with("ssh-ed25519 ") || text.starts_with("-----BEGIN ");
+    match PublicKey::parse(given) {
+        Ok(key) => return Ok(key),
+        Err(other) if is_key || other.reason.as_deref() == Some("key_kind") => return Err(other),
+        // It may be the name of a file.
+        Err(_) => {}
     }
     let bytes = plain::read_file(Path::new(given), LARGEST).map_err(host)?;
     let text = String::from_utf8(bytes)

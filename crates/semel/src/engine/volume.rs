@@ -270,35 +270,56 @@ pub(in crate::engine) fn mark(engine: &Engine, ended: &Volume, end: &End) -> Res
     }
 }
 
-/// Ends a volume for a person, who may not end under a living process.
+/// Ends a volume for a person, who may not end under a living process. How one ends that a process kept is not theirs to
+/// say: it ends as that of a dead owner, and one that has ended is told as it is.
 ///
 /// # Errors
 /// As [`end`]; `volume_busy` while a process owns it.
 pub(crate) fn end_by_hand(engine: &Engine, generation: &Generation, how: End) -> Result<Volume, Refusal> {
-    nobody_owns(engine, &find(engine, generation)?)?;
-    end(engine, generation, how).map_err(|refusal| match refusal.reason.as_deref() {
-        Some("process_tree_unproved") => Refusal {
-            why: format!("{}; it stays open until semel volume end --dirty", refusal.why),
-            ..refusal
-        },
-        _ => refusal,
+    let known = find(engine, generation)?;
+    nobody_owns(engine, &known)?;
+    end(engine, generation, end_of_hand(engine, &known, how)?).map_err(|refusal| {
+        match refusal.reason.as_deref() {
+            Some("process_tree_unproved") => Refusal {
+                why: format!("{}; it stays open until semel volume end --dirty", refusal.why),
+                ..refusal
+            },
+            _ => refusal,
+        }
     })
 }
 
-/// Refuses while a process owns a volume.
+/// Gives the end of a volume that a person asks the end of.
+///
+/// # Errors
+/// `store_unavailable`.
+pub(crate) fn end_of_hand(engine: &Engine, known: &Volume, how: End) -> Result<End, Refusal> {
+    match (known.state, known.owner, &known.dirty) {
+        (VolumeState::Opening, _, _) | (VolumeState::Open, Owner::Process, _) => end_of_dead(engine, known),
+        (VolumeState::Open, Owner::Operator, _) => Ok(how),
+        // Asked once more, for its mark on the disk.
+        (VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed, Owner::Process, dirty) => {
+            Ok(dirty.clone().map_or(End::Clean, |reason| End::Dirty { reason }))
+        }
+        (VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed, Owner::Operator, _) => {
+            Ok(how)
+        }
+    }
+}
+
+/// Refuses while somebody makes a volume, or a living process owns it.
 ///
 /// # Errors
 /// `volume_busy`; `unknown_state`, `io_failed`.
 pub(crate) fn nobody_owns(engine: &Engine, known: &Volume) -> Result<(), Refusal> {
-    if known.owner == Owner::Process && known.state == VolumeState::Open {
-        let disk = engine
-            .volumes
-            .records(&known.job, &known.generation)
-            .map_err(host)?;
-        if owner_alive(&disk).map_err(host)? {
-            let why = "a process owns the volume; end it with semel cancel";
-            return Err(Refusal::new(Code::VolumeBusy, why).name(known.generation.as_str()));
-        }
+    let why = match (known.state, known.owner) {
+        (VolumeState::Opening, _) => "the volume is still being opened",
+        (VolumeState::Open, Owner::Process) => "a process owns the volume; end it with semel cancel",
+        (VolumeState::Open, Owner::Operator)
+        | (VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed, _) => return Ok(()),
+    };
+    if at_work(engine, known)? {
+        return Err(Refusal::new(Code::VolumeBusy, why).name(known.generation.as_str()));
     }
     Ok(())
 }
@@ -344,17 +365,37 @@ pub(crate) fn at_work(engine: &Engine, known: &Volume) -> Result<bool, Refusal> 
     }
 }
 
-/// Frees the files of an ended volume; the record of it stays.
+/// Ends a volume whose owner died, since nobody else can; gives any other as it is.
 ///
 /// # Errors
-/// `volume_busy` while it is open; `not_found`; `io_failed`; `outcome_unknown`, reason `partly_removed`, where removing
-/// broke off. What could not be removed is named in the answer.
-pub(crate) fn destroy(engine: &Engine, generation: &Generation) -> Result<(Volume, Vec<String>), Refusal> {
-    let known = find(engine, generation)?;
-    if matches!(known.state, VolumeState::Open | VolumeState::Opening) {
+/// `volume_busy` while it is open and somebody owns it; those of ending, and of [`heal`](super::certify::heal).
+fn buried(engine: &Engine, known: Volume) -> Result<Volume, Refusal> {
+    let dead = match (known.state, known.owner) {
+        (VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed, _) => return Ok(known),
+        (VolumeState::Open, Owner::Operator) => false,
+        (VolumeState::Opening, _) | (VolumeState::Open, Owner::Process) => !at_work(engine, &known)?,
+    };
+    if !dead {
         let why = "the volume is still open; end it first";
-        return Err(Refusal::new(Code::VolumeBusy, why).name(generation.as_str()));
+        return Err(Refusal::new(Code::VolumeBusy, why).name(known.generation.as_str()));
     }
+    let end = end_of_dead(engine, &known)?;
+    let passed = end == End::Clean;
+    let ended = self::end(engine, &known.generation, end)?;
+    if passed {
+        // Its verdict was recorded, and its certificate may not be written yet: it is made from what the volume keeps.
+        super::certify::heal(engine, &ended.generation)?;
+    }
+    Ok(ended)
+}
+
+/// Frees the files of an ended volume, or of one whose owner died; the record of it stays.
+///
+/// # Errors
+/// `volume_busy` while it is open and somebody owns it; `not_found`; `io_failed`; `outcome_unknown`, reason
+/// `partly_removed`, where removing broke off. What could not be removed is named in the answer.
+pub(crate) fn destroy(engine: &Engine, generation: &Generation) -> Result<(Volume, Vec<String>), Refusal> {
+    let known = buried(engine, find(engine, generation)?)?;
     match engine.volumes.put_aside(&known.job, generation) {
         Ok(_) => {}
         // It was put aside before, by a destruction that was cut off, or never had a directory.

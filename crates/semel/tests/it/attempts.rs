@@ -1,7 +1,8 @@
 //! What a certificate says of the other attempts at its proposal.
 
-use crate::harness::{Site, certifies, statement, text};
-use serde_json::Value;
+use crate::harness::{Site, certifies, said, statement, text};
+use serde_json::{Value, json};
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 fn certify<'a>(job: &'a str, proposal: &'a str, test: &'a str) -> Vec<&'a str> {
@@ -75,12 +76,80 @@ fn a_killed_attempt_counts_when_its_volume_is_destroyed() {
     };
     let killed = of_slow(&site);
     assert_eq!(killed["proposal"], proposal.as_str());
-    site.run(&["volume", "end", text(&killed["generation"])]);
+    let ended = site.json(&["volume", "end", text(&killed["generation"])]);
+    assert_eq!(ended["volume"]["dirty"], "owner_died");
     let out = site.run(&["volume", "destroy", text(&killed["generation"])]);
-    assert!(out.status.success(), "{}", crate::harness::said(&out));
+    assert!(out.status.success(), "{}", said(&out));
     assert_eq!(of_slow(&site)["state"], "destroyed");
     assert_eq!(
         earlier(&site, "third", &proposal),
         ["pass", "dirty_volume", "pass"]
     );
+}
+
+/// Whoever killed a process can end or free its volume at once: that its owner is dead is proved by its lock.
+#[test]
+fn the_volume_of_a_killed_process_is_ended_and_freed_by_hand() {
+    let site = Site::new();
+    let proposal = first(&site);
+    let killed = |job: &str, signal: i32| {
+        let mut slow = site.spawn(&certify(job, &proposal, SLOW));
+        assert!(slow.hears("record   "));
+        let listed = site.json(&["volume", "list", "--job", job]);
+        let generation = text(&listed["volumes"][0]["generation"]).to_owned();
+        for command in ["end", "destroy"] {
+            let out = site.run(&["volume", command, &generation]);
+            assert_eq!(out.status.code(), Some(32), "{command}: {}", said(&out));
+        }
+        assert!(slow.child.try_wait().unwrap().is_none(), "its owner lives");
+        slow.signal(signal);
+        assert!(slow.ends(Duration::from_secs(10)).is_some());
+        generation
+    };
+    let one = killed("one", libc::SIGKILL);
+    for how in [&["volume", "end", &one][..], &["volume", "end", "--dirty", &one]] {
+        let ended = site.json(how);
+        let volume = &ended["volume"];
+        assert_eq!(
+            (text(&volume["state"]), text(&volume["dirty"])),
+            ("quarantined", "owner_died")
+        );
+    }
+    assert_eq!(
+        site.json(&["volume", "destroy", &one])["volume"]["state"],
+        "destroyed"
+    );
+    let two = killed("two", libc::SIGKILL);
+    let freed = site.json(&["volume", "destroy", &two]);
+    assert_eq!(
+        (&freed["volume"]["state"], &freed["volume"]["dirty"]),
+        (&json!("destroyed"), &json!("owner_died"))
+    );
+    assert!(!site.home.state().join("volumes/two").join(&two).exists());
+    // One that a signal ended by itself has its own reason, and keeps it.
+    let three = killed("three", libc::SIGTERM);
+    let ended = site.json(&["volume", "end", &three]);
+    assert_eq!(ended["volume"]["dirty"], "cancelled");
+}
+
+/// One that was killed with its pass recorded has a certificate: it is written before the files go that it is made from.
+#[test]
+fn a_recorded_pass_is_published_before_its_volume_is_freed() {
+    let site = Site::new();
+    let proposal = first(&site);
+    let args = [&certify("late", &proposal, GOOD)[..], &["--crash-at", "judged"]].concat();
+    assert_eq!(site.run(&args).status.signal(), Some(libc::SIGKILL));
+    let listed = site.json(&["volume", "list", "--job", "late"]);
+    let generation = text(&listed["volumes"][0]["generation"]);
+    let envelope = site
+        .home
+        .state()
+        .join(format!("certificates/{generation}.dsse.json"));
+    assert!(!envelope.exists());
+    let freed = site.json(&["volume", "destroy", generation]);
+    assert_eq!(
+        (&freed["volume"]["state"], &freed["volume"]["dirty"]),
+        (&json!("destroyed"), &Value::Null)
+    );
+    assert_eq!(statement(&envelope)["predicate"]["verdict"], "pass");
 }

@@ -416,6 +416,11 @@ fn a_certificate_is_consumed_for_one_merge() {
         it.failed(&it.site.base, &["--consume", "--target", "refs/heads/other"]),
         ["tree"]
     );
+    // Nor for a merge into nothing, such as of a variable that is not set.
+    for target in ["", " ", "main", "refs/heads/main\n"] {
+        let refusal = it.refused(&it.commit, &["--consume", "--target", target], 65);
+        assert_eq!(refusal["reason"], "target_not_a_ref", "{target:?}");
+    }
     let main = ["--consume", "--target", "refs/heads/main"];
     it.policy(&format!(
         "recipe = \"{}\"\nconsumption = \"required\"\n",

@@ -1,6 +1,6 @@
 //! The gate in GitHub Actions: summary, outputs and annotations, and the script of the composite action.
 
-use crate::harness::{Site, executable, said};
+use crate::harness::{Site, executable, said, shut_down};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -121,6 +121,37 @@ fn the_action_passes_the_certified_commit_and_tells_the_step() {
     std::fs::remove_file(&summary).unwrap();
     std::fs::create_dir(&summary).unwrap();
     assert!(!it.script(&common).status.success());
+}
+
+/// All steps that name one state root share what was used; those of another one know nothing of it.
+#[test]
+fn a_certificate_is_used_once_by_all_steps_that_share_a_state() {
+    let it = certified();
+    let shared = it.site.at("shared");
+    let used = |state: &Path, target: &str| {
+        let variables = [
+            ("GATE_COMMIT", it.commit.as_str()),
+            ("GATE_BASE", it.base.as_str()),
+            ("GATE_STATE", state.to_str().unwrap()),
+            ("GATE_TARGET", target),
+        ];
+        it.script(&variables)
+    };
+    let first = used(&shared, "refs/heads/e1");
+    assert!(first.status.success(), "{}", said(&first));
+    assert!(
+        used(&shared, "refs/heads/e1").status.success(),
+        "the same use again"
+    );
+    let second = used(&shared, "refs/heads/e2");
+    assert_eq!(second.status.code(), Some(30), "{}", said(&second));
+    let other = it.site.at("other");
+    assert!(
+        used(&other, "refs/heads/e2").status.success(),
+        "it knows of no use"
+    );
+    shut_down(&shared);
+    shut_down(&other);
 }
 
 /// What the action hands over is what the script reads, and no input is text of a script.

@@ -9,7 +9,9 @@ mod tracer;
 pub(crate) use disk::{Disk, Nobody, STATE, listed, mode};
 pub(crate) use git::{changed_worktree, git, git_by, git_bytes, git_command};
 pub(crate) use mounts::{Mount, Mounted, beneath as mounts_beneath};
-pub(crate) use site::{RUN, SLEEPER, Site, Spoken, certifies, last_draft, sleeping, statement, text};
+pub(crate) use site::{
+    RUN, SLEEPER, Site, Spoken, certifies, last_draft, shut_down, sleeping, statement, text,
+};
 pub(crate) use tracer::Tracer;
 
 use serde_json::{Value, json};

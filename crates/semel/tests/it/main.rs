@@ -71,4 +71,5 @@ mod volumes;
 mod walks;
 mod wipe;
 mod wire;
+mod words;
 mod worktrees;

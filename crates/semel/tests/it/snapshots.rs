@@ -1,7 +1,8 @@
 //! What people and machines read is compared with what is committed.
 
 use crate::harness::bare;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 fn printed(args: &[&str]) -> String {
     let out = bare(args).output().unwrap();
@@ -65,6 +66,92 @@ fn the_help_is_what_was_agreed() {
             &printed(&args),
         );
     }
+}
+
+/// Gives the long flags that a text names.
+fn flags(text: &str) -> BTreeSet<&str> {
+    let word = |c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    let words = text
+        .split(word)
+        .filter(|word| word.starts_with("--") && word.len() > 2);
+    words.collect()
+}
+
+/// Lists the commands beneath one, as its help shows them: what is hidden is not there.
+fn beneath(help: &str) -> Vec<String> {
+    let list = help.lines().skip_while(|line| !line.starts_with("Commands:"));
+    let list = list.skip(1).take_while(|line| line.starts_with("  "));
+    let names = list.filter(|line| !line.starts_with("   "));
+    let names = names.filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+/// The pages that people read, without those of plans and of decisions.
+fn pages() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut places = vec![root.join("README.md")];
+    for (directory, of_each) in [
+        ("docs", ""),
+        ("docs/errors", ""),
+        ("examples", "README.md"),
+        ("packaging", "README.md"),
+    ] {
+        let entries = std::fs::read_dir(root.join(directory)).unwrap();
+        let entries = entries.map(|entry| entry.unwrap().path());
+        places.extend(entries.map(|place| match of_each {
+            "" => place,
+            name => place.join(name),
+        }));
+    }
+    let is_page = |place: &PathBuf| {
+        place.is_file()
+            && place.extension().is_some_and(|end| end == "md")
+            && !place.ends_with("architecture.md")
+    };
+    places.retain(is_page);
+    places
+        .iter()
+        .map(|place| std::fs::read_to_string(place).unwrap())
+        .collect()
+}
+
+/// A flag that only --help knows is one that nobody learns of: each stands on a page that speaks of its command.
+#[test]
+fn every_flag_is_on_a_page() {
+    let pages = pages();
+    assert!(pages.len() > 60, "{}", pages.len());
+    let (mut seen, mut missing) = (0, Vec::new());
+    let mut left: Vec<Vec<String>> = vec![Vec::new()];
+    while let Some(command) = left.pop() {
+        let args: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
+        let help = printed(&args);
+        left.extend(
+            beneath(&help)
+                .into_iter()
+                .map(|name| [&command[..], &[name]].concat()),
+        );
+        let heads = help.lines().map(str::trim).filter(|line| line.starts_with('-'));
+        let heads = heads.filter_map(|line| line.split("  ").next());
+        for flag in heads
+            .flat_map(flags)
+            .filter(|flag| !["--help", "--version"].contains(flag))
+        {
+            seen += 1;
+            let everywhere = ["--state", "--config", "--json", "--quiet"].contains(&flag);
+            let spoken = match command.first() {
+                Some(name) if !everywhere => format!("semel {name}"),
+                _ => String::new(),
+            };
+            let told = pages
+                .iter()
+                .any(|page| page.contains(&spoken) && flags(page).contains(flag));
+            if !told {
+                missing.push(format!("semel {} {flag}", command.join(" ")));
+            }
+        }
+    }
+    assert!(seen > 300, "{seen}");
+    assert!(missing.is_empty(), "on no page:\n{}", missing.join("\n"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::super::proposal::{Base, BaseTree, Proposal};
 use super::super::{Engine, host};
 use super::input::{self, Locks, Untouched};
 use super::shut::{shut_off, within_reach};
-use super::{Ask, caches, pipe, surface};
+use super::{Ask, caches, pipe, surface, told};
 use crate::config;
 use crate::engine::job::say::{Point, Say};
 use crate::limits;
@@ -297,8 +297,8 @@ impl Attempt<'_> {
             let own: Vec<&Lockfile> = own.iter().collect();
             evidence.toolchain.extend(plan.tools.identities());
             if plan.project == ProjectInstall::UnboundBackend {
-                let about = "the project's own build used a backend that no lock binds".to_owned();
-                evidence.weaken("build_backend_unbound", [about]);
+                let about = "the project's own build used a backend that no lock binds, where credentials for fetching are seen";
+                evidence.weaken("build_backend_unbound", [about.to_owned()]);
             }
             let fetched = installer::fetch(&plan, &own, self.cancel).map_err(host)?;
             self.stage("fetch", *installer, fetched, evidence)?;
@@ -554,7 +554,10 @@ impl Attempt<'_> {
             self.say
                 .line("test     its HOME and TMPDIR are kept: they could not be freed");
         }
-        let counts = run.verdict?;
+        let counts = match &run.verdict {
+            Ok(counts) => *counts,
+            Err(refusal) => return Err(told::with_words(refusal, self.disk.generation(), &run)),
+        };
         self.say.line(&format!(
             "test     {} passed, {} skipped, {:.1} s",
             counts.passed,

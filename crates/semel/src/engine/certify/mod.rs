@@ -11,6 +11,7 @@ mod pipe;
 mod shut;
 mod sign;
 mod surface;
+mod told;
 
 pub(crate) use sign::{Paths, heal, paths, recipe};
 
@@ -92,7 +93,7 @@ pub(crate) fn certify(
         match once(engine, ask, &proposal, say, cancel) {
             Err(refusal) if left > 0 && worth_another(&refusal, &ask.certify) && !cancel.is_cancelled() => {
                 say.line(&format!(
-                    "refused: {} ({refusal}); {left} attempts left, the next one in a new generation",
+                    "refused: {} ({refusal}); {left} more allowed, the next one in a new generation",
                     refusal.code
                 ));
             }
@@ -136,8 +137,8 @@ fn once(
     )?;
     let generation = opened.volume.generation.clone();
     say.line(&format!(
-        "certify  attempt {} in generation {generation}, on {}: {}",
-        opened.volume.attempt, opened.choice.backend, opened.choice.why
+        "certify  attempt {} of job {} in generation {generation}, on {}: {}",
+        opened.volume.attempt, ask.job, opened.choice.backend, opened.choice.why
     ));
     write_record(&opened.disk, ASKED, ask.proposal.to_string().as_bytes()).map_err(host)?;
     if let Some(run) = &ask.run {
@@ -164,6 +165,9 @@ fn once(
     );
     let end = match (&verdict, &signed) {
         (Ok(()), Ok(_)) => End::Clean,
+        (Err(refusal), _) if refusal.code == Code::TimedOut => End::Dirty {
+            reason: "timed_out".to_owned(),
+        },
         _ => End::Dirty {
             reason: "certification_refused".to_owned(),
         },
@@ -176,6 +180,7 @@ fn once(
     }
     verdict?;
     let signed = signed?;
+    say.line(&format!("sign     certificate {}", signed.certificate));
     Ok(Certified {
         generation,
         certificate: signed.certificate,

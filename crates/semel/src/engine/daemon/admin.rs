@@ -10,6 +10,7 @@ use crate::engine::volume::{self, Source, Wanted};
 use crate::engine::{host, store};
 use crate::wire::Reached;
 use semel_core::backend;
+use semel_core::bounds::Asked;
 use semel_core::call::{Resolved, Settled};
 use semel_core::canonical::{Limits, parse_strict};
 use semel_core::ids::{ExecutionId, FencingToken, Generation, JobId};
@@ -268,9 +269,17 @@ impl Gateway {
     ) -> Result<Value, Refusal> {
         let generation = Generation::parse(generation)?;
         let asked: EndVolume = read(body)?;
+        let end = {
+            let of = generation.clone();
+            let given = move |gateway: &Arc<Gateway>| {
+                let known = volume::find(&gateway.engine, &of)?;
+                volume::end_of_hand(&gateway.engine, &known, asked.end.end())
+            };
+            self.blocking(given).await??
+        };
         let closes = Closes {
             generation: generation.clone(),
-            end: asked.end.end(),
+            end,
             fencing_token: None,
         };
         self.closing(Some(closes), move |gateway| {
@@ -433,6 +442,7 @@ impl Gateway {
                 "answering": gateway.answering(),
                 "counted": gateway.counters.read(),
                 "journal": journal,
+                "limits": gateway.engine.config.bounds(Asked::default()),
                 "approvals_pending": gateway.approvals_pending(),
                 "checkpoints": gateway.keeper.json(),
                 "orphans_ended": ended,

@@ -43,15 +43,18 @@ impl Restorations {
         self.waited_ms += met.waited_ms;
     }
 
-    /// Says it in one line.
-    pub(crate) fn line(&self) -> String {
+    /// Says it in one line, where there is anything to say: nothing of restorations that nobody was in the way of.
+    pub(crate) fn line(&self) -> Option<String> {
         if self.bypassed {
-            return "restore  bypassed: no restoration is recorded for this run".to_owned();
+            return Some("restore  bypassed: no restoration is recorded for this run".to_owned());
         }
-        format!(
+        if (self.refused, self.collisions, self.adoptions, self.waits) == (0, 0, 0, 0) {
+            return None;
+        }
+        Some(format!(
             "restore  {} ({} refused), {} collisions, {} adoptions, {} waits of {} ms together",
             self.calls, self.refused, self.collisions, self.adoptions, self.waits, self.waited_ms
-        )
+        ))
     }
 }
 

@@ -337,8 +337,8 @@ impl Working<'_> {
         let volume = &draft.opened.volume;
         let generation = volume.generation.clone();
         self.say.line(&format!(
-            "draft    attempt {} in generation {generation}, base {}, on {}: {}",
-            volume.attempt, base.commit, draft.opened.choice.backend, draft.opened.choice.why
+            "draft    attempt {} of job {} in generation {generation}, base {}, on {}: {}",
+            volume.attempt, volume.job, base.commit, draft.opened.choice.backend, draft.opened.choice.why
         ));
         let run = self.stage(
             run,
@@ -475,8 +475,6 @@ impl Working<'_> {
             run: Some(run.new.run.clone()),
         };
         let certified = certify::certify(self.engine, &ask, self.say, self.cancel)?;
-        self.say
-            .line(&format!("sign     certificate {}", certified.certificate));
         let (generation, certificate) = (certified.generation, certified.certificate);
         let stage = Stage::Certified {
             generation,

@@ -397,7 +397,7 @@ fn status() -> Value {
     let part = json!({"type": "object"});
     json!({
         "type": "object",
-        "required": ["schema", "daemon", "phase", "poisoned", "in_flight", "answering", "counted", "journal", "approvals_pending", "checkpoints", "orphans_ended", "commands", "lock_waits"],
+        "required": ["schema", "daemon", "phase", "poisoned", "in_flight", "answering", "counted", "journal", "approvals_pending", "checkpoints", "orphans_ended", "commands", "limits", "lock_waits"],
         "properties": {
             "schema": {"const": "semel.daemon.status/v1"},
             "daemon": part,
@@ -410,6 +410,7 @@ fn status() -> Value {
             "approvals_pending": number,
             "orphans_ended": {"type": "array", "items": shapes::generation()},
             "commands": number,
+            "limits": part,
             "lock_waits": {"type": "array", "items": lock_wait(), "description": "Who waits for a lock now, the longest first"},
         },
     })

@@ -46,21 +46,7 @@ pub(crate) struct Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        if self.home.state().join("semel.sock").exists() {
-            let token = std::fs::read_to_string(self.home.state().join("operator.token")).unwrap_or_default();
-            let auth = format!("Bearer {}", token.trim());
-            if let Ok(stream) = UnixStream::connect(self.home.state().join("semel.sock")) {
-                Conn::over(stream).try_send(
-                    "POST",
-                    "/v1/admin/shutdown",
-                    &[("authorization", &auth)],
-                    b"null",
-                );
-            }
-            wait_until(Duration::from_secs(10), || {
-                !self.home.state().join("daemon.json").exists()
-            });
-        }
+        shut_down(&self.home.state());
     }
 }
 
@@ -75,6 +61,19 @@ pub(crate) fn certifies(commit: &str) -> [&str; 7] {
         "--git",
         commit,
     ]
+}
+
+/// Has the daemon of a state root end, where one runs that a command started.
+pub(crate) fn shut_down(state: &Path) {
+    if !state.join("semel.sock").exists() {
+        return;
+    }
+    let token = std::fs::read_to_string(state.join("operator.token")).unwrap_or_default();
+    let auth = format!("Bearer {}", token.trim());
+    if let Ok(stream) = UnixStream::connect(state.join("semel.sock")) {
+        Conn::over(stream).try_send("POST", "/v1/admin/shutdown", &[("authorization", &auth)], b"null");
+    }
+    wait_until(Duration::from_secs(10), || !state.join("daemon.json").exists());
 }
 
 impl Site {
