@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const CLONED: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -186,10 +187,14 @@ pub(super) enum Unmounted {
     Busy,
 }
 
+/// How often a mount is tried to be taken away before it counts as in use.
+const TRIES: u32 = 8;
+
 /// Takes away what is mounted on a directory's entry, if it is the mount with this source.
 pub(super) fn take_away(dir: BorrowedFd<'_>, name: &str, source: &str) -> io::Result<Unmounted> {
-    // Mounted twice by two who came at the same time, it is taken away twice.
-    for _ in 0..4 {
+    // Mounted twice by two who came at the same time, it is taken away twice. A child that is just being started has a copy of
+    // every descriptor for a moment, also of one that lies in it.
+    for _ in 0..TRIES {
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
         let at = match rustix::fs::openat(dir, name, flags, rustix::fs::Mode::empty()) {
             Ok(at) => at,
@@ -202,7 +207,7 @@ pub(super) fn take_away(dir: BorrowedFd<'_>, name: &str, source: &str) -> io::Re
         drop(at);
         match unmount(itself(dir).join(name), UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
-            Err(Errno::BUSY) => return Ok(Unmounted::Busy),
+            Err(Errno::BUSY) => std::thread::sleep(Duration::from_millis(2)),
             Err(errno) => return Err(errno.into()),
         }
     }
