@@ -76,6 +76,9 @@ pub struct Predicate {
     pub generation: Generation,
     /// All earlier attempts on this proposal, of whatever job, oldest first.
     pub earlier: Vec<Earlier>,
+    /// All attempts on this proposal, of whatever job, that were still at work when this one was signed, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub open: Vec<Open>,
     /// The digest of the [`Recipe`].
     pub recipe: Sha256,
     /// Every tool that took part.
@@ -130,6 +133,16 @@ pub struct Earlier {
     pub generation: Generation,
     /// How it ended.
     pub verdict: EarlierVerdict,
+}
+
+/// Names an attempt on the same proposal that had not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Open {
+    /// Its number.
+    pub attempt: AttemptId,
+    /// Its generation.
+    pub generation: Generation,
 }
 
 /// Names how an earlier attempt ended.
@@ -364,17 +377,15 @@ impl Statement {
         })
     }
 
-    /// Says why the earlier attempts cannot be; `None` where each is of another generation.
+    /// Says why the other attempts cannot be; `None` where each is of another generation.
     ///
     /// Their numbers say nothing here: they may be of other jobs, which count for themselves.
     #[must_use]
     pub fn history_is_wrong(&self) -> Option<&'static str> {
         let mut seen = BTreeSet::from([&self.predicate.generation]);
-        let twice = self
-            .predicate
-            .earlier
-            .iter()
-            .any(|earlier| !seen.insert(&earlier.generation));
+        let earlier = self.predicate.earlier.iter().map(|earlier| &earlier.generation);
+        let open = self.predicate.open.iter().map(|open| &open.generation);
+        let twice = earlier.chain(open).any(|generation| !seen.insert(generation));
         twice.then_some("two attempts are of one generation")
     }
 

@@ -309,6 +309,11 @@ const NEXT: &[(Code, &[&str], &str)] = &[
     ),
     (
         Code::TreeMismatch,
+        &["sealed_tree"],
+        "certify again: the damaged tree is set aside, and unpacked anew from its archive; find out who wrote in the state root",
+    ),
+    (
+        Code::TreeMismatch,
         &["residue"],
         "say --clean to remove the named entries, or take them away",
     ),
@@ -348,9 +353,14 @@ const NEXT: &[(Code, &[&str], &str)] = &[
         "use the daemon that runs; one that a command started ends by itself 10 s after its last work",
     ),
     (
+        Code::QuotaExceeded,
+        &["disk_full"],
+        "make room, by semel gc or by destroying volumes that are named, then do the same again",
+    ),
+    (
         Code::IoFailed,
         &["disk_full"],
-        "make room, then do the same again; a call with the same key",
+        "make room, by semel gc or by destroying volumes that are named, then do the same again; a call with the same key",
     ),
     (
         Code::PreconditionFailed,

@@ -12,6 +12,26 @@ pub fn now() -> UnixMs {
     UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
+/// Reads the wall clock to the nanosecond.
+pub(crate) fn wall_ns() -> i64 {
+    nanos(rustix::time::ClockId::Realtime)
+}
+
+/// Reads the clock by which files are stamped: the wall clock, as it was at the last tick.
+pub(crate) fn stamp_ns() -> i64 {
+    nanos(rustix::time::ClockId::RealtimeCoarse)
+}
+
+fn nanos(clock: rustix::time::ClockId) -> i64 {
+    let time = rustix::time::clock_gettime(clock);
+    stamp(time.tv_sec, time.tv_nsec)
+}
+
+/// Gives a stamp of a file in nanoseconds.
+pub(crate) fn stamp(seconds: i64, nanos: i64) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
 /// Reads the clock that nobody sets, and that runs while the machine sleeps.
 #[must_use]
 pub fn since_boot_ns() -> u64 {

@@ -3,13 +3,15 @@
 //! It does not know what is served. The state root is reached through one open handle, so that a long path is no
 //! obstacle to a socket.
 
+use crate::clock;
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
+use semel_core::digest::to_hex;
 use semel_core::{Code, Refusal};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -170,15 +172,18 @@ impl StateRoot {
         Ok(names)
     }
 
-    /// Opens a new, empty file (mode 0600) to write into, in place of an older one.
+    /// Opens a new, empty file (mode 0600) to write and read, in place of an older one: of several who do so at the same
+    /// time each has its own, and the name is the last one's.
     ///
     /// # Errors
     /// `io_failed`.
     pub fn fresh(&self, name: &str) -> Result<OwnedFd> {
-        self.remove(name)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|e| Error::io("make", name, e))
+        let temporary = format!("{name}.{}.tmp", to_hex(&clock::random::<8>()?));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.dir, &temporary, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|e| Error::io("make", name, e))?;
+        self.rename(&temporary, name)?;
+        Ok(file)
     }
 
     /// Gives a socket that was bound under a temporary name its own name, in place of an older one.
@@ -270,6 +275,7 @@ pub fn this_binary() -> Result<PathBuf> {
 #[derive(Debug)]
 pub struct Detached {
     child: std::process::Child,
+    log: std::fs::File,
 }
 
 impl Detached {
@@ -277,6 +283,16 @@ impl Detached {
     pub fn ended(&mut self) -> Option<i32> {
         let status = self.child.try_wait().ok()??;
         Some(status.code().unwrap_or(-1))
+    }
+
+    /// Gives what it has said of its failures so far, at most so many bytes.
+    #[must_use]
+    pub fn said(&self, cap: usize) -> Vec<u8> {
+        let mut bytes = vec![0; cap];
+        // By its own handle: the name may be another one's by now.
+        let read = self.log.read_at(&mut bytes, 0).unwrap_or_default();
+        bytes.truncate(read);
+        bytes
     }
 }
 
@@ -286,13 +302,17 @@ impl Detached {
 /// # Errors
 /// `io_failed` where it cannot be started.
 pub fn spawn_detached(program: &Path, args: &[std::ffi::OsString], log: OwnedFd) -> Result<Detached> {
+    let log = std::fs::File::from(log);
+    let theirs = log
+        .try_clone()
+        .map_err(|e| Error::io("share", "the log of a start", e))?;
     let mut command = Command::new(program);
     command
         .args(args)
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::from(log));
+        .stderr(Stdio::from(theirs));
     for name in crate::supervisor::VARIABLES {
         command.env_remove(name);
     }
@@ -306,7 +326,7 @@ pub fn spawn_detached(program: &Path, args: &[std::ffi::OsString], log: OwnedFd)
         });
     }
     let child = command.spawn().map_err(|e| Error::io("start", program, e))?;
-    Ok(Detached { child })
+    Ok(Detached { child, log })
 }
 
 /// Is a child that dies with the thread that started it.

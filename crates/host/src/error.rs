@@ -91,7 +91,13 @@ impl Error {
                 operation,
                 path,
                 source,
-            } => Refusal::new(Code::IoFailed, format!("{operation}: {source}")).name(path),
+            } => {
+                let refusal = Refusal::new(Code::IoFailed, format!("{operation}: {source}")).name(path);
+                match is_full(&source) {
+                    true => refusal.reason("disk_full"),
+                    false => refusal,
+                }
+            }
             Self::Unproven {
                 operation,
                 path,
@@ -99,5 +105,26 @@ impl Error {
             } => Refusal::new(Code::OutcomeUnknown, format!("{operation}: {source}")).name(path),
             Self::Git(failure) => failure.refusal(),
         }
+    }
+}
+
+/// Says whether the system refused for want of room, of files, or of a quota.
+fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn want_of_room_is_told_by_its_reason() {
+        let refusal =
+            |errno| Error::io("write", "a", std::io::Error::from_raw_os_error(errno)).into_refusal();
+        for errno in [libc::ENOSPC, libc::EDQUOT] {
+            assert_eq!(refusal(errno).reason.as_deref(), Some("disk_full"), "{errno}");
+        }
+        assert_eq!(refusal(libc::EIO).reason, None);
     }
 }

@@ -1,5 +1,9 @@
 //! The kernel's tables of mounts, as far as every room reads them alike.
 
+use crate::root::mount_id;
+use std::io;
+use std::os::fd::BorrowedFd;
+
 /// Gives back what the kernel writes as a backslash and three octal digits.
 pub(crate) fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
@@ -19,9 +23,38 @@ pub(crate) fn unescaped(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Gives the source of the mount that an open handle lies on, as its mounter named it; `None` where the table lists no
+/// such mount.
+///
+/// # Errors
+/// The system does not say which mount it is, or the table cannot be read.
+pub(crate) fn source_of(at: BorrowedFd<'_>) -> io::Result<Option<Vec<u8>>> {
+    let id = mount_id(at)?.to_string();
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(source_in(&table, id.as_bytes()))
+}
+
+fn source_in(table: &[u8], id: &[u8]) -> Option<Vec<u8>> {
+    let mut lines = table
+        .split(|byte| *byte == b'\n')
+        .map(|line| line.split(|byte| *byte == b' '));
+    let fields = lines.find_map(|mut fields| (fields.next() == Some(id)).then_some(fields))?;
+    let mut behind = fields.skip_while(|field| *field != b"-").skip(2);
+    behind.next().map(unescaped)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_source_of_a_mount_is_the_second_field_behind_the_dash() {
+        let table = b"36 35 98:0 /a /b rw master:1 - ext3 /dev/root rw\n37 35 0:4 / /- rw - tmpfs semel\\040x rw\n38 1\n";
+        assert_eq!(source_in(table, b"36").unwrap(), b"/dev/root");
+        assert_eq!(source_in(table, b"37").unwrap(), b"semel x");
+        assert_eq!(source_in(table, b"38"), None);
+        assert_eq!(source_in(table, b"35"), None);
+    }
 
     #[test]
     fn escapes_of_the_mount_table_are_read() {

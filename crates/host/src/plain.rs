@@ -4,11 +4,13 @@
 
 use crate::error::{Error, Result};
 use crate::files::digest_of;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use semel_core::ids::UnixMs;
 use semel_core::{Code, Refusal, Sha256};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
@@ -22,7 +24,7 @@ pub fn open_file(path: &Path) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(fd) => File::from(fd),
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
+        Err(Errno::NOENT | Errno::NOTDIR) => {
             return Err(Refusal::new(Code::NotFound, "there is no such file")
                 .name(shown())
                 .into());
@@ -46,7 +48,11 @@ pub fn read_file(path: &Path, cap_bytes: u64) -> Result<Vec<u8>> {
     read_open(open_file(path)?, path, cap_bytes)
 }
 
-fn read_open(file: File, path: &Path, cap_bytes: u64) -> Result<Vec<u8>> {
+/// Reads a whole file that was opened, and looked at, before.
+///
+/// # Errors
+/// `io_failed`; `too_large` past the cap.
+pub fn read_open(file: File, path: &Path, cap_bytes: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let most = cap_bytes.saturating_add(1);
     file.take(most)
@@ -115,18 +121,14 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
         )
     };
     let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(wrong)?;
-    let fail = |doing: &'static str| move |e: rustix::io::Errno| Error::io(doing, path, e);
+    let fail = |doing: &'static str| move |e: Errno| Error::io(doing, path, e);
     let dir = rustix::fs::open(
         parent,
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )
     .map_err(fail("open the directory of"))?;
-    let unique = semel_core::digest::to_hex(&crate::clock::random::<8>()?);
-    let temporary = format!(".new-{unique}");
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(&dir, &temporary, flags, Mode::RUSR | Mode::WUSR).map_err(fail("create"))?;
-    let mut file = File::from(fd);
+    let (temporary, mut file) = unfinished(&dir).map_err(fail("create"))?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
     let result = written.map_err(|e| Error::io("write", path, e)).and_then(|()| {
         rustix::fs::renameat(&dir, &temporary, &dir, name).map_err(fail("rename"))?;
@@ -137,6 +139,59 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
         rustix::fs::unlinkat(&dir, &temporary, AtFlags::empty()).ok();
     }
     result
+}
+
+/// Stands before the name of a file that is not whole yet.
+const UNFINISHED: &str = ".new-";
+
+/// Makes a file that is to get its name when it is whole, and holds it: whoever clears up leaves it alone.
+fn unfinished(dir: &OwnedFd) -> rustix::io::Result<(String, File)> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    loop {
+        let random = crate::clock::random::<8>().map_err(|_| Errno::IO)?;
+        let name = format!("{UNFINISHED}{}", semel_core::digest::to_hex(&random));
+        let file = rustix::fs::openat(dir, &name, flags, Mode::RUSR | Mode::WUSR)?;
+        // In between, somebody may have taken it for one that a killed process left.
+        rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+        if rustix::fs::fstat(&file)?.st_nlink > 0 {
+            return Ok((name, file.into()));
+        }
+    }
+}
+
+/// Removes what killed processes left of files that [`write_file`] had not finished; one that is still written is held, and
+/// stays.
+///
+/// # Errors
+/// `io_failed`; a directory that is not there holds nothing.
+pub fn clear_unfinished(place: &Path) -> Result<()> {
+    let fail = |doing: &'static str| move |e: Errno| Error::io(doing, place, e);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = match rustix::fs::open(place, flags, Mode::empty()) {
+        Ok(dir) => dir,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(fail("open")(errno)),
+    };
+    for entry in rustix::fs::Dir::read_from(&dir).map_err(fail("list"))? {
+        let entry = entry.map_err(fail("list"))?;
+        let name = entry.file_name();
+        if !name.to_bytes().starts_with(UNFINISHED.as_bytes()) {
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::openat(&dir, name, flags, Mode::empty()) else {
+            continue;
+        };
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
+        match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
+            // It got its name meanwhile.
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(fail("clear")(errno)),
+        }
+    }
+    Ok(())
 }
 
 /// Appends to a file that another program reads, and makes it where it is not there.
@@ -201,7 +256,7 @@ pub fn copy_file(from: &Path, to: &Path) -> Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut target = match rustix::fs::open(to, flags, mode) {
         Ok(fd) => File::from(fd),
-        Err(rustix::io::Errno::EXIST) => {
+        Err(Errno::EXIST) => {
             let why = "something has this name already";
             return Err(Refusal::new(Code::PreconditionFailed, why)
                 .name(to.display().to_string())
@@ -270,6 +325,39 @@ pub fn remove_file(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_finished_is_cleared_and_what_is_written_stays() {
+        let home = tempfile::tempdir().unwrap();
+        clear_unfinished(&home.path().join("none")).unwrap();
+        std::fs::write(home.path().join(".new-0123456789abcdef"), "left").unwrap();
+        std::fs::write(home.path().join("other"), "whole").unwrap();
+        let dir = OwnedFd::from(File::open(home.path()).unwrap());
+        let (held, file) = unfinished(&dir).unwrap();
+        clear_unfinished(home.path()).unwrap();
+        let names = || {
+            let mut names: Vec<String> = std::fs::read_dir(home.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(), [held.as_str(), "other"]);
+        drop(file);
+        clear_unfinished(home.path()).unwrap();
+        assert_eq!(names(), ["other"]);
+        // Whoever clears up while others write takes nothing from them.
+        let place = home.path().join("written");
+        std::thread::scope(|scope| {
+            let clears = scope.spawn(|| (0..200).for_each(|_| clear_unfinished(home.path()).unwrap()));
+            while !clears.is_finished() {
+                write_file(&place, b"all of it").unwrap();
+            }
+        });
+        assert_eq!(std::fs::read(&place).unwrap(), b"all of it");
+        assert_eq!(names(), ["other", "written"]);
+    }
 
     #[test]
     fn files_are_whole_and_kinds_are_told_apart() {

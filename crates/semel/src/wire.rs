@@ -10,7 +10,7 @@ use crate::engine::gateway::crash::Hooks;
 use crate::engine::gateway::policy;
 use crate::engine::gateway::recover::{Recovery, recover};
 use crate::engine::gateway::standing::{self, Standing};
-use crate::engine::{Engine, checkpoint, host, signing, store};
+use crate::engine::{Engine, certify, checkpoint, host, signing, store};
 use crate::limits;
 use semel_core::digest::{Sha256, to_hex};
 use semel_core::ids::Incarnation;
@@ -34,7 +34,7 @@ const OPERATOR_TOKEN: &str = "operator.token";
 const TOKEN_CAP: u64 = 4096;
 /// What a daemon that a command started says of its failure to start.
 const START_LOG: &str = "run/start.log";
-const LOG_CAP: u64 = 64 << 10;
+const LOG_CAP: usize = 64 << 10;
 /// How long after one that ended since another had the journal, a daemon is started again.
 const START_AGAIN: Duration = Duration::from_millis(250);
 
@@ -95,6 +95,7 @@ pub(crate) fn daemon(config: Config, hooks: Hooks, watchdog: Option<&Watchdog>) 
     // A key that cannot be used is told now, not when the first checkpoint is due.
     signing::log_key_or_new(&engine.config)?;
     checkpoint::sweep(&engine.config)?;
+    certify::clear(&engine.config.state)?;
     let operator = operator_token(&root)?;
     Ok(Daemon {
         gateway: Gateway::new(engine, hooks, in_force),
@@ -357,8 +358,8 @@ impl Link {
                         // Another command may have started one at the same time: then ours ends, and that one answers.
                         // Or it was the last of one that was killed, which a child of it has a copy of: then the next one
                         // finds nobody.
-                        if !self.said().contains("owned_elsewhere") {
-                            return Err(self.start_failed());
+                        if !said(&started).contains("owned_elsewhere") {
+                            return Err(start_failed(&started));
                         }
                         if begun.elapsed() >= START_AGAIN {
                             (started, begun) = (self.start()?, Instant::now());
@@ -366,28 +367,10 @@ impl Link {
                     }
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                Err(Unanswered::NotConnected(_)) => return Err(self.start_failed()),
+                Err(Unanswered::NotConnected(_)) => return Err(start_failed(&started)),
                 Err(last) => return Err(last.into_refusal()),
             }
         }
-    }
-
-    /// Gives what the daemon that was started last said of its failure.
-    fn said(&self) -> String {
-        let log = StateRoot::open(&self.config.state).and_then(|root| root.read(START_LOG, LOG_CAP));
-        let said = log.ok().flatten().unwrap_or_default();
-        String::from_utf8_lossy(&said).trim().replace('\n', "; ")
-    }
-
-    /// Says why the daemon that was started does not answer, in its own words.
-    fn start_failed(&self) -> Refusal {
-        let said = self.said();
-        let why = if said.is_empty() {
-            "the daemon that was started does not answer".to_owned()
-        } else {
-            format!("the daemon that was started does not answer; it said: {said}")
-        };
-        Refusal::new(Code::DaemonUnreachable, why)
     }
 
     fn start(&self) -> Result<Detached, Refusal> {
@@ -405,6 +388,23 @@ impl Link {
             .collect();
         spawn_detached(&this_binary().map_err(host)?, &args, log).map_err(host)
     }
+}
+
+/// Gives what the daemon that this process started said of its failure.
+fn said(started: &Detached) -> String {
+    let said = started.said(LOG_CAP);
+    String::from_utf8_lossy(&said).trim().replace('\n', "; ")
+}
+
+/// Says why the daemon that was started does not answer, in its own words.
+fn start_failed(started: &Detached) -> Refusal {
+    let said = said(started);
+    let why = if said.is_empty() {
+        "the daemon that was started does not answer".to_owned()
+    } else {
+        format!("the daemon that was started does not answer; it said: {said}")
+    };
+    Refusal::new(Code::DaemonUnreachable, why)
 }
 
 impl Transport for Link {

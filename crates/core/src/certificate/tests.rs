@@ -39,6 +39,7 @@ pub(crate) fn statement() -> Statement {
                 generation: generation(1),
                 verdict: EarlierVerdict::Refused(Code::TestsFailed),
             }],
+            open: Vec::new(),
             recipe: Sha256::of(b"recipe"),
             toolchain: vec![Toolchain {
                 name: "python".to_owned(),
@@ -269,6 +270,13 @@ fn a_pass_needs_something_behind_it() {
     );
     assert_eq!(
         refused(&|s| s.predicate.earlier[0].generation = generation(2)),
+        Code::UnknownState
+    );
+    assert_eq!(
+        refused(&|s| s.predicate.open.push(Open {
+            attempt: AttemptId(2),
+            generation: generation(2),
+        })),
         Code::UnknownState
     );
     assert_eq!(refused(&|s| s.predicate.version = 2), Code::Internal);

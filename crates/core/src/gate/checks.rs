@@ -330,7 +330,8 @@ fn tool_checks(known: Option<&Statement>, policy: &Policy) -> Vec<Check> {
 }
 
 fn attempts_check(known: Option<&Statement>, policy: &Policy) -> Check {
-    // An earlier pass is nothing to hold against a proposal; everything else is, also what died without a verdict.
+    // An earlier pass is nothing to hold against a proposal; everything else is, also what died without a verdict, and what
+    // had not ended: else attempts at the same time would count for nothing.
     let refused = |s: &Statement| {
         s.predicate
             .earlier
@@ -338,7 +339,8 @@ fn attempts_check(known: Option<&Statement>, policy: &Policy) -> Check {
             .filter(|e| e.verdict != EarlierVerdict::Pass)
             .count()
     };
-    let count = known.map(|s| refused(s) as u64 + 1);
+    let open = known.map_or(0, |s| s.predicate.open.len());
+    let count = known.map(|s| (refused(s) + open) as u64 + 1);
     let why = known.and_then(Statement::history_is_wrong).or(count
         .is_some_and(|count| count > u64::from(policy.max_attempts))
         .then_some("the proposal took more attempts than the policy allows"));
@@ -346,7 +348,10 @@ fn attempts_check(known: Option<&Statement>, policy: &Policy) -> Check {
     Check::new(
         "attempts",
         format!("at most {} {tries} at this proposal", policy.max_attempts),
-        said(count, |count| count.to_string()),
+        said(count, |count| match open {
+            0 => count.to_string(),
+            open => format!("{count}, {open} of them still open when this one was signed"),
+        }),
     )
     .unless(why)
 }

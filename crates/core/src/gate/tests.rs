@@ -1,6 +1,6 @@
 use super::*;
 use crate::certificate::tests::{generation, key, path, statement};
-use crate::certificate::{EarlierVerdict, Outcome, PAYLOAD_TYPE, Statement, Weak, seal, sign};
+use crate::certificate::{EarlierVerdict, Open, Outcome, PAYLOAD_TYPE, Statement, Weak, seal, sign};
 
 use crate::confinement::Confinement;
 use crate::record::Consumption;
@@ -299,6 +299,38 @@ fn whatever_a_policy_demands_has_its_name() {
     );
     assert_eq!(
         edited(|s| s.predicate.earlier[0].generation = s.predicate.generation.clone()),
+        ["attempts"]
+    );
+    // What had not ended counts, whatever came of it; told twice, or beside its own end, it is not to be believed.
+    let open = |n| Open {
+        attempt: crate::ids::AttemptId(3),
+        generation: generation(n),
+    };
+    assert_eq!(
+        edited(|s| {
+            s.predicate.earlier.clear();
+            s.predicate.open = vec![open(7)];
+        }),
+        none
+    );
+    assert_eq!(edited(|s| s.predicate.open = vec![open(7)]), ["attempts"]);
+    assert_eq!(
+        edited(|s| {
+            s.predicate.open = vec![Open {
+                generation: s.predicate.earlier.remove(0).generation,
+                ..open(7)
+            }];
+        }),
+        none
+    );
+    assert_eq!(
+        edited(|s| {
+            s.predicate.earlier[0].verdict = EarlierVerdict::Pass;
+            s.predicate.open = vec![Open {
+                generation: s.predicate.earlier[0].generation.clone(),
+                ..open(7)
+            }];
+        }),
         ["attempts"]
     );
     assert_eq!(

@@ -158,6 +158,7 @@ impl Kept {
             let why = "no installed tree is recognised here; name one with --root";
             return Err(Refusal::new(Code::UnknownState, why).reason("nothing_installed"));
         }
+        leads_out(seen)?;
         let (mut installed, mut warnings) = (BTreeSet::new(), Vec::new());
         for one in seen {
             let Surveyed {
@@ -264,21 +265,17 @@ impl Kept {
     pub fn still(&self, facts: &Facts, seen: &[Seen]) -> Result<(), Refusal> {
         self.locks_stand(facts)?;
         let (roots, entries) = together(seen)?;
-        if roots != self.roots {
-            let moved: Vec<String> = differing(&self.roots, &roots).collect();
-            return Err(mismatch("the installed trees differ from the recorded ones").names(moved));
-        }
         let changed: Vec<String> = differing(&self.entries, &entries).collect();
-        if changed.is_empty() {
+        let moved: Vec<String> = differing(&self.roots, &roots).collect();
+        if changed.is_empty() && moved.is_empty() {
             return self.says_what_is_there(seen);
         }
         // What leads away is told of as such, whatever else changed.
-        for one in seen {
-            if let Err(refusal) = survey::survey(one.tree, &one.observed, &one.place, &[])
-                && refusal.code == Code::RecordOutsideRoot
-            {
-                return Err(refusal.names(changed.into_iter().take(MOST_NAMES)));
-            }
+        if let Err(refusal) = leads_out(seen) {
+            return Err(refusal.names(changed.into_iter().take(MOST_NAMES)));
+        }
+        if !moved.is_empty() {
+            return Err(mismatch("the installed trees differ from the recorded ones").names(moved));
         }
         let why = format!("{} installed entries differ from the record", changed.len());
         let compiled = |name: &String| name.starts_with("new ") && name.contains("/__pycache__");
@@ -289,6 +286,12 @@ impl Kept {
         };
         Err(mismatch(&why).names(changed.into_iter().take(MOST_NAMES)))
     }
+}
+
+/// Refuses where anything leads out of the workspace, before anything else that is wrong with a tree.
+fn leads_out(seen: &[Seen]) -> Result<(), Refusal> {
+    seen.iter()
+        .try_for_each(|one| survey::leads_out(one.tree, &one.observed, &one.place))
 }
 
 impl Kept {

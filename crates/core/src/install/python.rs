@@ -342,7 +342,7 @@ pub(super) fn same_version(a: &str, b: &str) -> bool {
     normal(a) == normal(b)
 }
 
-fn decode_percent(text: &[u8]) -> Vec<u8> {
+pub(super) fn decode_percent(text: &[u8]) -> Vec<u8> {
     let digit = |b: u8| char::from(b).to_digit(16).and_then(|d| u8::try_from(d).ok());
     let mut bytes = Vec::with_capacity(text.len());
     let mut at = 0;

@@ -9,7 +9,7 @@ use super::kept::Tree;
 use super::python::same_version;
 use super::venv::Venv;
 use super::{Fact, MOST_NAMES, Observed, Place, mismatch, rust, stays};
-use crate::code::Refusal;
+use crate::code::{Code, Refusal};
 use crate::digest::Sha256;
 use crate::lockset::{Lockfile, Package, npm};
 use crate::path::RelPath;
@@ -59,6 +59,31 @@ pub(super) fn survey(
         Tree::NodeModules => node_modules(observed, place, &of(&["npm", "pnpm", "yarn"])),
         Tree::CargoHome => cargo_home(observed, place, &of(&["cargo"])),
         Tree::CargoVendor => cargo_vendor(observed, place, &of(&["cargo"])),
+    }
+}
+
+/// Refuses a tree of which anything leads out of the workspace, whatever else is wrong with it: what cannot be read leads
+/// nowhere, and is told of by [`survey`].
+///
+/// # Errors
+/// `record_outside_root`.
+pub(super) fn leads_out(tree: Tree, observed: &Observed, place: &Place) -> Result<(), Refusal> {
+    let found = match tree {
+        Tree::Venv => match Venv::open(observed, place) {
+            Ok(venv) => vec![
+                venv.links_stay(),
+                venv.editables_stay(),
+                venv.paths_stay(),
+                venv.scripts_stay(),
+            ],
+            Err(_) => vec![links_stay(observed, place)],
+        },
+        Tree::NodeModules | Tree::CargoHome | Tree::CargoVendor => vec![links_stay(observed, place)],
+    };
+    let away = |refusal: &Refusal| refusal.code == Code::RecordOutsideRoot;
+    match found.into_iter().filter_map(Result::err).find(away) {
+        Some(refusal) => Err(refusal),
+        None => Ok(()),
     }
 }
 

@@ -3,12 +3,14 @@
 //! Scaffold, interpreter, import paths and scripts are checked by rule; which distributions belong there is the
 //! business of [`super::python`].
 
+use super::python::decode_percent;
 use super::{
     Fact, MOST_NAMES, Observed, Place, below, lexical, lies_in, link_target, mismatch, outside, special,
     stays,
 };
-use crate::code::Refusal;
+use crate::code::{Code, Refusal};
 use crate::path::{RelPath, shown};
+use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Holds an environment while it is bound.
@@ -149,6 +151,43 @@ impl<'a> Venv<'a> {
         Err(mismatch("nothing owns a symlink").name(format!("{path} -> {}", shown(target))))
     }
 
+    /// Checks where every link leads, and nothing else of it.
+    pub(super) fn links_stay(&self) -> Result<(), Refusal> {
+        for (path, fact) in &self.observed.entries {
+            if let Fact::Symlink { target } = fact
+                && let Err(refusal) = self.link(path, target)
+                && refusal.code == Code::RecordOutsideRoot
+            {
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks where the sources of every editable install lie, by its `direct_url.json`.
+    pub(super) fn editables_stay(&self) -> Result<(), Refusal> {
+        for (path, text) in &self.observed.texts {
+            let Some((info, b"direct_url.json")) = path.split_last() else {
+                continue;
+            };
+            let Some((_, name)) = info.split_last().filter(|(parent, _)| *parent == self.site) else {
+                continue;
+            };
+            let Ok(direct) = serde_json::from_slice::<Editable>(text) else {
+                continue;
+            };
+            let target = direct
+                .url
+                .strip_prefix("file://")
+                .map(|path| decode_percent(path.as_bytes()));
+            if direct.dir_info.editable && !target.is_some_and(|target| lies_in(&target, &self.place.tree)) {
+                return Err(outside("an editable install leads out of this generation")
+                    .names([shown(name), direct.url]));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn nothing_unowned(&self) -> Result<(), Refusal> {
         let mut stray = Vec::new();
         let mut needed: BTreeSet<RelPath> = BTreeSet::new();
@@ -270,6 +309,19 @@ impl<'a> Venv<'a> {
         }
         Ok(())
     }
+}
+
+/// Is what a `direct_url.json` says of an editable install.
+#[derive(Deserialize)]
+struct Editable {
+    url: String,
+    dir_info: DirInfo,
+}
+
+#[derive(Deserialize)]
+struct DirInfo {
+    #[serde(default)]
+    editable: bool,
 }
 
 /// Recognises the module by which an editable install finds its sources.

@@ -45,7 +45,7 @@ struct Reading {
 /// Counts the test cases of a JUnit report.
 ///
 /// A case with a `failure` or `error` inside, or a status that says so, failed, unless it is marked `todo`; so did a
-/// suite with one outside of its cases. A case with a `skipped` child, or a status that says so, was not run; any other
+/// suite with one outside of its cases. A case with a `skipped` child, or a status that says so, was not run, nor one that is only listed; any other
 /// one passed, but for the one that stands for a file without a test. The report is doubted where the sums of a suite
 /// contradict its cases.
 ///
@@ -206,10 +206,21 @@ impl Case {
             own_name,
             depth,
             failed: says(&NOT_HELD)?,
-            skipped: says(&NOT_RUN)?,
+            skipped: says(&NOT_RUN)? || is_listed(element)?,
             todo: false,
         })
     }
+}
+
+/// Says whether a case is only listed, as by `--gtest_list_tests`: where it stands is told, and nothing of how it ran.
+fn is_listed(element: &BytesStart<'_>) -> Result<bool, Refusal> {
+    let has = |name: &str| attribute(element, name).map(|found| found.is_some());
+    for run in ["time", "status", "result", "classname"] {
+        if has(run)? {
+            return Ok(false);
+        }
+    }
+    Ok(has("file")? && has("line")?)
 }
 
 fn case_name(element: &BytesStart<'_>) -> Result<String, Refusal> {

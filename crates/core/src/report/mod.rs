@@ -68,7 +68,8 @@ pub struct Report {
     pub failures: Vec<String>,
     /// The earliest time that the report states for itself, where it states one.
     pub earliest: Option<Stamp>,
-    /// The names of tests that passed and are named like an absolute path; whether there is such a file is not known here.
+    /// The names of tests that passed and are named like a path: an absolute one, or, where `node --test` wrote TAP, any. Whether
+    /// there is such a file is not known here.
     pub rooted: Vec<String>,
     /// How the report contradicts itself, where it does.
     pub doubt: Option<String>,
@@ -142,8 +143,23 @@ pub fn of_this_run(report: &Report, began: UnixMs) -> Result<(), Refusal> {
 
 /// Recognises what `node --test` reports for a file in which no test is: a test that is named by the path of the file.
 fn stands_for_a_file(name: &str) -> bool {
+    name.starts_with('/') && is_module(name)
+}
+
+/// Says whether a name is that of a module that `node --test` runs.
+#[must_use]
+pub fn is_module(name: &str) -> bool {
     const MODULES: [&str; 6] = [".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"];
-    name.starts_with('/') && MODULES.iter().any(|end| name.ends_with(end))
+    MODULES.iter().any(|end| name.ends_with(end))
+}
+
+/// Says who wrote a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writer {
+    /// `node --test`.
+    Node,
+    /// Somebody else, for whom a file may well be a test.
+    Other,
 }
 
 impl Report {
@@ -157,8 +173,13 @@ impl Report {
 
     /// Counts a test that passed.
     fn pass(&mut self, name: &str) {
+        self.pass_of(Writer::Other, name);
+    }
+
+    /// Counts a test that passed, as its writer names it.
+    fn pass_of(&mut self, writer: Writer, name: &str) {
         self.counts.passed += 1;
-        if name.starts_with('/') {
+        if name.starts_with('/') || writer == Writer::Node {
             self.rooted.push(name.to_owned());
         }
     }

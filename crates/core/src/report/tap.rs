@@ -4,7 +4,7 @@
 //! evidence. A test line that follows a subtest sums it up and is counted for no test of its own. Lines that are no
 //! TAP are passed over, as the format demands.
 
-use super::{Report, stands_for_a_file};
+use super::{Report, Writer, stands_for_a_file};
 use crate::code::{Code, Refusal};
 use std::collections::BTreeSet;
 
@@ -62,6 +62,7 @@ pub fn tap(bytes: &[u8]) -> Result<Report, Refusal> {
     if !text.ends_with('\n') {
         return Err(malformed("its last line is cut"));
     }
+    let writer = writer(text);
     let mut report = Report::default();
     let mut stack = vec![Frame::default()];
     let mut yaml: Option<usize> = None;
@@ -95,7 +96,7 @@ pub fn tap(bytes: &[u8]) -> Result<Report, Refusal> {
             return Err(malformed("it is nested wrongly"));
         };
         match (test, plan) {
-            (Some(test), _) => test.count(frame, &mut report)?,
+            (Some(test), _) => test.count(frame, &mut report, writer)?,
             (None, Some(planned)) if frame.planned.is_none() => frame.planned = Some(planned),
             (None, _) => return Err(malformed("there is more than one plan")),
         }
@@ -184,7 +185,7 @@ impl<'a> Line<'a> {
         })
     }
 
-    fn count(self, frame: &mut Frame, report: &mut Report) -> Result<(), Refusal> {
+    fn count(self, frame: &mut Frame, report: &mut Report, writer: Writer) -> Result<(), Refusal> {
         frame.seen += 1;
         if let Some(number) = self.number
             && (number == 0 || !frame.numbers.insert(number))
@@ -204,9 +205,18 @@ impl<'a> Line<'a> {
             }
             (Outcome::Ok, _, Some(failed)) => frame.failed |= failed,
             (Outcome::Ok, _, None) if stands_for_a_file(self.name) => {}
-            (Outcome::Ok, _, None) => report.pass(self.name),
+            (Outcome::Ok, _, None) => report.pass_of(writer, self.name),
         }
         Ok(())
+    }
+}
+
+/// Says whether `node --test` wrote a report: no other writer sums up suites and a duration at its end.
+fn writer(text: &str) -> Writer {
+    let has = |start: &str| text.lines().any(|line| line.starts_with(start));
+    match has("# suites ") && has("# duration_ms ") {
+        true => Writer::Node,
+        false => Writer::Other,
     }
 }
 
@@ -311,6 +321,18 @@ ok 4 - off \\# todo is no directive # SKIP why
         ] {
             assert_eq!(tap(text.as_bytes()).unwrap().counts, wanted, "{text}");
         }
+    }
+
+    /// Newer versions of node name a file without a test as the command does; to others a file may well be a test.
+    #[test]
+    fn whoever_wrote_it_says_what_may_stand_for_a_file() {
+        let text = "TAP version 13\n# Subtest: runall\nok 1 - runall\n# Subtest: adds\nok 2 - adds\n1..2\n";
+        assert_eq!(tap(text.as_bytes()).unwrap().rooted, [""; 0]);
+        let text = format!("{text}# tests 2\n# suites 0\n# pass 2\n# duration_ms 40.2\n");
+        let mut report = tap(text.as_bytes()).unwrap();
+        assert_eq!(report.rooted, ["runall", "adds"]);
+        report.leave_out_files(|name| name == "runall");
+        assert_eq!(report.counts, counts(1, 0, 0));
     }
 
     #[test]

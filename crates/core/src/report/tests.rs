@@ -87,6 +87,36 @@ fn a_test_that_is_named_as_a_file_is_none() {
     }
 }
 
+/// As GoogleTest 1.15 writes it for `--gtest_list_tests`: nothing of it ran.
+#[test]
+fn a_listing_is_no_run() {
+    let list = r#"<?xml version="1.0" encoding="UTF-8"?>
+<testsuites tests="2" name="AllTests">
+  <testsuite name="Sum" tests="2">
+    <testcase name="Adds" file="sum_test.cc" line="3" />
+    <testcase name="Each/0" value_param="1" file="sum_test.cc" line="7" />
+  </testsuite>
+</testsuites>
+"#;
+    let report = file(list.as_bytes()).unwrap();
+    assert_eq!(report.counts, counts(0, 0, 2, None));
+    let refusal = verdict(&report, Ending::Exit(0)).unwrap_err();
+    assert_eq!(refusal.reason.as_deref(), Some("no_test_ran"));
+    // A run says how it went, whoever writes it.
+    for of_a_run in [
+        "status='run' result='completed'",
+        "time='0.1'",
+        "classname='tests.test_a'",
+    ] {
+        let text = format!("<testsuite><testcase name='a' file='a.py' line='1' {of_a_run}/></testsuite>");
+        assert_eq!(
+            junit(text.as_bytes()).unwrap().counts,
+            counts(1, 0, 0, None),
+            "{text}"
+        );
+    }
+}
+
 /// Puts cases in the place of their names.
 fn spelled(text: &str) -> String {
     let flaky =

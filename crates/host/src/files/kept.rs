@@ -5,7 +5,7 @@
 use crate::error::{Error, Result};
 use crate::files::prepared::Prepared;
 use crate::files::{FileKind, read, sync, syncable};
-use crate::volume::{Volume, reaper};
+use crate::volume::{Records, Volume, reaper};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use semel_core::effect::{Content, Effect, Slot};
@@ -76,6 +76,16 @@ pub fn weigh(volume: &Volume) -> Result<Weight> {
         }
     }
     Ok(all)
+}
+
+/// Weighs all that is kept of a generation, also of one that cannot be opened any more. What is mounted counts as one
+/// entry: the layers of an overlay weigh, and not what it shows.
+///
+/// # Errors
+/// `io_failed` where it cannot be read.
+pub fn weigh_kept(records: &Records) -> Result<Weight> {
+    let of = rustix::fs::openat(records.meta(), "..", directory(), Mode::empty());
+    below(of.map_err(|e| Error::io("open", records.path(), e))?.as_fd())
 }
 
 impl Prepared {

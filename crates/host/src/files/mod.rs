@@ -35,7 +35,7 @@ pub use directory::{
 };
 pub use grep::{Grepped, Hit, Pattern, Shown, Syntax, Tell, WantedLines, grep};
 pub use identity::{file_id, file_id_at};
-pub use kept::{Weight, free_aside, pre_images, put_aside, weigh, weigh_pre_image};
+pub use kept::{Weight, free_aside, pre_images, put_aside, weigh, weigh_kept, weigh_pre_image};
 pub use mode::{SetMode, prepare_set_mode};
 pub(crate) use moves::rename_ours;
 pub use power::{power_supported, power_supported_at};

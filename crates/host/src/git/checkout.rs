@@ -11,6 +11,8 @@ use crate::process::Cancel;
 use semel_core::Code;
 use semel_core::git_tree::ObjectId;
 use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -26,30 +28,31 @@ pub(super) struct Candidate<'a> {
     pub(super) tree: &'a ObjectId,
 }
 
-/// Says why a file, links resolved, may be one that a worktree of the candidate holds; `None` where it is none.
+/// Says why an open file may be one that a worktree of the candidate holds; `None` where it is none.
 ///
-/// A git directory is no part of what is checked out. A worktree of another repository counts only where that one has
-/// the candidate, or cannot be read.
+/// It is the handle that is looked at, and not a name, which may be another file's by now. A git directory is no part of what
+/// is checked out. A worktree of another repository counts only where that one has the candidate, or cannot be read.
 ///
 /// # Errors
-/// `io_failed` where the file cannot be examined; where it does not exist, reading it says so.
+/// `io_failed` where the file cannot be examined.
 pub(super) fn holds(
     candidate: Candidate<'_>,
-    file: &Path,
+    file: &File,
     programs: &[PathBuf],
     cancel: &Cancel,
 ) -> Result<Option<&'static str>> {
-    let real = match std::fs::canonicalize(file) {
-        Ok(real) => real,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(Error::io("resolve", file, e)),
-    };
-    let links = std::fs::metadata(&real)
-        .map_err(|e| Error::io("examine", file, e))?
-        .nlink();
-    if links > 1 {
+    let fail = |e: std::io::Error| Error::io("examine", "an open file", e);
+    let facts = file.metadata().map_err(fail)?;
+    if facts.nlink() > 1 {
         return Ok(Some(
             "it has another name, a hard link, and that may lie in a worktree under test",
+        ));
+    }
+    let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(fail)?;
+    let same = |there: Metadata| (there.dev(), there.ino()) == (facts.dev(), facts.ino());
+    if !std::fs::symlink_metadata(&real).is_ok_and(same) {
+        return Ok(Some(
+            "it has no name any more, or another one since it was opened",
         ));
     }
     let found = candidate.found;

@@ -18,6 +18,7 @@ use semel_core::git_tree::{
 use semel_core::{Code, Refusal, RelPath};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -144,7 +145,7 @@ impl<'a> Gathered<'a> {
         &self.found.common
     }
 
-    /// Says why a file, links resolved, may be one that a worktree of a candidate holds; `None` where it is none.
+    /// Says why an open file may be one that a worktree of a candidate holds; `None` where it is none.
     ///
     /// It is one in any worktree of this repository, in one of another that has the commit or its tree, and where it has
     /// several names. A git directory is no part of what is checked out.
@@ -153,7 +154,7 @@ impl<'a> Gathered<'a> {
     /// `io_failed`.
     pub fn checks_out(
         &self,
-        file: &Path,
+        file: &File,
         commit: &ObjectId,
         tree: &ObjectId,
     ) -> Result<Option<&'static str>> {

@@ -6,6 +6,7 @@ use super::direct::start;
 use super::pump::Pump;
 use super::watch::{Tree, watch};
 use super::{Cancel, Command, Confinement, End, Ended, Level, Orphan, TreeEnded};
+use crate::clock;
 use crate::error::{Error, Result};
 use crate::sandbox::spec::{Act, Order, Report, Session, Text, Walls, ask};
 use crate::sandbox::{
@@ -80,7 +81,7 @@ pub(super) fn probe(place: &Path) -> Result<Level> {
 }
 
 fn carry_out(command: &Command, act: Act, cancel: &Cancel) -> Result<Ended> {
-    let began = Instant::now();
+    let (began, since) = (Instant::now(), clock::wall_ns());
     let (mut pump, ends) = Pump::open(command)?;
     let walls = match &command.confinement {
         Confinement::Sandbox(sandbox) => Some(Walls::of(sandbox)),
@@ -94,6 +95,7 @@ fn carry_out(command: &Command, act: Act, cancel: &Cancel) -> Result<Ended> {
         act,
         session,
         walls,
+        since,
         keep: command.keep.iter().map(|fd| fd.as_raw_fd()).collect(),
         hold: command.hold.iter().map(|fd| fd.as_raw_fd()).collect(),
     };
@@ -125,7 +127,7 @@ fn carry_out(command: &Command, act: Act, cancel: &Cancel) -> Result<Ended> {
     // Many a program hides how it was denied more.
     if let (Confinement::Sandbox(sandbox), End::Exited(1..) | End::Signalled(_)) =
         (&command.confinement, ended.end)
-        && outgrown(sandbox, ended.took)
+        && outgrown(sandbox, since, ended.took)
     {
         ended.end = End::Bounded(Met::FileSize);
     }

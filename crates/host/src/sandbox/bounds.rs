@@ -7,12 +7,17 @@
 
 use super::spec::Walls;
 use super::{Sandbox, TreeAccess};
-use rustix::fs::{StatFs, statfs};
+use crate::clock;
+use crate::volume::is_of_a_volume;
+use rustix::fs::{Mode, OFlags, open, statfs};
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
 use semel_core::Bounds;
 use semel_core::bounds::Met;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Metadata;
 use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,12 +32,17 @@ const MEMORY: u64 = 4 << 30;
 
 /// Between two looks, unless a look takes long.
 const LOOK: Duration = Duration::from_millis(50);
+/// The same where many processes are.
+const LOOK_AT_MANY: Duration = Duration::from_millis(5);
 /// The share of the time that looks take at most.
 const SHARE: u32 = 20;
 /// What of the machine's memory is left free, in hundredths, and at most.
 const MEMORY_LEFT: (u64, u64) = (2, 512 << 20);
-/// What of a disk is left free: a little more than what Semel itself refuses to begin with.
+/// What of a disk, or of a filesystem in memory that is no volume's own, is left free: a little more than what Semel itself
+/// refuses to begin with; of a small one, a twentieth.
 const DISK_LEFT: u64 = 48 << 20;
+/// How many files it can still hold: as many as a program makes between two looks; of a small one, a twentieth.
+const FILES_LEFT: u64 = 4096;
 
 /// Gives what holds where nobody says otherwise: of the machine's memory, four fifths.
 #[must_use]
@@ -95,9 +105,23 @@ const FASTEST: u64 = 16 << 30;
 /// How many entries are looked at for a file that met its bound.
 const MOST_ENTRIES: usize = 200_000;
 
-/// Says whether a tree that has ended, after so long, left a file that met the largest size that it may have: to the byte,
-/// since there the kernel stops whoever writes it.
-pub(crate) fn outgrown(sandbox: &Sandbox, took: Duration) -> bool {
+/// Waits until what is written now is stamped later than a moment: the clock of the stamps stands still between two ticks.
+pub(super) fn past(since: i64) {
+    // Some ticks, and no longer: of a clock that was set back nobody is made to wait for it.
+    for _ in 0..20 {
+        if clock::stamp_ns() > since {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Says whether a tree that began after a moment, and has ended after so long, brought a file to the largest size that it
+/// may have: to the byte, since there the kernel stops whoever writes it.
+///
+/// # Limits
+/// A file that was that large before, and was touched in every respect, cannot be told from one that it wrote.
+pub(crate) fn outgrown(sandbox: &Sandbox, since: i64, took: Duration) -> bool {
     let most = sandbox.bounds.file_bytes;
     if u128::from(most) > took.as_millis() * u128::from(FASTEST / 1000) {
         return false;
@@ -114,12 +138,20 @@ pub(crate) fn outgrown(sandbox: &Sandbox, took: Duration) -> bool {
             };
             match entry.metadata() {
                 Ok(facts) if facts.is_dir() => open.push(entry.path()),
-                Ok(facts) if facts.is_file() && facts.len() == most => return true,
+                Ok(facts) if facts.is_file() && facts.len() == most && written_since(&facts, since) => {
+                    return true;
+                }
                 Ok(_) | Err(_) => {}
             }
         }
     }
     false
+}
+
+/// Says whether a file was written after a moment: not only moved, linked, or given another mode, and not only dated so.
+fn written_since(facts: &Metadata, since: i64) -> bool {
+    clock::stamp(facts.mtime(), facts.mtime_nsec()) > since
+        && clock::stamp(facts.ctime(), facts.ctime_nsec()) > since
 }
 
 /// Looks, now and then, at what a tree holds.
@@ -130,6 +162,8 @@ pub(super) struct Watch {
     memory: Vec<PathBuf>,
     floor: u64,
     next: Instant,
+    /// When the processes may be counted again because one of them ended.
+    next_count: Instant,
 }
 
 /// Which processes are looked at.
@@ -144,7 +178,8 @@ pub(super) enum Whose {
 impl Watch {
     /// Begins to look.
     pub(super) fn of(walls: &Walls, whose: Whose, scratch: &[&str]) -> Self {
-        let disks: BTreeSet<PathBuf> = walls.writable().map(Path::to_owned).collect();
+        let own = |place: &&Path| !in_own_memory(place);
+        let disks: BTreeSet<PathBuf> = walls.writable().filter(own).map(Path::to_owned).collect();
         let floor =
             memory_of("MemTotal:").map_or(0, |total| (total / 100 * MEMORY_LEFT.0).min(MEMORY_LEFT.1));
         Self {
@@ -154,6 +189,7 @@ impl Watch {
             memory: scratch.iter().map(PathBuf::from).collect(),
             floor,
             next: Instant::now(),
+            next_count: Instant::now(),
         }
     }
 
@@ -168,26 +204,66 @@ impl Watch {
         if began < self.next {
             return None;
         }
-        let met = self.met();
-        self.next = Instant::now() + LOOK.max(began.elapsed() * SHARE);
+        let (met, crowd) = self.met();
+        // Where many are, they may soon be too many.
+        let least = if crowd > self.bounds.processes / 4 {
+            LOOK_AT_MANY
+        } else {
+            LOOK
+        };
+        self.next = Instant::now() + least.max(began.elapsed() * SHARE);
         met
     }
 
-    fn met(&self) -> Option<Met> {
+    /// Counts the processes when one of them has ended that nobody has reaped, unless that was done a moment ago.
+    pub(super) fn count(&mut self) -> Option<Met> {
+        let began = Instant::now();
+        if self.whose != Whose::All || began < self.next_count {
+            return None;
+        }
+        let many = pids().len() as u64 > self.bounds.processes;
+        self.next_count = Instant::now() + began.elapsed() * SHARE;
+        many.then_some(Met::Processes)
+    }
+
+    /// Looks once more when the program has failed: who is denied a process, or room, often ends at once, between two looks.
+    pub(super) fn last_look(&self) -> Option<Met> {
+        let full = || self.disks.iter().any(|place| is_full(place));
+        self.own().err().or_else(|| full().then_some(Met::DiskFull))
+    }
+
+    /// Reads what the kernel says of each process of the tree; fails where there are too many.
+    fn own(&self) -> Result<Vec<(u32, Process)>, Met> {
         let pids = pids();
         // Before each is looked at: of a bomb there are many, and each takes its time.
         if self.whose == Whose::All && pids.len() as u64 > self.bounds.processes {
-            return Some(Met::Processes);
+            return Err(Met::Processes);
         }
         let all: BTreeMap<u32, Process> = pids
             .iter()
             .filter_map(|pid| Some((*pid, Process::of(*pid)?)))
             .collect();
         let of = |pid: &u32| self.whose == Whose::All || descends(*pid, &all);
-        let own: Vec<(&u32, &Process)> = all.iter().filter(|(pid, _)| of(pid)).collect();
-        if own.iter().map(|(_, process)| process.threads).sum::<u64>() > self.bounds.processes {
-            return Some(Met::Processes);
+        let own: BTreeSet<u32> = all.keys().copied().filter(of).collect();
+        let own: Vec<(u32, Process)> = all.into_iter().filter(|(pid, _)| own.contains(pid)).collect();
+        match own.iter().map(|(_, process)| process.threads).sum::<u64>() > self.bounds.processes {
+            true => Err(Met::Processes),
+            false => Ok(own),
         }
+    }
+
+    /// Looks at all; says what was met, and how many processes and threads there are.
+    fn met(&self) -> (Option<Met>, u64) {
+        match self.own() {
+            Ok(own) => (
+                self.used_up(&own),
+                own.iter().map(|(_, process)| process.threads).sum(),
+            ),
+            Err(met) => (Some(met), self.bounds.processes),
+        }
+    }
+
+    fn used_up(&self, own: &[(u32, Process)]) -> Option<Met> {
         let scratch: u64 = self.memory.iter().filter_map(|place| used(place)).sum();
         let most = self.bounds.memory_bytes.saturating_sub(scratch);
         let anon: u64 = own.iter().map(|(_, process)| process.anon).sum();
@@ -195,7 +271,7 @@ impl Watch {
         // What several share is counted once, but only where that matters: it takes its time to find out.
         if anon.saturating_add(shared) > most {
             let parts = own.iter();
-            let parts = parts.map(|(pid, process)| own_part(**pid).unwrap_or(process.anon + process.shared));
+            let parts = parts.map(|(pid, process)| own_part(*pid).unwrap_or(process.anon + process.shared));
             if parts.sum::<u64>() > most {
                 return Some(Met::Memory);
             }
@@ -203,16 +279,30 @@ impl Watch {
         if memory_of("MemAvailable:").is_some_and(|left| left < self.floor) {
             return Some(Met::MachineMemory);
         }
-        let full = |place: &PathBuf| statfs(place).is_ok_and(|disk| is_full(&disk));
-        self.disks.iter().any(full).then_some(Met::DiskFull)
+        self.disks
+            .iter()
+            .any(|place| is_full(place))
+            .then_some(Met::DiskFull)
     }
 }
 
-/// Says whether a disk is nearly full. What lies in memory has a size of its own, which is its volume's.
-fn is_full(disk: &StatFs) -> bool {
+/// Says whether a place lies in the memory of its own volume: that has its own size, which is met where it is written.
+fn in_own_memory(place: &Path) -> bool {
     const TMPFS: i64 = 0x0102_1994;
-    let bytes = |blocks: u64| blocks.saturating_mul(u64::try_from(disk.f_bsize).unwrap_or(0));
-    disk.f_type != TMPFS && bytes(disk.f_bavail) < DISK_LEFT.min(bytes(disk.f_blocks) / 20)
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    statfs(place).is_ok_and(|disk| disk.f_type == TMPFS)
+        && open(place, flags, Mode::empty())
+            .is_ok_and(|at| is_of_a_volume(at.as_fd()).is_ok_and(|of_a_volume| of_a_volume))
+}
+
+/// Says whether there is hardly any room, or hardly a file left, where a place lies.
+fn is_full(place: &Path) -> bool {
+    statfs(place).is_ok_and(|disk| {
+        let bytes = |blocks: u64| blocks.saturating_mul(u64::try_from(disk.f_bsize).unwrap_or(0));
+        // Who counts no files gives none.
+        bytes(disk.f_bavail) < DISK_LEFT.min(bytes(disk.f_blocks) / 20)
+            || disk.f_ffree < FILES_LEFT.min(disk.f_files / 20)
+    })
 }
 
 /// Says how much lies in a filesystem in memory.

@@ -375,6 +375,9 @@ fn execute(act: &Act, order: &Order, control: &OwnedFd, level: Level) -> i32 {
     if let Err(error) = sys::hear_all_signals() {
         return not_begun(control, "unblock signals of", program, &error);
     }
+    if order.walls.is_some() {
+        bounds::past(order.since);
+    }
     // Whoever hears nothing takes it for not begun, and may run it again.
     if !tell(control, &Report::Level { level }) {
         return FAILED;

@@ -8,7 +8,10 @@ use super::spec::{Report, ask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, wait};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process, kill_process_group, wait,
+    waitid,
+};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -69,8 +72,16 @@ pub(super) fn keep(
         if ready(0) {
             let mut drained = [0_u8; 4096];
             while rustix::io::read(children, &mut drained).is_ok_and(|n| n > 0) {}
-            if let Some(status) = reap(Some(main)) {
-                tell(control, &ended(status));
+            // Before anything is reaped: whoever is denied a process often ends at once, and takes others along.
+            let met = watch.as_mut().and_then(|watch| match main_failed(main) {
+                Some(Failed::Yes) => watch.last_look(),
+                Some(Failed::No) => None,
+                None => watch.count(),
+            });
+            let status = reap(Some(main));
+            let report = met.map(|met| Report::Met { met }).or(status.map(ended));
+            if let Some(report) = report {
+                tell(control, &report);
                 return;
             }
         }
@@ -90,6 +101,22 @@ fn terminate(main: Pid, leads: Leads) {
     // Before the program leads its group there is only the program.
     if leads == Leads::Nothing || kill_process_group(main, Signal::TERM).is_err() {
         kill_process(main, Signal::TERM).ok();
+    }
+}
+
+/// Says whether a program failed.
+enum Failed {
+    Yes,
+    No,
+}
+
+/// Says whether the program has failed, and leaves it to be reaped; `None` while it runs.
+fn main_failed(main: Pid) -> Option<Failed> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let status = waitid(WaitId::Pid(main), options).ok()??;
+    match status.exit_status() {
+        Some(0) => Some(Failed::No),
+        _ => Some(Failed::Yes),
     }
 }
 

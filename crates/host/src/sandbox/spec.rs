@@ -145,6 +145,8 @@ pub(crate) struct Order {
     pub(crate) act: Act,
     pub(crate) session: Session,
     pub(crate) walls: Option<Walls>,
+    /// Before what the program begins, by the wall clock in nanoseconds.
+    pub(crate) since: i64,
     /// Descriptors that the program inherits.
     pub(crate) keep: Vec<i32>,
     /// Descriptors that those around the program hold to the end, and the program has not.

@@ -4,7 +4,7 @@
 //! holds is not believed for that: whoever certifies it reads it again, through the overlay.
 
 use super::reaper::{self, Reaped};
-use super::{ASIDE, Volumes, ground, make, subdirectory};
+use super::{ASIDE, Volume, Volumes, ground, make, subdirectory};
 use crate::error::{Error, Result};
 use crate::files::{read_capped, rename_ours};
 use crate::root::Root;
@@ -21,6 +21,10 @@ use std::time::{Duration, SystemTime};
 pub(super) const PLACE: &str = ".lower";
 const FILLING: &str = ".new-";
 const SEAL: &str = "seal";
+/// Marks a tree that is not what was unpacked.
+const DAMAGED: &str = "damaged";
+/// How often a tree is filled anew beside damaged ones that volumes still lie over.
+const MOST_DAMAGED: u32 = 100;
 const SEAL_CAP: u64 = 1 << 20;
 
 /// Is a sealed tree; while it is held, none is freed.
@@ -46,8 +50,8 @@ pub(super) fn is_name(name: &str) -> bool {
 }
 
 impl Volumes {
-    /// Gives the sealed tree of a name; where there is none, it is filled first, and what `fill` says of it is kept with
-    /// it.
+    /// Gives the sealed tree of a name; where there is none, or where it was found [`damaged`](Self::damaged_lower), it is
+    /// filled first, and what `fill` says of it is kept with it.
     ///
     /// # Errors
     /// `bad_input` for a name that is not `[a-z0-9-]+`; those of `fill`, of which nothing is left; `io_failed`.
@@ -65,13 +69,46 @@ impl Volumes {
         let lowers = self.lowers()?;
         let held = subdirectory(lowers.as_fd(), ".").map_err(fail)?;
         rustix::fs::flock(&held, FlockOperation::LockShared).map_err(fail)?;
-        match sealed(lowers.as_fd(), name)? {
-            Some(seal) => Ok(held_as(name, seal, held)),
-            None => {
-                let seal = fill_new(lowers.as_fd(), name, fill)?;
-                Ok(held_as(name, seal, held))
+        for nth in 0..MOST_DAMAGED {
+            // What lies over a damaged one knows it by its name, which therefore stays.
+            let name = match nth {
+                0 => name.to_owned(),
+                nth => format!("{name}-{nth}"),
+            };
+            match sealed(lowers.as_fd(), &name)? {
+                Found::Damaged => {}
+                Found::Sealed(seal) => return Ok(held_as(&name, seal, held)),
+                Found::Nothing => {
+                    let seal = fill_new(lowers.as_fd(), &name, fill)?;
+                    return Ok(held_as(&name, seal, held));
+                }
             }
         }
+        Err(
+            Refusal::new(Code::UnknownState, "a sealed tree was damaged again and again")
+                .name(name)
+                .into(),
+        )
+    }
+
+    /// Marks the sealed tree that a volume lies over as damaged: it is taken for no other volume, and freed as soon as none
+    /// lies over it.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    ///
+    /// # Durability
+    /// The mark is on disk when this returns; without it the tree is found to be damaged again.
+    pub fn damaged_lower(&self, volume: &Volume) -> Result<()> {
+        let Some(name) = ground::read_at(volume.meta())?.and_then(|ground| ground.lower) else {
+            return Ok(());
+        };
+        let fail = |e: Errno| Error::io("mark", &name, e);
+        let lowers = self.lowers()?;
+        let dir = subdirectory(lowers.as_fd(), &name).map_err(fail)?;
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&dir, DAMAGED, flags, Mode::RUSR).map_err(fail)?;
+        files::sync(dir.as_fd(), DAMAGED)
     }
 
     fn lowers(&self) -> Result<OwnedFd> {
@@ -149,7 +186,8 @@ impl Volumes {
                 .and_then(|facts| facts.modified())
                 .is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|past| past >= age));
             let left = name.starts_with(FILLING) || name.starts_with(ASIDE);
-            if left || (old && is_name(&name) && !needed.contains(&name)) {
+            let over = || Ok::<bool, Error>(old || matches!(sealed(lowers.as_fd(), &name)?, Found::Damaged));
+            if left || (is_name(&name) && !needed.contains(&name) && over()?) {
                 idle.push(name);
             }
         }
@@ -181,17 +219,32 @@ fn held_as(name: &str, seal: Vec<u8>, held: OwnedFd) -> Lower {
     }
 }
 
-/// Reads the seal of a tree; `None` where there is no such tree.
-fn sealed(lowers: BorrowedFd<'_>, name: &str) -> Result<Option<Vec<u8>>> {
+/// Is what is found under the name of a sealed tree.
+enum Found {
+    Nothing,
+    /// Somebody found that it is not what was unpacked, or took its seal away.
+    Damaged,
+    Sealed(Vec<u8>),
+}
+
+/// Reads the seal of a tree.
+fn sealed(lowers: BorrowedFd<'_>, name: &str) -> Result<Found> {
     let dir = match subdirectory(lowers, name) {
         Ok(dir) => dir,
-        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::NOENT) => return Ok(Found::Nothing),
         Err(errno) => return Err(Error::io("open", name, errno)),
     };
+    match rustix::fs::statat(&dir, DAMAGED, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => return Ok(Found::Damaged),
+        Err(Errno::NOENT) => {}
+        Err(errno) => return Err(Error::io("examine", DAMAGED, errno)),
+    }
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let seal =
-        rustix::fs::openat(&dir, SEAL, flags, Mode::empty()).map_err(|e| Error::io("open", SEAL, e))?;
-    read_capped(seal.into(), SEAL_CAP, SEAL).map(Some)
+    match rustix::fs::openat(&dir, SEAL, flags, Mode::empty()) {
+        Ok(seal) => read_capped(seal.into(), SEAL_CAP, SEAL).map(Found::Sealed),
+        Err(Errno::NOENT) => Ok(Found::Damaged),
+        Err(errno) => Err(Error::io("open", SEAL, errno)),
+    }
 }
 
 fn fill_new(
@@ -209,7 +262,10 @@ fn fill_new(
                 Ok(seal)
             }
             // Somebody else was first.
-            Err(Errno::EXIST) => sealed(lowers, name)?.ok_or_else(|| fail(Errno::NOENT)),
+            Err(Errno::EXIST) => match sealed(lowers, name)? {
+                Found::Sealed(seal) => Ok(seal),
+                Found::Nothing | Found::Damaged => Err(fail(Errno::BUSY)),
+            },
             Err(errno) => Err(fail(errno)),
         }
     });

@@ -16,6 +16,7 @@ mod tests;
 pub use ground::{On, Quiet};
 pub use lower::Lower;
 pub use mounts::MemorySize;
+pub(crate) use mounts::is_of_a_volume;
 pub use owner::{OwnerLock, claim_owner, owner_alive};
 pub use reaper::{Kept, Reaped};
 pub use record::{Records, read_record, write_record};

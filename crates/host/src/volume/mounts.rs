@@ -3,7 +3,7 @@
 //! It mounts where the caller may; it makes no user namespace: a volume has to be seen by the daemon and by every command,
 //! and a mount in a namespace of one of them is not.
 
-use crate::root::mount_id;
+use crate::mount_table::source_of;
 use crate::sandbox;
 use rustix::fs::CWD;
 use rustix::io::Errno;
@@ -17,11 +17,15 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const CLONED: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE
     .union(OpenTreeFlags::OPEN_TREE_CLOEXEC)
     .union(OpenTreeFlags::AT_SYMLINK_NOFOLLOW);
+
+/// Stands before the source of every mount of ours.
+const OURS: &str = "semel-";
 
 /// Says how much of an overlay is to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +59,7 @@ pub(super) struct Layers {
 
 /// Gives the source by which the mount of a volume is known again.
 pub(super) fn source(of: &str) -> String {
-    format!("semel-{of}")
+    format!("{OURS}{of}")
 }
 
 /// Says why an overlay cannot lie at a path: its options are one text, in which these bytes mean something.
@@ -149,17 +153,12 @@ pub(super) fn tmpfs(at: BorrowedFd<'_>, size: MemorySize, source: &str) -> io::R
 
 /// Says whether an open directory is the root of a mount with this source.
 pub(super) fn is_mounted(at: BorrowedFd<'_>, source: &str) -> io::Result<bool> {
-    let id = mount_id(at)?.to_string();
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    let mine = table.split(|byte| *byte == b'\n').find_map(|line| {
-        let mut fields = line.split(|byte| *byte == b' ');
-        (fields.next() == Some(id.as_bytes())).then_some(fields)
-    });
-    let Some(fields) = mine else {
-        return Ok(false);
-    };
-    let mut behind = fields.skip_while(|field| *field != b"-").skip(2);
-    Ok(behind.next() == Some(source.as_bytes()))
+    Ok(source_of(at)?.is_some_and(|found| found == source.as_bytes()))
+}
+
+/// Says whether an open directory lies in a filesystem that was mounted for a volume.
+pub(crate) fn is_of_a_volume(at: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(source_of(at)?.is_some_and(|found| found.starts_with(OURS.as_bytes())))
 }
 
 /// Lists of whom mounts stand beneath a directory, by the source that each was given.
@@ -173,7 +172,7 @@ pub(super) fn beneath(place: &Path) -> io::Result<Vec<String>> {
             return None;
         }
         let source = fields.skip_while(|field| *field != b"-").nth(2)?;
-        let name = std::str::from_utf8(source.strip_prefix(b"semel-")?).ok()?;
+        let name = std::str::from_utf8(source.strip_prefix(OURS.as_bytes())?).ok()?;
         Some(name.to_owned())
     };
     Ok(table.split(|byte| *byte == b'\n').filter_map(of).collect())
@@ -188,10 +187,14 @@ pub(super) enum Unmounted {
     Busy,
 }
 
+/// How often a mount is tried to be taken away before it counts as in use.
+const TRIES: u32 = 8;
+
 /// Takes away what is mounted on a directory's entry, if it is the mount with this source.
 pub(super) fn take_away(dir: BorrowedFd<'_>, name: &str, source: &str) -> io::Result<Unmounted> {
-    // Mounted twice by two who came at the same time, it is taken away twice.
-    for _ in 0..4 {
+    // Mounted twice by two who came at the same time, it is taken away twice. A child that is just being started has a copy of
+    // every descriptor for a moment, also of one that lies in it.
+    for _ in 0..TRIES {
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
         let at = match rustix::fs::openat(dir, name, flags, rustix::fs::Mode::empty()) {
             Ok(at) => at,
@@ -204,7 +207,7 @@ pub(super) fn take_away(dir: BorrowedFd<'_>, name: &str, source: &str) -> io::Re
         drop(at);
         match unmount(itself(dir).join(name), UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
-            Err(Errno::BUSY) => return Ok(Unmounted::Busy),
+            Err(Errno::BUSY) => std::thread::sleep(Duration::from_millis(2)),
             Err(errno) => return Err(errno.into()),
         }
     }

@@ -109,14 +109,16 @@ fn policy(
             objects.blob_at(&tree, path).map_err(host)?.1
         }
         (PolicySource::File(place), _) => {
-            let held = objects.checks_out(place, &candidate.commit, &candidate.tree);
+            // Opened once: what is looked at is what is read.
+            let file = plain::open_file(place).map_err(host)?;
+            let held = objects.checks_out(&file, &candidate.commit, &candidate.tree);
             if let Some(why) = held.map_err(host)? {
                 let why = format!("the policy may be of the tree under test: {why}");
                 return Err(Refusal::new(Code::BadInput, why)
                     .reason("policy_in_worktree")
                     .name(place.display().to_string()));
             }
-            plain::read_file(place, LARGEST_POLICY).map_err(host)?
+            plain::read_open(file, place, LARGEST_POLICY).map_err(host)?
         }
         (PolicySource::Base { .. }, None) => {
             return Err(no_policy());

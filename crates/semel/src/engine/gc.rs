@@ -101,6 +101,7 @@ pub(crate) fn gc(engine: &Engine, ages: Ages, act: Act) -> Result<Freed, Refusal
     match act {
         Act::DryRun => freed.lowers = engine.volumes.lowers_to_free(ages.files).map_err(host)?,
         Act::Free => {
+            certify::clear(&engine.config.state)?;
             let (names, reaped) = engine.volumes.free_lowers(ages.files).map_err(host)?;
             freed.lowers = names;
             freed.kept.extend(reaped.kept.into_iter().map(|kept| kept.path));

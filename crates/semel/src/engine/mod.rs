@@ -15,6 +15,7 @@ pub(crate) mod contract;
 pub(crate) mod daemon;
 pub(crate) mod doctor;
 pub(crate) mod drill;
+mod full;
 pub(crate) mod gate;
 pub(crate) mod gateway;
 pub(crate) mod gc;

@@ -4,7 +4,7 @@
 //! wait for calls in a volume that ends; the daemon does, before it lets the verb through.
 
 use super::proposal::Proposal;
-use super::{Engine, ground, host, opening, store};
+use super::{Engine, full, ground, host, opening, store};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use semel_core::backend::{self, Backend, Choice};
 use semel_core::confinement::Confinement;
@@ -99,8 +99,14 @@ pub(crate) fn token_shape(text: &str) -> bool {
 ///
 /// # Errors
 /// `volume_busy` where the job has an open volume of this role; `precondition_failed`, reason `backend_unavailable`;
-/// `durability_unavailable` where the filesystem cannot keep what is asked; `io_failed`, `store_unavailable`. A volume that could not be made is ended dirty.
+/// `durability_unavailable` where the filesystem cannot keep what is asked; `io_failed`, reason `disk_full` with the volumes
+/// that hold the room; `store_unavailable`. A volume that could not be made is ended dirty.
 pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
+    open_it(engine, wanted).map_err(|refusal| full::named(engine, refusal))
+}
+
+fn open_it(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
+    full::enough(engine)?;
     if wanted.durability == Durability::Power {
         // The journal and the files: an operator may have put the volumes on a filesystem of their own.
         files::power_supported(&engine.config.state).map_err(host)?;

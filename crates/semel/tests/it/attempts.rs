@@ -43,6 +43,37 @@ fn an_attempt_at_work_has_not_died_and_one_that_was_killed_has() {
     let mut slow = site.spawn(&certify("slow", &proposal, SLOW));
     assert!(slow.hears("record   "));
     assert_eq!(earlier(&site, "second", &proposal), ["pass"]);
+    // And it is not passed over: who tries many times at once has tried many times.
+    let of_slow = site.volumes().into_iter().find(|volume| volume["job"] == "slow");
+    let done = site.json(&certify("beside", &proposal, GOOD));
+    let predicate = statement(text(&done["envelope"]).as_ref())["predicate"].clone();
+    let open = json!([{"attempt": 1, "generation": of_slow.unwrap()["generation"]}]);
+    assert_eq!(predicate["open"], open, "{predicate}");
+    let policy = site.run(&["key", "show", "--policy"]).stdout;
+    let policy = format!("{}max_attempts = 1\n", String::from_utf8(policy).unwrap());
+    std::fs::write(site.at("policy.toml"), policy).unwrap();
+    let gate = [
+        "gate",
+        "--certificate",
+        text(&done["envelope"]),
+        "--repository",
+        "repo",
+        "--commit",
+        &site.base,
+        "--policy",
+        "policy.toml",
+    ];
+    let refused = site.refused(&gate, 30)["verdict"]["checks"].clone();
+    let attempts = refused
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["name"] == "attempts");
+    assert_eq!(
+        attempts.unwrap()["actual"],
+        "2, 1 of them still open when this one was signed",
+        "{refused}"
+    );
     assert!(
         slow.child.try_wait().unwrap().is_none(),
         "it was at work all the time"
@@ -51,7 +82,7 @@ fn an_attempt_at_work_has_not_died_and_one_that_was_killed_has() {
     assert!(slow.ends(Duration::from_secs(10)).is_some());
     assert_eq!(
         earlier(&site, "third", &proposal),
-        ["pass", "dirty_volume", "pass"]
+        ["pass", "dirty_volume", "pass", "pass"]
     );
 }
 

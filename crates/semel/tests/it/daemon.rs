@@ -1,6 +1,6 @@
 //! The life of the daemon: started on demand, drained, adopted, never two.
 
-use crate::harness::{Daemon, Home, LONG, wait_until};
+use crate::harness::{Daemon, Home, LONG, said, wait_until};
 use serde_json::json;
 use std::time::Duration;
 
@@ -98,6 +98,31 @@ fn a_daemon_is_started_again_when_the_last_of_a_dead_one_is_gone() {
             .len(),
         1
     );
+}
+
+/// Whoever comes too late to start a daemon goes on to the one that was started.
+#[test]
+fn many_commands_at_once_on_a_new_state_root_all_find_the_daemon() {
+    for round in 0..6 {
+        let home = Home::new();
+        let mut children = Vec::new();
+        for nth in 0..8 {
+            let job = format!("job-{nth}");
+            let mut command = home.command(&["volume", "open", &job]);
+            let piped = std::process::Stdio::piped;
+            children.push(command.stdout(piped()).stderr(piped()).spawn().unwrap());
+        }
+        for child in children {
+            let out = child.wait_with_output().unwrap();
+            assert!(out.status.success(), "{round}: {}", said(&out));
+        }
+        let opened = home.json(&["volume", "list"])["volumes"]
+            .as_array()
+            .unwrap()
+            .len();
+        assert_eq!(opened, 8, "{round}");
+        home.admin("POST", "/v1/admin/shutdown", &json!(null));
+    }
 }
 
 /// A peer in a PID namespace of its own, as a sandbox makes one, is not the operator, whatever token it found.

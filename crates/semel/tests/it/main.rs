@@ -28,6 +28,7 @@ mod drill;
 mod ends;
 mod environment;
 mod faults;
+mod full;
 mod gate;
 mod github;
 mod harness;

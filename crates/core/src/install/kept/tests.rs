@@ -195,6 +195,53 @@ fn each_thing_that_moves_has_its_own_refusal_in_a_fixed_order() {
     assert_eq!(code(&now, &seen), None);
 }
 
+/// Where something leads is told before what is wrong with it: nobody mends a link that leads away by installing again.
+#[test]
+fn what_leads_away_comes_before_what_is_not_whole() {
+    let site = |path: &str| format!("{SITE}/{path}");
+    let (info, pth, direct) = (
+        site("lib-1.0.dist-info/METADATA"),
+        site("__editable__.lib-1.0.pth"),
+        site("lib-1.0.dist-info/direct_url.json"),
+    );
+    let metadata = "Metadata-Version: 2.1\nName: lib\nVersion: 1.0\n";
+    let away = "{\"url\": \"file:///other\", \"dir_info\": {\"editable\": true}}";
+    let (record, _) = Kept::make(&facts(), &[], &[venv(&[], &[])]).unwrap();
+    let leads = |more: &[(&str, &str)]| {
+        for seen in [venv(&[], more), venv(&["leaf/__init__.py"], more)] {
+            assert_eq!(refused(&seen, &[]).code, Code::RecordOutsideRoot, "{more:?}");
+            let refusal = record.still(&facts(), std::slice::from_ref(&seen)).unwrap_err();
+            assert_eq!(refusal.code, Code::RecordOutsideRoot, "{more:?}");
+            // The whole tree is new, too.
+            let first = tree(Tree::NodeModules, "a", &[("x/package.json", "no JSON")]);
+            assert_eq!(
+                Kept::make(&facts(), &[], &[first, seen]).unwrap_err().code,
+                Code::RecordOutsideRoot
+            );
+        }
+    };
+    // As it was handed over: an editable install of another checkout, without a RECORD.
+    leads(&[(&info, metadata), (&pth, "/other/src\n"), (&direct, away)]);
+    leads(&[(&info, metadata), (&direct, away)]);
+    // Of no distribution.
+    leads(&[(&pth, "/other/src\n")]);
+    leads(&[(&site("stray.pth"), "../../../../../other\n")]);
+    leads(&[(&site("stray"), "->/other")]);
+    leads(&[("bin/stray", "#!/other/bin/python\nrun\n")]);
+    // What leads nowhere is what it was.
+    for more in [
+        [(pth.as_str(), "/disk/src\n")],
+        [(site("stray").as_str(), "->leaf")],
+        [(direct.as_str(), "no JSON")],
+    ] {
+        assert_eq!(
+            refused(&venv(&[], &more), &[]).code,
+            Code::RecordMismatch,
+            "{more:?}"
+        );
+    }
+}
+
 #[test]
 fn writing_wants_an_identity_a_lockfile_and_a_tree() {
     let seen = [venv(&[], &[])];

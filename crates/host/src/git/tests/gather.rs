@@ -158,3 +158,33 @@ fn where_there_is_nothing_to_gather_from_is_told() {
     std::os::unix::fs::symlink(lab.path("r/.git"), lab.path("linked/.git")).unwrap();
     assert_eq!(refused(&dirs, "linked"), Code::WorktreeRedirected);
 }
+
+/// What is looked at is the file that was opened, whatever its name is given to meanwhile.
+#[test]
+fn a_file_is_judged_by_its_handle() {
+    let git = gits().remove(0);
+    let lab = Lab::new(&git);
+    lab.write("r/policy", "of the tree\n");
+    let commit = id(&lab.commit("r", "policy"));
+    let (dirs, cancel) = ([git.program().parent().unwrap().to_owned()], cancel());
+    let at = lab.path("r");
+    let all = Gathered::of(&dirs, &at, &[], &cancel).unwrap();
+    let tree = all.commit(&commit).unwrap().tree;
+    let held = |file: &std::fs::File| all.checks_out(file, &commit, &tree).unwrap();
+    let open = |name: &str| std::fs::File::open(lab.path(name)).unwrap();
+    lab.write("host/policy", "of the host\n");
+    let host = open("host/policy");
+    assert_eq!(held(&host), None);
+    // By a link to what lies in the worktree, which leads elsewhere by the time that it is looked at.
+    std::os::unix::fs::symlink(lab.path("r/policy"), lab.path("link")).unwrap();
+    let linked = open("link");
+    std::fs::remove_file(lab.path("link")).unwrap();
+    std::os::unix::fs::symlink(lab.path("host/policy"), lab.path("link")).unwrap();
+    assert!(held(&linked).unwrap().contains("worktree"));
+    // One whose name is another file's by now, or nobody's, may have lain anywhere.
+    lab.write("other", "");
+    std::fs::rename(lab.path("other"), lab.path("host/policy")).unwrap();
+    assert!(held(&host).unwrap().contains("no name"));
+    std::fs::hard_link(lab.path("host/policy"), lab.path("r/second")).unwrap();
+    assert!(held(&open("host/policy")).unwrap().contains("hard link"));
+}

@@ -154,11 +154,21 @@ pub fn run_tests(plan: &TestPlan<'_>, cancel: &Cancel) -> Result<TestRun> {
     })
 }
 
-/// Says whether the name of a test is the path of a file that the command could run: beneath the tree or the directories of
-/// the run, be it there still or not, or any that is there.
+/// Says whether the name of a test is the path of what the command could run: beneath the tree or the directories of the run,
+/// be it there still or not, or any that is there. One that is relative, as any word may be, is a module, or stands in the
+/// command.
 fn is_file_of(plan: &TestPlan<'_>, name: &str) -> bool {
     let path = std::path::Path::new(name);
-    path.starts_with(&plan.tree) || path.starts_with(&plan.home) || path.is_file()
+    if path.is_absolute() {
+        return path.starts_with(&plan.tree) || path.starts_with(&plan.home) || path.is_file();
+    }
+    let said = |argument: &OsString| {
+        argument
+            .to_string_lossy()
+            .split_whitespace()
+            .any(|word| word == name)
+    };
+    plan.tree.join(path).exists() && (report::is_module(name) || plan.command.iter().any(said))
 }
 
 fn outcome(ended: Ended, verdict: std::result::Result<Counts, Refusal>, bytes: Option<Vec<u8>>) -> TestRun {

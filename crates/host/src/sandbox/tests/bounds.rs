@@ -151,6 +151,46 @@ except OSError as e: print(e.errno, len(held) < 64)
     }
 }
 
+/// Only what a program wrote itself is why it failed, and not what lay there, whatever it is called or dated now.
+#[test]
+fn a_file_of_the_largest_size_from_before_is_not_blamed() {
+    if !stands() {
+        return;
+    }
+    let house = House::new();
+    let end = |script: &str| go(&bounded(&house, script)).end;
+    let make = "head -c 1048576 /dev/zero > big";
+    assert_eq!(end(make), End::Exited(0));
+    for script in [
+        "exit 1",
+        "chmod 600 big; exit 1",
+        "mkdir d; mv big d/big; ln d/big other; exit 1",
+        "kill -9 $$",
+    ] {
+        assert_ne!(end(script), End::Bounded(Met::FileSize), "{script}");
+    }
+    assert_eq!(end("exit 7"), End::Exited(7));
+    // One after the other, so that only the clock's ticks lie in between.
+    for _ in 0..10 {
+        assert_eq!(end(make), End::Exited(0));
+        assert_eq!(end("exit 7"), End::Exited(7));
+        let again = "rm big; head -c 2000000 /dev/zero > big 2>/dev/null || exit 1";
+        assert_eq!(end(again), End::Bounded(Met::FileSize));
+    }
+}
+
+/// A shell that is denied a process ends at once, and all the same it is told why.
+#[test]
+fn who_ends_because_it_may_not_fork_is_told_why() {
+    if !stands() {
+        return;
+    }
+    for _ in 0..5 {
+        let script = "i=0; while [ $i -lt 200 ]; do sleep 1000 & i=$((i+1)); done 2>/dev/null; wait; : $H";
+        assert_eq!(met(script), Met::Processes);
+    }
+}
+
 /// Bounds that are not met change nothing, also where many things begin and end.
 #[test]
 fn what_keeps_within_its_bounds_is_left_alone() {

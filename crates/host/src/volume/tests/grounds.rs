@@ -474,3 +474,33 @@ fn a_sealed_tree_is_made_once_and_freed_when_nothing_lies_over_it() {
     assert_eq!(world.volumes.free_lowers(Duration::ZERO).unwrap().0, ["sealed"]);
     assert_eq!(listed(), Vec::<String>::new());
 }
+
+/// A tree that was found damaged stays beneath what lies over it, and beneath nothing else; it goes before its time.
+#[test]
+fn a_damaged_tree_is_filled_anew_beside_and_freed_when_nothing_lies_over_it() {
+    let world = World::new();
+    if !had(&world, Backend::Overlay) {
+        return;
+    }
+    let (volume, _) = world.on(&On::Overlay(world.lower()));
+    world.volumes.damaged_lower(&volume).unwrap();
+    world.volumes.damaged_lower(&volume).unwrap();
+    let anew = world.lower();
+    assert_eq!(
+        (anew.name.as_str(), anew.seal()),
+        ("sealed-1", &b"said of it"[..])
+    );
+    drop(anew);
+    assert_eq!(world.lower().name, "sealed-1", "it is made once");
+    // One without a seal is none, either.
+    let lowers = world.dir.path().join("volumes/.lower");
+    std::fs::remove_file(lowers.join("sealed-1/seal")).unwrap();
+    assert_eq!(world.lower().name, "sealed-2");
+    let hour = Duration::from_secs(3600);
+    assert_eq!(world.volumes.free_lowers(hour).unwrap().0, ["sealed-1"]);
+    drop(volume);
+    let aside = world.volumes.put_aside(&world.job, &world.generation).unwrap();
+    world.volumes.reap(&aside).unwrap();
+    assert_eq!(world.volumes.free_lowers(hour).unwrap().0, ["sealed"]);
+    assert!(lowers.join("sealed-2").exists(), "it is young, and whole");
+}

@@ -535,6 +535,10 @@ impl Attempt<'_> {
             isolation: self.isolation.clone(),
         };
         let run = run_tests(&plan, self.cancel).map_err(host)?;
+        // Before anything is written: it may have used up the room.
+        if run.tree_ended == TreeEnded::Proved {
+            self.free_tests();
+        }
         self.keep(&run)?;
         evidence.confined(Some(run.level.clone()));
         if let (Some(sha256), Some(format), Ok(counts)) = (run.report_sha256, run.format, &run.verdict) {
@@ -545,15 +549,6 @@ impl Attempt<'_> {
             });
         }
         ended(run.tree_ended, "test")?;
-        // What the tests left in their HOME and TMPDIR is nobody's evidence, and would take the room of the next attempt.
-        if !self
-            .disk
-            .free_work("test")
-            .is_ok_and(|freed| freed.kept.is_empty())
-        {
-            self.say
-                .line("test     its HOME and TMPDIR are kept: they could not be freed");
-        }
         let counts = match &run.verdict {
             Ok(counts) => *counts,
             Err(refusal) => return Err(told::with_words(refusal, self.disk.generation(), &run)),
@@ -578,6 +573,15 @@ impl Attempt<'_> {
             return Err(Refusal::new(Code::EvidenceForeign, why).reason("too_few_tests"));
         }
         Ok(())
+    }
+
+    /// Frees what the tests left in their HOME and TMPDIR: it is nobody's evidence, and would take the room of the next attempt.
+    fn free_tests(&self) {
+        let freed = self.disk.free_work("test");
+        if !freed.is_ok_and(|freed| freed.kept.is_empty()) {
+            self.say
+                .line("test     its HOME and TMPDIR are kept: they could not be freed");
+        }
     }
 
     fn keep(&self, run: &TestRun) -> Result<(), Refusal> {

@@ -20,6 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A manifest of dependencies, or a lockfile, is never larger.
 const LARGEST_TEXT: u64 = 256 << 20;
 
+/// The reason where the tree beneath an overlay is not what was unpacked.
+pub(super) const SEALED_TREE: &str = "sealed_tree";
+
 /// Unpacks the proposal, where it is not the sealed tree beneath already, and checks that it is what it says it is.
 ///
 /// # Errors
@@ -44,11 +47,13 @@ pub(super) fn take(proposal: &Proposal, rules: &BaseRules, disk: &Disk) -> Resul
 /// `tree_mismatch`, reason `sealed_tree`, naming what differs.
 fn sealed(proposal: &Proposal, root: &Root) -> Result<Manifest, Refusal> {
     let differs = |refusal: Refusal| match refusal.code {
-        Code::TreeMismatch => refusal.reason("sealed_tree"),
+        Code::TreeMismatch => refusal.reason(SEALED_TREE),
         _ => refusal,
     };
     still_there(&proposal.manifest, root).map_err(differs)?;
-    let more = new_files(&proposal.manifest, &[], root)?;
+    // A directory is seen, too, by whoever looks for one or imports it; none is there but for what was unpacked into it.
+    let mut more = new_files(&proposal.manifest, &[], root)?;
+    more.extend(empty_directories(&proposal.manifest, root)?);
     if !more.is_empty() {
         let why = "the sealed tree is not what was unpacked";
         let names = more.iter().take(20).map(ToString::to_string);
@@ -121,6 +126,50 @@ pub(super) fn new_files(
 ) -> Result<Vec<RelPath>, Refusal> {
     let sealed: BTreeSet<&RelPath> = manifest.entries.iter().map(Entry::path).collect();
     let mut found = Vec::new();
+    walk(root, &mut |path, kind| match kind {
+        _ if apart.contains(path) || sealed.contains(path) => Enter::No,
+        FileKind::Directory => Enter::Yes,
+        FileKind::File | FileKind::Symlink | FileKind::Special => {
+            found.push(path.clone());
+            Enter::No
+        }
+    })?;
+    found.sort();
+    Ok(found)
+}
+
+/// Lists the directories that hold nothing of the manifest, the outermost ones.
+fn empty_directories(manifest: &Manifest, root: &Root) -> Result<Vec<RelPath>, Refusal> {
+    let mut holding = BTreeSet::new();
+    for entry in &manifest.entries {
+        let above = |path: &RelPath| path.split_last().map(|(directory, _)| directory);
+        let mut next = above(entry.path());
+        while let Some(directory) = next.filter(|directory| !holding.contains(directory)) {
+            next = above(&directory);
+            holding.insert(directory);
+        }
+    }
+    let mut found = Vec::new();
+    walk(root, &mut |path, kind| match kind {
+        FileKind::Directory if holding.contains(path) => Enter::Yes,
+        FileKind::Directory => {
+            found.push(path.clone());
+            Enter::No
+        }
+        FileKind::File | FileKind::Symlink | FileKind::Special => Enter::No,
+    })?;
+    found.sort();
+    Ok(found)
+}
+
+/// Says whether a directory is entered.
+enum Enter {
+    Yes,
+    No,
+}
+
+/// Shows every entry of a tree.
+fn walk(root: &Root, each: &mut dyn FnMut(&RelPath, FileKind) -> Enter) -> Result<(), Refusal> {
     let mut open = vec![RelPath::root()];
     let mut left = 4 * limits::PROPOSAL_ENTRIES;
     while let Some(directory) = open.pop() {
@@ -128,17 +177,13 @@ pub(super) fn new_files(
         left = left.saturating_sub(listed.len());
         for entry in listed {
             let path = directory.join(&entry.name)?;
-            if apart.contains(&path) || sealed.contains(&path) {
-                continue;
-            }
-            match entry.kind {
-                FileKind::Directory => open.push(path),
-                FileKind::File | FileKind::Symlink | FileKind::Special => found.push(path),
+            match each(&path, entry.kind) {
+                Enter::Yes => open.push(path),
+                Enter::No => {}
             }
         }
     }
-    found.sort();
-    Ok(found)
+    Ok(())
 }
 
 fn text(root: &Root, path: &RelPath, most: u64) -> Result<Vec<u8>, Refusal> {

@@ -13,15 +13,15 @@ mod sign;
 mod surface;
 mod told;
 
-pub(crate) use sign::{Paths, heal, paths, recipe};
+pub(crate) use sign::{Paths, clear, heal, paths, recipe};
 
 use super::job::say::{Point, Say};
 use super::proposal::{self, Base, Proposal};
 use super::volume::{self, Source, Wanted};
-use super::{Engine, host, store};
+use super::{Engine, full, host, store};
 use semel_core::backend;
 use semel_core::bounds::Asked;
-use semel_core::certificate::{Earlier, EarlierVerdict};
+use semel_core::certificate::{Earlier, EarlierVerdict, Open};
 use semel_core::ids::{Generation, JobId, RunId};
 use semel_core::job::{Certify, Confine, RetryOn};
 use semel_core::record::Judgement;
@@ -88,9 +88,23 @@ pub(crate) fn certify(
     )
     .map_err(host)?;
     let mut left = ask.certify.attempts;
+    let mut may_unseal = Unseal::Once;
     loop {
         left = left.saturating_sub(1);
         match once(engine, ask, &proposal, say, cancel) {
+            // The archive is what counts. The refusal stands: somebody wrote in the state root.
+            Err(refusal)
+                if may_unseal == Unseal::Once
+                    && refusal.reason.as_deref() == Some(input::SEALED_TREE)
+                    && !cancel.is_cancelled() =>
+            {
+                may_unseal = Unseal::NoMore;
+                left = left.saturating_add(1);
+                say.line(&format!(
+                    "refused: {} ({refusal}); the next attempt unpacks the archive anew",
+                    refusal.code
+                ));
+            }
             Err(refusal) if left > 0 && worth_another(&refusal, &ask.certify) && !cancel.is_cancelled() => {
                 say.line(&format!(
                     "refused: {} ({refusal}); {left} more allowed, the next one in a new generation",
@@ -100,6 +114,13 @@ pub(crate) fn certify(
             other => return other,
         }
     }
+}
+
+/// Says whether a sealed tree that was found damaged is made anew from its archive, and an attempt made on it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unseal {
+    Once,
+    NoMore,
 }
 
 /// Says whether a new generation may cure a refusal.
@@ -146,7 +167,15 @@ fn once(
     }
     say.reached(Point::CertOpened);
     let mut evidence = attempt::Evidence::of(proposal);
-    let verdict = attempt::run(engine, ask, proposal, &opened.disk, &mut evidence, say, cancel);
+    let verdict = attempt::run(engine, ask, proposal, &opened.disk, &mut evidence, say, cancel)
+        .map_err(|refusal| full::in_attempt(engine, refusal));
+    if let Err(refusal) = &verdict
+        && refusal.reason.as_deref() == Some(input::SEALED_TREE)
+        && let Err(error) = engine.volumes.damaged_lower(&opened.disk)
+    {
+        // The next attempt finds it, too.
+        say.line(&format!("the damaged tree cannot be set aside: {}", host(error)));
+    }
     if cancel.is_cancelled() {
         let end = End::Dirty {
             reason: "cancelled".to_owned(),
@@ -162,7 +191,8 @@ fn once(
         &evidence,
         verdict.as_ref().err(),
         say,
-    );
+    )
+    .map_err(|refusal| full::in_attempt(engine, refusal));
     let end = match (&verdict, &signed) {
         (Ok(()), Ok(_)) => End::Clean,
         (Err(refusal), _) if refusal.code == Code::TimedOut => End::Dirty {
@@ -190,10 +220,18 @@ fn once(
     })
 }
 
-/// Lists the earlier attempts on a proposal, oldest first; one that died without a verdict counts as dirty, and one
-/// that is still at work is not told of: it has not ended.
-pub(super) fn earlier(engine: &Engine, ask: &Ask, this: &Generation) -> Result<Vec<Earlier>, Refusal> {
-    let mut earlier: Vec<Earlier> = Vec::new();
+/// Are the other attempts on a proposal, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// Those that ended; one that died without a verdict counts as dirty.
+    pub(super) earlier: Vec<Earlier>,
+    /// Those that are still at work: of them nobody knows how they end.
+    pub(super) open: Vec<Open>,
+}
+
+/// Lists the other attempts on a proposal.
+pub(super) fn others(engine: &Engine, ask: &Ask, this: &Generation) -> Result<Others, Refusal> {
+    let mut others = Others::default();
     // Of every job: under another name it is still another try at the same proposal.
     let volumes = engine.journal.volumes(None).map_err(store)?;
     // After the volumes: an attempt that is seen to have ended has had its verdict.
@@ -203,27 +241,32 @@ pub(super) fn earlier(engine: &Engine, ask: &Ask, this: &Generation) -> Result<V
             continue;
         }
         let verdict = match judged.iter().find(|j| j.generation == volume.generation) {
-            Some(judgement) => Some(verdict_of(judgement)),
-            None if !was_on(engine, &volume, &ask.proposal) || volume::at_work(engine, &volume)? => None,
+            Some(judgement) => verdict_of(judgement),
+            None if !was_on(engine, &volume, &ask.proposal) => continue,
+            None if volume::at_work(engine, &volume)? => {
+                others.open.push(Open {
+                    attempt: volume.attempt,
+                    generation: volume.generation,
+                });
+                continue;
+            }
             // It may have had its verdict since the first look: whoever is gone records none any more.
             None => match engine
                 .journal
                 .judgement(volume.generation.clone())
                 .map_err(store)?
             {
-                Some(judgement) => Some(verdict_of(&judgement)),
-                None => Some(EarlierVerdict::Refused(Code::DirtyVolume)),
+                Some(judgement) => verdict_of(&judgement),
+                None => EarlierVerdict::Refused(Code::DirtyVolume),
             },
         };
-        if let Some(verdict) = verdict {
-            earlier.push(Earlier {
-                attempt: volume.attempt,
-                generation: volume.generation,
-                verdict,
-            });
-        }
+        others.earlier.push(Earlier {
+            attempt: volume.attempt,
+            generation: volume.generation,
+            verdict,
+        });
     }
-    Ok(earlier)
+    Ok(others)
 }
 
 fn verdict_of(judgement: &Judgement) -> EarlierVerdict {

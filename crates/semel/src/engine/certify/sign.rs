@@ -7,7 +7,7 @@
 use super::super::proposal::Proposal;
 use super::super::{Engine, host, signing, store, volume};
 use super::attempt::{self, Evidence};
-use super::{Ask, earlier};
+use super::{Ask, others};
 use crate::engine::job::say::{Point, Say};
 use semel_core::certificate::{
     self, Outcome, PREDICATE_VERSION, Predicate, Recipe, SigningKey, Statement, Subjects,
@@ -47,7 +47,8 @@ impl Signed {
     pub(super) fn publish(&self, engine: &Engine, generation: &Generation) -> Result<(), Refusal> {
         let state = &engine.config.state;
         let paths = paths(state, generation);
-        plain::private_directory(&state.join("certificates")).map_err(host)?;
+        plain::private_directory(&state.join(CERTIFICATES)).map_err(host)?;
+        clear(state)?;
         let bundle = certificate::to_sigstore_bundle(&self.statement, &self.key)?;
         plain::write_file(&paths.bundle, &bundle).map_err(host)?;
         let ssh = certificate::to_ssh_signature(&self.statement, &self.key)?;
@@ -70,13 +71,20 @@ pub(crate) struct Paths {
     pub(crate) record: PathBuf,
 }
 
+/// Where certificates lie in the state root.
+const CERTIFICATES: &str = "certificates";
+
+/// Removes what processes that were killed left of certificates that they had not finished.
+///
+/// # Errors
+/// `io_failed`.
+pub(crate) fn clear(state: &Path) -> Result<(), Refusal> {
+    plain::clear_unfinished(&state.join(CERTIFICATES)).map_err(host)
+}
+
 /// Gives the places of the certificate of a generation.
 pub(crate) fn paths(state: &Path, generation: &Generation) -> Paths {
-    let place = |extension: &str| {
-        state
-            .join("certificates")
-            .join(format!("{generation}.{extension}"))
-    };
+    let place = |extension: &str| state.join(CERTIFICATES).join(format!("{generation}.{extension}"));
     Paths {
         envelope: place("dsse.json"),
         bundle: place("sigstore.json"),
@@ -188,6 +196,7 @@ fn statement(
     recipe: Sha256,
 ) -> Result<Statement, Refusal> {
     let tree: ObjectId = proposal.tree;
+    let others = others(engine, ask, &opened.volume.generation)?;
     Ok(Statement {
         subjects: Subjects {
             tree,
@@ -200,7 +209,8 @@ fn statement(
             job: opened.volume.job.clone(),
             attempt: opened.volume.attempt,
             generation: opened.volume.generation.clone(),
-            earlier: earlier(engine, ask, &opened.volume.generation)?,
+            earlier: others.earlier,
+            open: others.open,
             recipe,
             toolchain: toolchain(engine, evidence)?,
             confinement: evidence

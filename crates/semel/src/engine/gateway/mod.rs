@@ -24,7 +24,7 @@ pub(super) mod read;
 pub(crate) mod reaping;
 mod recent;
 pub(crate) mod recover;
-mod room;
+pub(super) mod room;
 mod running;
 mod share;
 mod shows;

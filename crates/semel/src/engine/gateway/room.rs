@@ -80,7 +80,8 @@ impl Room {
     }
 }
 
-fn scarce(space: Space) -> bool {
+/// Says whether too little is left for anything new.
+pub(in crate::engine) fn scarce(space: Space) -> bool {
     let files = |files: u64| files < limits::VOLUMES_FREE_FILES;
     space.bytes < limits::VOLUMES_FREE || space.files.is_some_and(files)
 }

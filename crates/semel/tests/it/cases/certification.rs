@@ -178,6 +178,17 @@ fn a04_an_editable_of_another_checkout_leads_out() {
             "{refusal}"
         );
     }
+    // As it was handed over: a distribution without a RECORD; nor one whose import path is nobody's.
+    for gone in ["S / 'lib-1.0.dist-info/RECORD'", "S / 'lib-1.0.dist-info'"] {
+        let done = python(&format!(
+            "{PRELUDE}import shutil\nshutil.rmtree({gone}, True); ({gone}).exists() and ({gone}).unlink()"
+        ));
+        assert!(done.status.success(), "{}", said(&done));
+        for verb in ["check", "write"] {
+            let (exit, refusal) = record(verb);
+            assert_eq!(exit, Some(26), "{gone}: {verb}: {refusal}");
+        }
+    }
     std::fs::remove_dir_all(repository.join(".venv")).unwrap();
     let liar = Liar::new(lab);
     // Under the name of what is locked, so that nothing but where it leads is wrong.

@@ -70,8 +70,17 @@ fn a_certification_that_is_killed_in_any_phase_signs_nothing_and_blocks_nothing(
             signed,
             "{phase} {point}: no signed statement"
         );
+        // As if it had been killed in the middle of a file that it signed.
+        let certificates = site.home.state().join("certificates");
+        std::fs::create_dir_all(&certificates).unwrap();
+        std::fs::write(certificates.join(".new-00112233aabbccdd"), "{\"payload\":").unwrap();
         let done = site.json(&args);
         assert_eq!(done["status"], "certified", "{phase} {point}");
+        let unfinished = |entry: std::io::Result<std::fs::DirEntry>| {
+            let name = entry.unwrap().file_name();
+            name.to_str().unwrap().starts_with(".new-")
+        };
+        assert!(!std::fs::read_dir(&certificates).unwrap().any(unfinished));
         assert_ne!(done["generation"], json!(killed), "{phase} {point}");
         let judged = ["judged", "cert_ended", "published"].contains(&point);
         is_refused(&site, &killed, if judged { JUDGED } else { DIED });
