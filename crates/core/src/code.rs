@@ -364,6 +364,11 @@ const NEXT: &[(Code, &[&str], &str)] = &[
     ),
     (
         Code::PreconditionFailed,
+        &["ended_otherwise"],
+        "see with semel volume show how it ended; nothing is left to end",
+    ),
+    (
+        Code::PreconditionFailed,
         &["key_exists"],
         "use the signing key that is there, or move its file away first",
     ),

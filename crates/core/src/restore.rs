@@ -331,7 +331,7 @@ impl Wait {
         };
         if now.saturating_sub(since) >= self.bound {
             let why = format!(
-                "index.lock was held for all of {} ms; {doubt}",
+                "index.lock was held for all of {} ms; it was not taken for stale: {doubt}",
                 self.bound.as_millis()
             );
             return Step::Refuse(Refusal::new(Code::LockTimeout, why));

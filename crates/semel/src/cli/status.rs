@@ -122,17 +122,22 @@ fn text(seen: &Seen) -> String {
         )),
         None => lines.push("journal  none yet".to_owned()),
     }
+    lines.extend(limits(seen));
+    lines.join("\n")
+}
+
+/// Says what bounds each process tree, and as whom programs of jobs run; what the daemon has otherwise is told by itself.
+fn limits(seen: &Seen) -> Vec<String> {
     let user = match seen.user {
         Some(User::Own) => "programs run as a user of their own",
         Some(User::Caller) => "programs run as you",
         Some(User::Root) => "programs run as root, without any capability",
         None => "nothing runs in a sandbox here (semel doctor)",
     };
-    lines.push(format!("limits   {}; {user}", in_words(seen.limits)));
-    lines.extend(
-        daemons(seen).map(|limits| format!("limits   {}; of the daemon, for run_command", in_words(limits))),
-    );
-    lines.join("\n")
+    let ours = format!("limits   {}; {user}", in_words(seen.limits));
+    let theirs =
+        daemons(seen).map(|limits| format!("limits   {}; of the daemon, for run_command", in_words(limits)));
+    std::iter::once(ours).chain(theirs).collect()
 }
 
 /// Gives the limits of the daemon, where it was started with others than ours.

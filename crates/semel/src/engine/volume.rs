@@ -280,7 +280,8 @@ pub(in crate::engine) fn mark(engine: &Engine, ended: &Volume, end: &End) -> Res
 /// say: it ends as that of a dead owner, and one that has ended is told as it is.
 ///
 /// # Errors
-/// As [`end`]; `volume_busy` while a process owns it.
+/// As [`end`]; `volume_busy` while a process owns it; `precondition_failed`, reason `ended_otherwise`, where it has ended, and
+/// not as the person says.
 pub(crate) fn end_by_hand(engine: &Engine, generation: &Generation, how: End) -> Result<Volume, Refusal> {
     let known = find(engine, generation)?;
     nobody_owns(engine, &known)?;
@@ -290,6 +291,14 @@ pub(crate) fn end_by_hand(engine: &Engine, generation: &Generation, how: End) ->
                 why: format!("{}; it stays open until semel volume end --dirty", refusal.why),
                 ..refusal
             },
+            // A person has no token, and sent no call.
+            Some("stale_generation") => {
+                let how = known.dirty.as_deref().unwrap_or("clean");
+                let why = format!("the volume has ended already, and otherwise than is asked ({how})");
+                Refusal::new(Code::PreconditionFailed, why)
+                    .reason("ended_otherwise")
+                    .name(generation.as_str())
+            }
             _ => refusal,
         }
     })

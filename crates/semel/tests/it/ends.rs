@@ -52,6 +52,20 @@ fn a_volume_whose_mark_cannot_go_has_ended_all_the_same() {
     std::fs::create_dir(record).unwrap();
     let ended = home.json(&["volume", "end", "--dirty", &other.generation]);
     assert_eq!(ended["volume"]["state"], "quarantined");
+    // What ended stays as it ended, whatever is asked for later.
+    let otherwise = (
+        Some(15),
+        "precondition_failed".to_owned(),
+        "ended_otherwise".to_owned(),
+    );
+    assert_eq!(refused(&home, &["volume", "end", &other.generation]), otherwise);
+    assert_eq!(
+        refused(&home, &["volume", "end", "--dirty", &volume.generation]),
+        otherwise
+    );
+    let path = format!("/v1/admin/volumes/{}/end", other.generation);
+    let reply = home.admin("POST", &path, &json!({"end": "clean"}));
+    assert_eq!((reply.status, reply.reason()), (412, "ended_otherwise"));
 }
 
 #[test]

@@ -152,6 +152,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
             Code::BadInput,
             Code::NotFound,
             Code::VolumeBusy,
+            Code::PreconditionFailed,
             Code::OutcomeUnknown,
             Code::TooLarge,
             Code::IoFailed,
