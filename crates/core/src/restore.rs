@@ -324,17 +324,14 @@ impl Wait {
 
     fn examined(&mut self, now: Duration, since: Duration, evidence: &Evidence) -> Step {
         self.doubt = evidence.doubt();
-        let Some(doubt) = &self.doubt else {
+        if self.doubt.is_none() {
             // Where it comes to nothing, the lock has changed, or is looked at anew.
             self.unchanged = self.unchanged.map(|(first, _)| (first, now + EXAMINE_AGAIN));
             return Step::Adopt;
-        };
+        }
         if now.saturating_sub(since) >= self.bound {
-            let why = format!(
-                "index.lock was held for all of {} ms; it was not taken for stale: {doubt}",
-                self.bound.as_millis()
-            );
-            return Step::Refuse(Refusal::new(Code::LockTimeout, why));
+            // What is examined is a stranger's; whichever look is the last, it is told in the same words.
+            return self.timed_out(Provenance::Stranger);
         }
         let again = now + EXAMINE_AGAIN;
         self.unchanged = self.unchanged.map(|(first, _)| (first, again));
