@@ -23,6 +23,8 @@ pub(super) struct Surveyed {
     pub(super) installed: BTreeSet<String>,
     /// What could not be proved, one clause each.
     pub(super) warnings: Vec<String>,
+    /// What no lock names, as `name==version`.
+    pub(super) unlocked: Vec<String>,
 }
 
 /// Says how many bytes of a file's content are needed to survey it.
@@ -94,6 +96,7 @@ fn against(found: &BTreeSet<(String, String)>, locked: &[&Package]) -> Result<Su
     Ok(Surveyed {
         installed: installed.collect(),
         warnings,
+        unlocked: unknown,
     })
 }
 

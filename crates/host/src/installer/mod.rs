@@ -7,6 +7,7 @@
 //! nothing: whether what was installed is what the lock says is core's business.
 
 mod cargo;
+mod command;
 mod npm;
 mod observe;
 mod pip;
@@ -22,12 +23,16 @@ mod trust;
 mod uv;
 mod yarn;
 
+pub use command::{
+    CommandPlan, CommandRun, Sealed, filled_by, places_of, programs_of, record_command, run_command,
+    stamps_of_command, verify_command,
+};
 pub use observe::observe;
 pub(crate) use observe::observe_with_links;
 pub use plan::{Isolation, Plan, StageOutcome};
 pub use record::{observe_environment, record, stamps_of, verify_again};
-pub use testing::{ReportFrom, TestPlan, TestRun, check_report, run_tests};
-pub use toolchain::{Hints, Reach, Runs, Tool, Tools, resolve};
+pub use testing::{Commanded, ReportFrom, TestPlan, TestRun, check_report, run_tests};
+pub use toolchain::{CommandTools, Hints, Program, Reach, Runs, Tool, Tools, resolve, resolve_command};
 pub use trust::trust_machine;
 
 use crate::error::{Error, Result};

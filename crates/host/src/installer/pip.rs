@@ -126,17 +126,11 @@ fn base(plan: &Plan, network: Network) -> Result<Step> {
         .var("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
-/// Writes what pip is to read, and names it: the pinned lines of the requirements files that are asked for, and of those
-/// that they include. A file of the tree could send pip, and what the operator gave it to fetch with, anywhere.
+/// Writes what pip is to read, and names it: the pinned lines of the first requirements file that is bound, and of those
+/// that it includes. A file of the tree could send pip, and what the operator gave it to fetch with, anywhere.
 fn requirements(plan: &Plan, locks: &[&Lockfile]) -> Result<[OsString; 2]> {
     let root = Root::open(&plan.tree)?;
-    let mut open = plan.requirements.clone();
-    if open.is_empty() {
-        open.push(RelPath::parse(b"requirements.txt")?);
-    }
-    for path in &mut open {
-        *path = beneath(&plan.directory, path)?;
-    }
+    let mut open: Vec<RelPath> = locks.first().map(|lock| lock.path.clone()).into_iter().collect();
     let (mut seen, mut text) = (BTreeSet::new(), String::new());
     while let Some(path) = open.pop() {
         if !seen.insert(path.clone()) {
@@ -159,11 +153,4 @@ fn requirements(plan: &Plan, locks: &[&Lockfile]) -> Result<[OsString; 2]> {
     let written = plan.place().join("requirements.txt");
     std::fs::write(&written, text).map_err(|e| Error::io("write", &written, e))?;
     Ok(["-r".into(), written.into_os_string()])
-}
-
-fn beneath(directory: &RelPath, path: &RelPath) -> Result<RelPath> {
-    let parts = path
-        .components()
-        .try_fold(directory.clone(), |at, part| at.join(part));
-    Ok(parts?)
 }

@@ -256,9 +256,15 @@ pub(super) fn search(plan: &TestPlan<'_>) -> Vec<PathBuf> {
             Installer::Cargo => {}
         }
     }
+    dirs.extend(plan.commanded.iter().flat_map(|commanded| commanded.bins.clone()));
     for installed in plan.installed {
         dirs.extend(installed.tools.program_dirs());
     }
+    dirs.extend(
+        plan.commanded
+            .iter()
+            .flat_map(|commanded| commanded.tools.node_dir()),
+    );
     dirs.extend(SYSTEM_PATH.split(':').map(PathBuf::from));
     dirs
 }
