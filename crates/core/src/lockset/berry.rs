@@ -4,6 +4,7 @@
 //! A checksum is of the archive in Yarn's cache, not of the tarball of the registry. Yarn writes none for a package
 //! with conditions; such a package is named as bound by nothing.
 
+use super::fetchable;
 use super::graph::{Graph, Lost};
 use super::npm::Project;
 use super::yaml::{self, Entry, Node};
@@ -99,6 +100,15 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
     if kind == "npm" && rest.split("::").next() != Some(version) {
         return Err(wrong("gives a package the artifact of another one").name(resolution));
     }
+    // What Yarn would clone, it builds; what it is asked for of a registry goes by name and version.
+    let sound = match kind {
+        "npm" => fetchable::check(name, version, ""),
+        "https" | "http" if fetchable::is_repository(reference) => {
+            Err("takes a package from git, which no hash binds")
+        }
+        _ => Ok(()),
+    };
+    sound.map_err(|why| wrong(why).name(resolution))?;
     let condition = field("conditions").map(str::to_owned);
     let mut artifacts = Vec::new();
     let source = match (link, kind) {
