@@ -338,6 +338,26 @@ const NEXT: &[(Code, &[&str], &str)] = &[
         "use the daemon that runs; one that a command started ends by itself 10 s after its last work",
     ),
     (
+        Code::InstallFailed,
+        &["artifact_digest"],
+        "find out whether lock or index is wrong, then lock again; a retry fetches the same bytes",
+    ),
+    (
+        Code::InstallFailed,
+        &["no_wheel"],
+        "lock versions that have a wheel for this machine",
+    ),
+    (
+        Code::InstallFailed,
+        &["nothing_installed"],
+        "let the command install into the tree, or leave it out of the job",
+    ),
+    (
+        Code::NotFound,
+        &["test_program"],
+        "see that the lock holds it, in a group or extra that install_args selects; or name the program by its path",
+    ),
+    (
         Code::IoFailed,
         &["disk_full"],
         "make room, then do the same again; a call with the same key",

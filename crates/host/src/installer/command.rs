@@ -15,11 +15,12 @@ use crate::plain::private_directory;
 use crate::process::{Cancel, Command, Confinement, End, Output, TreeEnded, run};
 use crate::root::Root;
 use crate::sandbox::{Network, Sandbox, TreeAccess};
+use rustix::fs::{Mode, OFlags};
 use semel_core::artifact::Supply;
 use semel_core::confinement::Level;
 use semel_core::ids::Generation;
 use semel_core::install::commanded::{self, Filled};
-use semel_core::install::kept::{Named, Tree};
+use semel_core::install::kept::{Named, Signs, Tree};
 use semel_core::install::{InstallRecord, Kind, Observed, Place, compare};
 use semel_core::installer::InstallCommand;
 use semel_core::lockset::Lockfile;
@@ -253,8 +254,7 @@ fn recognised(plan: &CommandPlan, sealed: &Sealed<'_>) -> Result<BTreeMap<RelPat
                 Regard::Skip => continue,
                 Regard::Through => {}
                 Regard::Keep => {
-                    let (handle, _) = root.directory(&path)?;
-                    let signs = signs(handle.as_fd()).map_err(|e| {
+                    let signs = signs_at(&root, &path).map_err(|e| {
                         Error::io("list", plan.tree.join(OsStr::from_bytes(path.as_bytes())), e)
                     })?;
                     if let Some(tree) = Tree::recognise(&entry.name, signs, Named::No) {
@@ -267,6 +267,14 @@ fn recognised(plan: &CommandPlan, sealed: &Sealed<'_>) -> Result<BTreeMap<RelPat
         }
     }
     Ok(found)
+}
+
+fn signs_at(root: &Root, path: &RelPath) -> std::io::Result<Signs> {
+    let (place, _) = root.directory(path).map_err(std::io::Error::other)?;
+    // What a root gives names a place, and cannot be listed itself.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = rustix::fs::openat(&place, ".", flags, Mode::empty())?;
+    Ok(signs(open.as_fd())?)
 }
 
 /// Observes beneath a directory of the tree, and refuses a file with a second name.

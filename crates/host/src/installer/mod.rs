@@ -112,6 +112,23 @@ pub fn install(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<(Sta
     Ok((outcome.and(built), supply))
 }
 
+/// Checks, before anything is installed, that a job's arguments of an installer are selections.
+///
+/// # Errors
+/// `bad_config`, naming the argument.
+pub fn check_arguments(installer: Installer, args: &[String]) -> Result<()> {
+    let taken = match installer {
+        Installer::Uv => uv::chosen(args),
+        Installer::Pip => pip::chosen(args),
+        Installer::Poetry => poetry::chosen(args),
+        Installer::Npm => npm::chosen(args),
+        Installer::Pnpm => pnpm::chosen(args),
+        Installer::Yarn => yarn::chosen(args),
+        Installer::Cargo => cargo::chosen(args),
+    };
+    taken.map(drop)
+}
+
 /// Refuses an installation from nothing.
 fn locked(locks: &[&Lockfile]) -> Result<()> {
     match locks.is_empty() {

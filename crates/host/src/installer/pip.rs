@@ -36,6 +36,11 @@ fn needs(plan: &Plan, locks: &[&Lockfile]) -> Result<(Vec<Need>, Vec<String>)> {
     wheels(plan, packages)
 }
 
+/// Says which arguments of a job are taken.
+pub(super) fn chosen(args: &[String]) -> Result<Vec<OsString>> {
+    selections(args, &[], &[])
+}
+
 pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
     let base = base(plan, Network::Host)?;
     let (_, lacking) = needs(plan, locks)?;
@@ -70,9 +75,12 @@ pub(super) fn closes(error: Error) -> Error {
                 && refusal.names.iter().any(|line| line.contains(UNPINNED)) =>
         {
             let why = "the requirements leave out what their packages need, or a version of it";
-            Refusal::new(Code::LockIncomplete, why)
-                .names(refusal.names)
-                .into()
+            // What pip says of them stands behind the words; what it collected before is no part of it.
+            let lines = refusal.names.iter().skip_while(|line| !line.contains(UNPINNED));
+            let what = lines
+                .filter(|line| !line.contains(UNPINNED))
+                .map(|line| line.trim().to_owned());
+            Refusal::new(Code::LockIncomplete, why).names(what).into()
         }
         other => other,
     }
@@ -116,7 +124,7 @@ fn base(plan: &Plan, network: Network) -> Result<Step> {
         let why = "pip installs what is locked and never builds the project; use uv for an unbound backend";
         return Err(Refusal::new(Code::BadConfig, why).name("build_backend").into());
     }
-    selections(&plan.args, &[], &[])?;
+    chosen(&plan.args)?;
     Ok(plan
         .step(&python.path, network)
         .var("PIP_CONFIG_FILE", "/dev/null")

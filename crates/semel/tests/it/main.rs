@@ -16,6 +16,7 @@ mod attempts;
 mod benches;
 mod broken;
 mod cases;
+mod commanded;
 mod commands;
 mod conformance;
 mod contract;

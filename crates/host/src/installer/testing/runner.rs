@@ -280,6 +280,7 @@ fn find_program(plan: &TestPlan<'_>, name: &OsStr) -> Result<PathBuf> {
     found.ok_or_else(|| {
         let why = "the test program is neither installed nor one of the system";
         Refusal::new(Code::NotFound, why)
+            .reason("test_program")
             .name(shown(name.as_bytes()))
             .into()
     })

@@ -27,7 +27,7 @@ use semel_core::record::Judgement;
 use semel_core::report::Counts;
 use semel_core::volume::{Durability, End, Owner, Role};
 use semel_core::{Code, Refusal, Sha256};
-use semel_host::installer::check_report;
+use semel_host::installer::{check_arguments, check_report};
 use semel_host::process::Cancel;
 use semel_host::volume::write_record;
 
@@ -86,6 +86,9 @@ pub(crate) fn certify(
         &attempt::report_from(&ask.certify),
     )
     .map_err(host)?;
+    for (installer, args) in &ask.certify.install_args {
+        check_arguments(*installer, args).map_err(host)?;
+    }
     let mut left = ask.certify.attempts;
     loop {
         left = left.saturating_sub(1);

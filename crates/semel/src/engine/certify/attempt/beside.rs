@@ -87,7 +87,9 @@ impl Attempt<'_> {
         for one in filled {
             let root = place_in_tree(&one.observed.root)?;
             for (path, fact) in &one.observed.entries {
-                let path = root.join(path.as_bytes())?;
+                let path = path
+                    .components()
+                    .try_fold(root.clone(), |at, part| at.join(part))?;
                 if caches.iter().any(|cache| path.is_below(cache) || path == *cache) {
                     cached.push(path.to_string());
                 } else if one.tree.is_none()
