@@ -2,7 +2,7 @@
 //! its name.
 
 use crate::cases::lab::{Lab, answer};
-use crate::harness::{said, statement, text};
+use crate::harness::{said, skipped, statement, text};
 use crate::vectors::lab::{Liar, certified, waiting};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -384,4 +384,82 @@ fn a_command_runs_after_the_installers_and_leaves_their_work_alone() {
     .concat();
     let out = lab.command(&two).output().unwrap();
     assert!(said(&out).contains("by one command"), "{}", said(&out));
+}
+
+/// npm, called as a person calls it.
+#[test]
+fn npm_by_a_command_is_held_against_its_lock() {
+    let Some(lab) = crate::vectors::node::project() else {
+        return;
+    };
+    let test = "node run.js {report}";
+    let out = lab.certify("npm ci --offline --ignore-scripts", test);
+    assert!(out.status.success(), "{}", said(&out));
+    let record = record(&answer(&out));
+    assert_eq!(record[0]["packages"], json!(["dep==1.0.0"]));
+    assert_eq!(
+        record[0]["roots"],
+        json!([{"kind": "node", "place": "tree/node_modules"}])
+    );
+    let evil = "mkdir node_modules/evil; echo '{\"name\":\"evil\",\"version\":\"1.0.0\"}' > node_modules/evil/package.json";
+    for (more, code) in [
+        (evil, "record_mismatch"),
+        ("rm -r node_modules/dep", "record_mismatch"),
+        (
+            "sed -i s/1.0.0/1.0.1/ node_modules/dep/package.json",
+            "record_mismatch",
+        ),
+        (
+            "rm -r node_modules/dep; ln -s /srv/dep node_modules/dep",
+            "record_outside_root",
+        ),
+    ] {
+        lab.write(
+            "install.sh",
+            &format!("set -e\nnpm ci --offline --ignore-scripts\n{more}\n"),
+        );
+        let out = lab.certify(SH, test);
+        assert_eq!(answer(&out)["code"], code, "{more}: {}", said(&out));
+    }
+}
+
+/// uv, called as a person calls it: its cache lies in a HOME that is freed, so nothing keeps a second name.
+#[test]
+fn uv_by_a_command_leaves_no_second_name() {
+    let lab = lab();
+    if lab.uv.is_none() {
+        skipped("uv is not on this machine");
+        return;
+    }
+    let sync = "uv pip sync --quiet --no-index --find-links wheels --require-hashes requirements.txt";
+    lab.write("install.sh", &format!("set -e\nuv venv --quiet\n{sync}\n"));
+    // A script finds nothing of the operator's but Python and Node.
+    let out = lab.certify(SH, TEST);
+    assert_eq!(answer(&out)["code"], "install_failed", "{}", said(&out));
+    let out = lab.certify("uv sync --frozen", TEST);
+    assert_eq!(answer(&out)["code"], "install_failed", "{}", said(&out));
+    lab.write("pyproject.toml", "[project]\nname = \"app\"\nversion = \"0\"\nrequires-python = \">=3.9\"\ndependencies = [\"leaf==1.0\"]\n");
+    std::fs::remove_file(lab.site.repository().join("requirements.txt")).unwrap();
+    lab.uv(&["lock"]);
+    let out = lab.certify("uv sync --frozen --no-install-project", TEST);
+    assert!(out.status.success(), "{}", said(&out));
+    let record = record(&answer(&out));
+    assert_eq!(record[0]["packages"], json!(["leaf==1.0"]));
+    assert!(record[0]["locks"]["uv.lock"].is_string());
+    let dir = ["--backend", "dir"];
+    let commit = lab.site.git(&["rev-parse", "HEAD"]);
+    let args = [
+        "certify",
+        "--job",
+        "case",
+        "--repository",
+        "repo",
+        "--git",
+        &commit,
+        "--test",
+        TEST,
+    ];
+    let args = [&args[..], &["--install", "uv sync --frozen"], &dir].concat();
+    let out = lab.command(&args).output().unwrap();
+    assert!(out.status.success(), "{}", said(&out));
 }

@@ -50,7 +50,7 @@ const DAMAGE: [(&str, &str); 10] = [
 ];
 
 /// A project with one package from a tarball in its tree.
-pub(super) fn project() -> Option<Lab> {
+pub(crate) fn project() -> Option<Lab> {
     let Some(npm) = on_path("npm") else {
         skipped("npm is not on this machine");
         return None;
