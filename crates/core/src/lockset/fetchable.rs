@@ -99,7 +99,7 @@ mod tests {
     fn a_tarball_is_one_by_its_address() {
         for from in [
             "",
-            "https://registry.npmjs.org/ms/-/ms-2.1.3.tgz",
+            "https://registry.example/ms/-/ms-2.1.3.tgz",
             "http://127.0.0.1:4873/ms/-/ms-2.1.3.tgz",
             "https://npm.pkg.github.com/download/@a/b/1.0.0/0123abc",
             "https://github.com/a/b/archive/v1.0.0.tar.gz",

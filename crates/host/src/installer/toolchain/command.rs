@@ -131,7 +131,7 @@ fn program(command: &InstallCommand, finder: &Finder<'_>, path: &[PathBuf]) -> R
         let digest = digest_file(&place)?;
         return Ok(Program::OfTree(place, digest));
     }
-    let program = resolve_program(OsStr::new(name), path)?;
+    let program = plain(resolve_program(OsStr::new(name), path)?)?;
     let real = finder.real(&program)?;
     if real.components().any(|part| part.as_os_str() == "corepack") {
         return Err(strange(
@@ -155,6 +155,17 @@ fn program(command: &InstallCommand, finder: &Finder<'_>, path: &[PathBuf]) -> R
         roots,
         runs: super::Runs::Nothing,
     }))
+}
+
+/// Gives a program by the real path of its directory: what stands in no other way to it is not there inside.
+fn plain(program: PathBuf) -> Result<PathBuf> {
+    match (program.parent(), program.file_name()) {
+        (Some(parent), Some(name)) => {
+            let real = std::fs::canonicalize(parent).map_err(|e| Error::io("resolve", parent, e))?;
+            Ok(real.join(name))
+        }
+        _ => Ok(program),
+    }
 }
 
 /// An interpreter that is not there, or does not answer as one, is none.
