@@ -353,6 +353,11 @@ const NEXT: &[(Code, &[&str], &str)] = &[
         "let the command install into the tree, or leave it out of the job",
     ),
     (
+        Code::GateRefused,
+        &["unbound_install"],
+        "read what the command installed; then let the policy accept it, or install with a known installer",
+    ),
+    (
         Code::NotFound,
         &["test_program"],
         "see that the lock holds it, in a group or extra that install_args selects; or name the program by its path",

@@ -307,10 +307,12 @@ fn unbound_check(known: Option<&Statement>, policy: &Policy) -> Check {
         UnboundRule::Refused => "installed by known installers alone",
         UnboundRule::Accepted => "any, shown to a reviewer",
     };
-    let actual = said(known, |_| match unbound.as_slice() {
-        [] => "installed by known installers alone".to_owned(),
-        [first] => (*first).to_owned(),
-        [first, more @ ..] => format!("{first}; and {} more, listed as weak", more.len()),
+    // Which command it was stands before what is said of single places.
+    let first = unbound.iter().find(|about| about.starts_with("by the command"));
+    let actual = said(known, |_| match (first.or(unbound.first()), unbound.len()) {
+        (None, _) => "installed by known installers alone".to_owned(),
+        (Some(first), 0 | 1) => (*first).to_owned(),
+        (Some(first), all) => format!("{first}; and {} more, listed as weak", all - 1),
     });
     let refused = policy.unbound_install == UnboundRule::Refused && !unbound.is_empty();
     Check::new(UNBOUND_INSTALL, expected, actual).unless(refused.then_some(

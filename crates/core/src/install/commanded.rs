@@ -87,7 +87,9 @@ fn recognised(tree: Tree, one: &Filled, locks: &[Lockfile]) -> Result<Bound, Ref
         warnings,
         unlocked,
     } = survey::survey(tree, &one.observed, &one.place, locks)?;
-    let mut weak: Vec<String> = warnings.iter().map(|why| format!("{root}: {why}")).collect();
+    // Of what no lock holds, each is told by itself.
+    let told = warnings.iter().filter(|why| !why.starts_with(survey::IN_NO_LOCK));
+    let mut weak: Vec<String> = told.map(|why| format!("{root}: {why}")).collect();
     let excused = match tree {
         Tree::Venv => of_venv(one, locks, &mut weak)?,
         Tree::NodeModules | Tree::CargoHome | Tree::CargoVendor => BTreeSet::new(),

@@ -27,6 +27,9 @@ pub(super) struct Surveyed {
     pub(super) unlocked: Vec<String>,
 }
 
+/// How the warning begins that names what no lock holds.
+pub(super) const IN_NO_LOCK: &str = "no lockfile that is read holds";
+
 /// Says how many bytes of a file's content are needed to survey it.
 pub(super) fn wants_text(tree: Tree, path: &RelPath) -> Option<u64> {
     let parts: Vec<&[u8]> = path.components().collect();
@@ -90,7 +93,7 @@ fn against(found: &BTreeSet<(String, String)>, locked: &[&Package]) -> Result<Su
     }
     let mut warnings = Vec::new();
     if !locked.is_empty() && !unknown.is_empty() {
-        warnings.push(few("no lockfile that is read holds", &unknown));
+        warnings.push(few(IN_NO_LOCK, &unknown));
     }
     let installed = found.iter().map(|(name, version)| format!("{name}=={version}"));
     Ok(Surveyed {

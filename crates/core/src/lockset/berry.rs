@@ -82,6 +82,17 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Refuses what Yarn would clone, since it would build it; what it asks of a registry goes by name and version.
+fn sound(name: &str, version: &str, kind: &str, reference: &str) -> Result<(), &'static str> {
+    match kind {
+        "npm" => fetchable::check(name, version, ""),
+        "https" | "http" if fetchable::is_repository(reference) => {
+            Err("takes a package from git, which no hash binds")
+        }
+        _ => Ok(()),
+    }
+}
+
 fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
     let wrong = |why: &str| incomplete(&lock.path, why).name(format!("line {}: {}", entry.line, entry.key));
     let field = |key: &str| entry.value.get(key).and_then(Node::text);
@@ -100,15 +111,7 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
     if kind == "npm" && rest.split("::").next() != Some(version) {
         return Err(wrong("gives a package the artifact of another one").name(resolution));
     }
-    // What Yarn would clone, it builds; what it is asked for of a registry goes by name and version.
-    let sound = match kind {
-        "npm" => fetchable::check(name, version, ""),
-        "https" | "http" if fetchable::is_repository(reference) => {
-            Err("takes a package from git, which no hash binds")
-        }
-        _ => Ok(()),
-    };
-    sound.map_err(|why| wrong(why).name(resolution))?;
+    sound(name, version, kind, reference).map_err(|why| wrong(why).name(resolution))?;
     let condition = field("conditions").map(str::to_owned);
     let mut artifacts = Vec::new();
     let source = match (link, kind) {

@@ -126,83 +126,51 @@ fn a_file_of_the_tree_is_a_command_and_a_misspelt_name_is_none() {
     }
 }
 
-/// Each script does what the good one does, and then something else.
+/// Scripts that install nothing of use.
+const ALONE: [(&str, i32, &str); 5] = [
+    ("exit 7", 22, "install_failed (command)"),
+    ("kill -9 $$", 22, "install_failed (command)"),
+    ("true", 22, "install_failed (nothing_installed)"),
+    ("mkdir vendor; echo 1 > vendor/a", 25, "record_mismatch"),
+    ("python3 -m venv --without-pip .venv", 25, "record_mismatch"),
+];
+
+/// What a script does besides, when it has done what the good one does.
+#[rustfmt::skip]
+const AFTER: [(&str, i32, &str); 22] = [
+    ("$pip evil", 25, "record_mismatch"),
+    ("echo 'LIMIT = 2' > $leaf", 25, "record_mismatch"),
+    ("rm $leaf", 25, "record_mismatch"),
+    ("touch .venv/lib/stray.py", 25, "record_mismatch"),
+    ("mkdir vendor; mkfifo vendor/pipe", 25, "record_mismatch"),
+    ("ln -s /usr/bin/env .venv/bin/leaf", 26, "record_outside_root"),
+    ("mkdir vendor; ln -s /etc/passwd vendor/l", 26, "record_outside_root"),
+    ("mkdir vendor; ln -s ../../x vendor/l", 26, "record_outside_root"),
+    ("ln -s \"$HOME\" vendor", 26, "record_outside_root"),
+    ("mkdir vendor; echo 1 > vendor/a; ln vendor/a vendor/b", 26, "record_outside_root (hard_link)"),
+    ("echo '# more' >> run.py", 28, "tree_mismatch"),
+    ("rm run.py", 28, "tree_mismatch"),
+    ("chmod +x run.py", 28, "tree_mismatch"),
+    ("cp -p run.py x; echo >> run.py; cat x > run.py; rm x", 28, "tree_mismatch (touched)"),
+    ("cp -p run.py x; mv x run.py", 28, "tree_mismatch (touched)"),
+    ("echo '# more' >> requirements.txt", 6, "lockfile_drift"),
+    ("rm requirements.txt", 6, "lockfile_drift"),
+    ("echo > conftest.py", 28, "tree_mismatch (new_file)"),
+    ("echo > leaf.py", 28, "tree_mismatch (new_file)"),
+    ("mkdir leaf; echo > leaf/__init__.py", 28, "tree_mismatch (new_file)"),
+    ("mkdir vendor; echo > vendor/test_more.py", 28, "tree_mismatch (new_file)"),
+    ("mkdir .cargo; echo > .cargo/config.toml", 28, "tree_mismatch (new_file)"),
+];
+
 #[test]
 fn what_a_command_does_besides_has_its_name() {
     let lab = lab();
-    let evil =
-        "python3 -I -m pip --python .venv/bin/python install --quiet --no-index --find-links wheels evil";
-    let good = |more: &str| format!("{GOOD}{more}\n");
-    let shared = lab.site.home.path().display().to_string();
-    for (script, exit, code) in [
-        ("exit 7".to_owned(), 22, "install_failed (command)"),
-        ("kill -9 $$".to_owned(), 22, "install_failed (command)"),
-        ("true".to_owned(), 22, "install_failed (nothing_installed)"),
-        (
-            "mkdir -p vendor; echo 1 > vendor/a".to_owned(),
-            25,
-            "record_mismatch",
-        ),
-        (
-            "python3 -m venv --without-pip .venv".to_owned(),
-            25,
-            "record_mismatch",
-        ),
-        (good(evil), 25, "record_mismatch"),
-        (
-            good(&format!("echo 'LIMIT = 2' | tee {LEAF}")),
-            25,
-            "record_mismatch",
-        ),
-        (good(&format!("rm {LEAF}")), 25, "record_mismatch"),
-        (good("touch .venv/lib/stray.py"), 25, "record_mismatch"),
-        (good("mkdir vendor; mkfifo vendor/pipe"), 25, "record_mismatch"),
-        (
-            good("ln -s /usr/bin/env .venv/bin/leaf"),
-            26,
-            "record_outside_root",
-        ),
-        (
-            good("mkdir vendor; ln -s /etc/passwd vendor/l"),
-            26,
-            "record_outside_root",
-        ),
-        (
-            good("mkdir vendor; ln -s ../../x vendor/l"),
-            26,
-            "record_outside_root",
-        ),
-        (good(&format!("ln -s {shared} vendor")), 26, "record_outside_root"),
-        (good("ln -s \"$HOME\" vendor"), 26, "record_outside_root"),
-        (
-            good("mkdir vendor; echo 1 > vendor/a; ln vendor/a vendor/b"),
-            26,
-            "record_outside_root (hard_link)",
-        ),
-        (good("echo '# more' >> run.py"), 28, "tree_mismatch"),
-        (good("rm run.py"), 28, "tree_mismatch"),
-        (good("chmod +x run.py"), 28, "tree_mismatch"),
-        (
-            good("cp -p run.py x; echo >> run.py; cat x > run.py; rm x"),
-            28,
-            "tree_mismatch (touched)",
-        ),
-        (good("cp -p run.py x; mv x run.py"), 28, "tree_mismatch (touched)"),
-        (good("echo '# more' >> requirements.txt"), 6, "lockfile_drift"),
-        (good("rm requirements.txt"), 6, "lockfile_drift"),
-        (good("echo > conftest.py"), 28, "tree_mismatch (new_file)"),
-        (good("echo > leaf.py"), 28, "tree_mismatch (new_file)"),
-        (
-            good("mkdir leaf; echo > leaf/__init__.py"),
-            28,
-            "tree_mismatch (new_file)",
-        ),
-        (
-            good("mkdir vendor; echo > vendor/test_more.py"),
-            28,
-            "tree_mismatch (new_file)",
-        ),
-    ] {
+    let more = format!(
+        "leaf=$(echo {LEAF})\npip='python3 -I -m pip --python .venv/bin/python install --quiet --no-index --find-links wheels'"
+    );
+    let after = AFTER.map(|(script, exit, code)| (format!("{GOOD}{more}\n{script}\n"), exit, code));
+    let alone = ALONE.map(|(script, exit, code)| (script.to_owned(), exit, code));
+    for (script, exit, code) in alone.into_iter().chain(after) {
         lab.write("install.sh", &script);
         let out = lab.certify(SH, TEST);
         let refusal = answer(&out);
@@ -210,12 +178,8 @@ fn what_a_command_does_besides_has_its_name() {
             Some(reason) => format!("{} ({reason})", text(&refusal["code"])),
             None => text(&refusal["code"]).to_owned(),
         };
-        assert_eq!(
-            (out.status.code(), name.as_str()),
-            (Some(exit), code),
-            "{script}: {}",
-            said(&out)
-        );
+        let got = (out.status.code(), name.as_str());
+        assert_eq!(got, (Some(exit), code), "{script}: {}", said(&out));
         if code == "install_failed (command)" {
             let stderr = text(&refusal["names"][0]);
             assert!(

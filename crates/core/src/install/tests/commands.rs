@@ -162,7 +162,7 @@ fn what_is_of_no_known_layout_is_recorded_and_stays_inside() {
             target: b"../src".to_vec(),
         },
     );
-    let bounds = bind(&command(), &[one.clone()], &[]).unwrap();
+    let bounds = bind(&command(), std::slice::from_ref(&one), &[]).unwrap();
     let weak = bounds[0].weak.join("\n");
     assert!(
         weak.contains("vendor/a and 2 more files are of no known layout"),
@@ -185,7 +185,7 @@ fn what_is_of_no_known_layout_is_recorded_and_stays_inside() {
 #[test]
 fn a_record_names_the_command_and_claims_no_artifact() {
     let one = other(&[("vendor/a", "1")]);
-    let bounds = bind(&command(), &[one.clone()], &[]).unwrap();
+    let bounds = bind(&command(), std::slice::from_ref(&one), &[]).unwrap();
     let by = InstalledBy {
         command: command().words().to_vec(),
         name: By::Command,

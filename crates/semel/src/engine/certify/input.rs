@@ -304,15 +304,16 @@ fn locks_of_command<'f>(
         "bundle" => "bundler",
         name => name,
     };
-    let read = |format: Format| known.iter().any(|known| known.name() == format.installer());
-    let by_name = |(path, _): &(&RelPath, &Format)| named.contains(path);
-    let by_tool = |(_, format): &(&RelPath, &Format)| format.installer() == tool;
-    let unread = |(_, format): &(&RelPath, &Format)| !read(**format);
-    let rules: [&dyn Fn(&(&RelPath, &Format)) -> bool; 3] = [&by_name, &by_tool, &unread];
-    let found = rules.iter().map(|rule| {
-        let all = formats.iter().filter(|entry| rule(entry));
-        all.map(|(path, _)| path).collect::<Vec<_>>()
-    });
+    let read = |format: &Format| known.iter().any(|known| known.name() == format.installer());
+    let of = |rule: &dyn Fn(&RelPath, &Format) -> bool| -> Vec<&'f RelPath> {
+        let found = formats.iter().filter(|(path, format)| rule(path, format));
+        found.map(|(path, _)| path).collect()
+    };
+    let found = [
+        of(&|path, _| named.contains(path)),
+        of(&|_, format| format.installer() == tool),
+        of(&|_, format| !read(format)),
+    ];
     found
         .into_iter()
         .find(|found| !found.is_empty())
@@ -357,4 +358,43 @@ fn lock_of(installer: Installer, formats: &BTreeMap<RelPath, Format>) -> Result<
         )
         .name(installer.name())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_held_against_the_locks_that_it_means() {
+        let at = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
+        let names = [
+            "pdm.lock",
+            "package-lock.json",
+            "requirements.txt",
+            "requirements-dev.txt",
+            "Gemfile.lock",
+        ];
+        let formats: BTreeMap<RelPath, Format> = names
+            .iter()
+            .map(|name| (at(name), Format::recognise(name.as_bytes()).unwrap()))
+            .collect();
+        let of = |words: &str, known: &[Installer]| {
+            let command = InstallCommand::new(words.split(' ').map(str::to_owned).collect()).unwrap();
+            let found = locks_of_command(&command, known, &formats);
+            found.into_iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(of("pdm sync --prod", &[]), ["pdm.lock"]);
+        assert_eq!(of("/opt/bin/bundle install", &[]), ["Gemfile.lock"]);
+        assert_eq!(of("npm ci", &[]), ["package-lock.json"]);
+        assert_eq!(of("uv pip sync ./requirements.txt", &[]), ["requirements.txt"]);
+        assert_eq!(
+            of("x --requirement=requirements-dev.txt", &[]),
+            ["requirements-dev.txt"]
+        );
+        assert_eq!(of("sh install.sh", &[]).len(), 5);
+        assert_eq!(
+            of("sh install.sh", &[Installer::Npm, Installer::Pip]),
+            ["Gemfile.lock", "pdm.lock"]
+        );
+    }
 }

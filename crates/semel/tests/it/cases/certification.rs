@@ -48,6 +48,26 @@ fn a01_an_environment_that_is_there_already_certifies_nothing() {
 }
 
 #[test]
+fn a01_a_committed_environment_as_tools_make_it_is_a_leftover() {
+    let lab = Lab::new(&leaf());
+    lab.project("", "");
+    lab.write(".gitignore", "");
+    lab.write("requirements.txt", "");
+    let made = Command::new("/usr/bin/env")
+        .args(["python3", "-m", "venv", "--without-pip", ".venv"])
+        .current_dir(lab.site.repository())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", said(&made));
+    let refusal = lab.refused("pip", 21, "tree_not_empty");
+    assert_eq!(refusal["names"][0], ".venv/pyvenv.cfg");
+    assert!(
+        text(&refusal["names"][1]).contains(" -> /"),
+        "the absolute link: {refusal}"
+    );
+}
+
+#[test]
 fn a02_the_record_holds_every_file_and_not_only_names() {
     let Some(lab) = Lab::with_uv(&leaf()) else { return };
     lab.project("\"leaf==1.0\"", "import leaf.deep");
