@@ -376,7 +376,12 @@ pub(super) fn selections(args: &[String], alone: &[&str], with_value: &[&str]) -
             None => alone.contains(&name),
         };
         if !fits {
+            let taken: Vec<&str> = alone.iter().chain(with_value).copied().collect();
             let why = "an installer argument is not one of the selections that keep it strict";
+            let why = match taken.is_empty() {
+                true => format!("{why}: this one takes none"),
+                false => format!("{why}: {}", taken.join(", ")),
+            };
             return Err(Refusal::new(Code::BadConfig, why).name(word.clone()).into());
         }
     }

@@ -2,11 +2,12 @@
 //! its name.
 
 use crate::cases::lab::{Lab, answer};
-use crate::harness::{said, skipped, statement, text};
+use crate::harness::{Spoken, processes_with, said, signal, skipped, statement, text, wait_until};
 use crate::vectors::lab::{Liar, certified, waiting};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Output;
+use std::time::Duration;
 
 const TEST: &str = "python run.py {report}";
 const SH: &str = "sh install.sh";
@@ -225,6 +226,44 @@ fn what_a_command_leaves_running_is_ended_before_anything_is_recorded() {
             .unwrap()
             .ends_with("/install-stderr")
     );
+}
+
+#[test]
+fn a_kill_while_a_command_runs_is_in_nobodys_way() {
+    let lab = lab();
+    let marker = format!("sleep 4{}", std::process::id());
+    lab.write("install.sh", &format!("{GOOD}{marker}\n"));
+    let commit = lab.site.commit_all("slow");
+    let args = [
+        "certify",
+        "--job",
+        "case",
+        "--repository",
+        "repo",
+        "--git",
+        &commit,
+    ];
+    let mut command = lab.command(&[&args[..], &["--install", SH, "--test", TEST]].concat());
+    let child = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = child.id();
+    let spoken = Spoken::of(child);
+    assert!(spoken.hears("bind "));
+    let marker = marker.replace(' ', "\0");
+    let runs = || !processes_with(&marker).is_empty();
+    assert!(wait_until(Duration::from_secs(60), runs));
+    signal(id, libc::SIGKILL);
+    assert!(
+        wait_until(Duration::from_secs(10), || !runs()),
+        "what it started ends with it"
+    );
+    drop(spoken.output());
+    assert_eq!(lab.site.passes(), 0);
+    lab.write("install.sh", GOOD);
+    certified(&lab.certify(SH, TEST));
 }
 
 #[test]
