@@ -407,6 +407,10 @@ fn npm_by_a_command_is_held_against_its_lock() {
     let evil = "mkdir node_modules/evil; echo '{\"name\":\"evil\",\"version\":\"1.0.0\"}' > node_modules/evil/package.json";
     for (more, code) in [
         (evil, "record_mismatch"),
+        (
+            "mkdir -p node_modules/.bin; printf '#!/bin/sh\\nexit 0\\n' > node_modules/.bin/node; chmod +x node_modules/.bin/node",
+            "record_mismatch",
+        ),
         ("rm -r node_modules/dep", "record_mismatch"),
         (
             "sed -i s/1.0.0/1.0.1/ node_modules/dep/package.json",

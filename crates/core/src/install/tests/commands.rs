@@ -135,6 +135,14 @@ fn node_modules_are_held_against_their_lock() {
     more.observed.texts.insert(path, text.to_vec());
     let refusal = bind(&command(), &[more], &locks).unwrap_err();
     assert!(refusal.names.join(" ").contains("evil==1.0.0"), "{refusal}");
+    for (target, taken) in [("../ms/node.js", false), ("../node/bin/node", true)] {
+        let mut one = node_filled(&modules());
+        let link = Fact::Symlink {
+            target: target.as_bytes().to_vec(),
+        };
+        one.observed.entries.insert(at(".bin/node"), link);
+        assert_eq!(bind(&command(), &[one], &locks).is_ok(), taken, "{target}");
+    }
     // A lock whose packages are nowhere.
     let refusal = bind(&command(), &[other(&[("vendor/a", "1")])], &locks).unwrap_err();
     assert_eq!(refusal.code, Code::RecordMismatch);
