@@ -299,6 +299,59 @@ fn a05_requirements_cut_at_a_record_are_refused_where_anything_tells() {
 }
 
 #[test]
+fn a05_requirements_that_include_themselves_are_refused_and_another_name_is_taken() {
+    let lab = four();
+    lab.write(
+        "requirements.txt",
+        &format!("-r requirements.txt\n{}", pins(&lab, 4)),
+    );
+    let refusal = lab.refused("pip", 20, "lock_incomplete");
+    assert!(text(&refusal["why"]).contains("includes itself"), "{refusal}");
+    lab.write(
+        "requirements.txt",
+        &format!("-r requirements-more.txt\n{}", pins(&lab, 4)),
+    );
+    lab.write("requirements-more.txt", "-r requirements.txt\n");
+    let refusal = lab.refused("pip", 20, "lock_incomplete");
+    assert!(text(&refusal["why"]).contains("includes itself"), "{refusal}");
+    for name in ["requirements.txt", "requirements-more.txt"] {
+        std::fs::remove_file(lab.site.repository().join(name)).unwrap();
+    }
+    lab.write("requirements-test.txt", &pins(&lab, 4));
+    lab.certified("pip");
+}
+
+#[test]
+fn arguments_that_are_no_selections_cost_no_attempt() {
+    let lab = four();
+    lab.write("requirements.txt", &pins(&lab, 4));
+    let commit = lab.site.commit_all("proposal");
+    let args = [
+        "certify",
+        "--job",
+        "case",
+        "--repository",
+        "repo",
+        "--git",
+        &commit,
+    ];
+    let recipe = ["--install", "pip", "--test", "python run.py {report}"];
+    for wrong in ["--no-build", "--group test", "--index-url=x"] {
+        let with = ["--install-args", wrong];
+        let out = lab
+            .command(&[&args[..], &recipe, &with].concat())
+            .output()
+            .unwrap();
+        let refusal = answer(&out);
+        assert_eq!(refusal["code"], "bad_config", "{}", said(&out));
+        assert!(text(&refusal["why"]).ends_with("takes none"), "{refusal}");
+    }
+    let done = lab.certified("pip");
+    let predicate = &statement(text(&done["envelope"]).as_ref())["predicate"];
+    assert_eq!(predicate["earlier"], json!([]));
+}
+
+#[test]
 fn a05_whole_requirements_are_taken_and_their_weakness_is_named() {
     let lab = four();
     let pip = Command::new("/usr/bin/env")
