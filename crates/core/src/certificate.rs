@@ -234,6 +234,9 @@ pub fn not_a_pass(counts: &Counts) -> Option<&'static str> {
     }
 }
 
+/// The name of the weak binding of what a command of the job installed.
+pub const UNBOUND_INSTALL: &str = "unbound_install";
+
 /// Names something that is bound less than fully.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -358,6 +358,31 @@ const NEXT: &[(Code, &[&str], &str)] = &[
         "make room, by semel gc or by destroying volumes that are named, then do the same again",
     ),
     (
+        Code::InstallFailed,
+        &["artifact_digest"],
+        "find out whether lock or index is wrong, then lock again; a retry fetches the same bytes",
+    ),
+    (
+        Code::InstallFailed,
+        &["no_wheel"],
+        "lock versions that have a wheel for this machine",
+    ),
+    (
+        Code::InstallFailed,
+        &["nothing_installed"],
+        "let the command install into the tree, or leave it out of the job",
+    ),
+    (
+        Code::GateRefused,
+        &["unbound_install"],
+        "read what the command installed; then let the policy accept it, or install with a known installer",
+    ),
+    (
+        Code::NotFound,
+        &["test_program"],
+        "see that the lock holds it, in a group or extra that install_args selects; or name the program by its path",
+    ),
+    (
         Code::IoFailed,
         &["disk_full"],
         "make room, by semel gc or by destroying volumes that are named, then do the same again; a call with the same key",

@@ -19,7 +19,7 @@ mod markdown;
 mod policy;
 
 pub use consume::{Consumed, Target, consume};
-pub use policy::{ConsumptionRule, DropRule, Policy, RecipeRule, policy_base};
+pub use policy::{ConsumptionRule, DropRule, Policy, RecipeRule, UnboundRule, policy_base};
 
 /// How far a certificate's time may lie ahead of the gate's clock, in milliseconds.
 pub const CLOCK_SKEW_MS: u64 = 5 * 60 * 1000;
@@ -143,7 +143,7 @@ pub struct Verdict {
 /// # Shape
 /// Checks, in this order: `signature`, `key_trusted`, `key_revoked`, `predicate`, `verdict_pass`, `tree`, `locks`,
 /// one `lock` a lockfile, `record_verdict`, `tests`, `test_surface`, `recipe`, `toolchain` (one a pinned tool), `confinement`,
-/// `weak`, `attempts`, `age`.
+/// `weak`, `unbound_install`, `attempts`, `age`.
 #[must_use]
 pub fn verdict(
     policy: &Policy,

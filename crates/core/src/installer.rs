@@ -2,6 +2,10 @@
 //!
 //! It names; it runs nothing. How each installer is called is the business of the host.
 
+mod command;
+
+pub use command::{InstallCommand, Installs, Stated};
+
 use crate::digest::Sha256;
 use serde::{Deserialize, Serialize};
 

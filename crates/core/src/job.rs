@@ -6,7 +6,7 @@
 use crate::bounds::Asked;
 use crate::code::{Code, Refusal, toml_refusal};
 use crate::ids::JobId;
-use crate::installer::{Installer, ProjectInstall};
+use crate::installer::{Installer, Installs, ProjectInstall};
 use crate::path::RelPath;
 use crate::volume::Durability;
 use serde::{Deserialize, Serialize};
@@ -100,9 +100,9 @@ pub struct Agent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Certify {
-    /// The installers that the job uses; only their lockfiles need hashes.
+    /// What the job installs with: installers, only the lockfiles of which need hashes, and at most one command.
     #[serde(default)]
-    pub install: Vec<Installer>,
+    pub install: Installs,
     /// Further arguments of an installer, such as `{ uv = ["--group", "test"] }`.
     #[serde(default)]
     pub install_args: BTreeMap<Installer, Vec<String>>,
@@ -244,7 +244,7 @@ impl Certify {
     #[must_use]
     pub fn of(test: Vec<String>) -> Self {
         Self {
-            install: Vec::new(),
+            install: Installs::default(),
             install_args: BTreeMap::new(),
             project: ProjectInstall::default(),
             test,

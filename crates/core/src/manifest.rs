@@ -7,7 +7,7 @@ use crate::code::{Code, Refusal};
 use crate::digest::Sha256;
 use crate::path::{RelPath, ignorable};
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use unicode_normalization::UnicodeNormalization as _;
 
 /// Says which of the two modes a sealed file has.
@@ -202,7 +202,8 @@ pub fn check_name(path: &RelPath) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// `proposal_refused` with a reason: those of [`check_name`], `duplicate`, `parent_not_directory`,
-/// `name_collision`, `link_outside`, `link_target`; `name_form` of a target.
+/// `name_collision`, `link_outside`, `link_target`; `name_form` of a target. `tree_not_empty` where a link that leads out
+/// is one of a virtual environment.
 pub fn check_entries(entries: &[Entry]) -> Result<(), Refusal> {
     let mut all: HashMap<&[u8], Option<&str>> = HashMap::with_capacity(entries.len());
     for entry in entries {
@@ -240,8 +241,34 @@ pub fn check_entries(entries: &[Entry]) -> Result<(), Refusal> {
             }
         }
     }
-    let links: HashMap<&[u8], &str> = all.iter().filter_map(|(p, t)| t.map(|t| (*p, t))).collect();
-    links.keys().try_for_each(|path| stays_inside(path, &links))
+    let links: BTreeMap<&[u8], &str> = all.iter().filter_map(|(p, t)| t.map(|t| (*p, t))).collect();
+    for link in links.keys() {
+        if let Err((guilty, why)) = stays_inside(link, &links) {
+            return Err(leaves(&guilty, why, &links, &all));
+        }
+    }
+    Ok(())
+}
+
+/// Tells of a link that leads out; the interpreter of a virtual environment always does, and then it is the environment
+/// that does not belong there.
+fn leaves(
+    link: &[u8],
+    why: &str,
+    links: &BTreeMap<&[u8], &str>,
+    all: &HashMap<&[u8], Option<&str>>,
+) -> Refusal {
+    let target = links.get(link).copied().unwrap_or_default();
+    let shown = format!("{} -> {}", crate::path::shown(link), target.escape_debug());
+    let above = link.iter().enumerate().rev().filter(|(_, b)| **b == b'/');
+    let mut marks = above.map(|(at, _)| [&link[..at], b"/pyvenv.cfg"].concat());
+    match marks.find(|mark| matches!(all.get(mark.as_slice()), Some(None))) {
+        Some(mark) => {
+            let why = "a virtual environment came with the input, and its interpreter lies elsewhere";
+            Refusal::new(Code::TreeNotEmpty, why).names([crate::path::shown(&mark), shown])
+        }
+        None => refused("link_outside", why).name(shown),
+    }
 }
 
 fn check_target(path: &RelPath, target: &str) -> Result<(), Refusal> {
@@ -257,33 +284,31 @@ fn check_target(path: &RelPath, target: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Follows a link as a kernel would, over the links of the same tree.
-fn stays_inside(link: &[u8], links: &HashMap<&[u8], &str>) -> Result<(), Refusal> {
-    let outside = |why: &str| {
-        let target = links.get(link).copied().unwrap_or_default();
-        let shown = crate::path::shown(link);
-        refused("link_outside", why).name(format!("{shown} -> {}", target.escape_debug()))
-    };
+/// Follows a link as a kernel would, over the links of the same tree; gives the one that leads out, and how.
+fn stays_inside(link: &[u8], links: &BTreeMap<&[u8], &str>) -> Result<(), (Vec<u8>, &'static str)> {
     let parts = |text: &str| -> Vec<Vec<u8>> { text.rsplit('/').map(|p| p.as_bytes().to_vec()).collect() };
     let mut todo = parts(core::str::from_utf8(link).unwrap_or_default());
     let mut at: Vec<Vec<u8>> = Vec::new();
+    let mut last = link.to_vec();
     let mut followed = 0;
     while let Some(part) = todo.pop() {
         match part.as_slice() {
             b"" | b"." => continue,
             b".." => {
-                at.pop().ok_or_else(|| outside("a link leads out of the tree"))?;
+                at.pop().ok_or((last.clone(), "a link leads out of the tree"))?;
                 continue;
             }
             _ => at.push(part),
         }
-        if let Some(target) = links.get(at.join(&b'/').as_slice()) {
+        let here = at.join(&b'/');
+        if let Some(target) = links.get(here.as_slice()) {
+            last = here;
             followed += 1;
             if target.starts_with('/') {
-                return Err(outside("a link is absolute"));
+                return Err((last, "a link is absolute"));
             }
             if followed > 40 {
-                return Err(outside("links lead in a circle"));
+                return Err((link.to_vec(), "links lead in a circle"));
             }
             at.pop();
             todo.extend(parts(target));
@@ -414,6 +439,41 @@ mod tests {
         ] {
             assert_eq!(reason(&entries), wanted, "{entries:?}");
         }
+    }
+
+    #[test]
+    fn the_link_that_leads_out_is_named_and_so_is_the_environment_that_it_is_of() {
+        let plain = [
+            link("a/one", "two"),
+            link("a/three", "one"),
+            link("a/two", "/opt/py/bin/python"),
+        ];
+        for _ in 0..8 {
+            let refusal = check_entries(&plain).unwrap_err();
+            assert_eq!(refusal.reason.as_deref(), Some("link_outside"));
+            assert_eq!(refusal.names, ["a/two -> /opt/py/bin/python"]);
+        }
+        let refusal = check_entries(&[link("a/b/up", "../../.."), link("z", "a/b/up")]).unwrap_err();
+        assert_eq!(refusal.names, ["a/b/up -> ../../.."]);
+        // As `python -m venv` and uv make one.
+        let venv = [
+            file("app/.venv/pyvenv.cfg"),
+            file("app/main.py"),
+            link("app/.venv/bin/python", "/opt/py/bin/python"),
+            link("app/.venv/bin/python3", "python"),
+        ];
+        let refusal = check_entries(&venv).unwrap_err();
+        assert_eq!(refusal.code, Code::TreeNotEmpty);
+        assert_eq!(
+            refusal.names,
+            [
+                "app/.venv/pyvenv.cfg",
+                "app/.venv/bin/python -> /opt/py/bin/python"
+            ]
+        );
+        // A link elsewhere is not the environment's.
+        let beside = [file("app/.venv/pyvenv.cfg"), link("app/l", "/x")];
+        assert_eq!(reason(&beside), "link_outside");
     }
 
     #[test]

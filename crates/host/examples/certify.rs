@@ -131,7 +131,6 @@ impl Bench {
             artifacts: self.store.clone(),
             project: ProjectInstall::Skip,
             args: self.selection.clone(),
-            requirements: Vec::new(),
             network_env: std::env::vars_os()
                 .filter(|(name, _)| is_network(name.as_bytes()))
                 .collect(),

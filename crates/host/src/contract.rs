@@ -6,6 +6,7 @@
 mod record;
 
 pub use record::Trees;
+pub(crate) use record::signs;
 
 use crate::error::{Error, Result};
 use crate::files::digest_of;

@@ -2,8 +2,8 @@
 //!
 //! Each takes what is known of the certificate, which may be nothing; none looks at another's outcome.
 
-use super::{CLOCK_SKEW_MS, Candidate, Check, DropRule, Policy, RecipeRule};
-use crate::certificate::{EarlierVerdict, KeyId, Opened, Outcome, Statement, not_a_pass};
+use super::{CLOCK_SKEW_MS, Candidate, Check, DropRule, Policy, RecipeRule, UnboundRule};
+use crate::certificate::{EarlierVerdict, KeyId, Opened, Outcome, Statement, UNBOUND_INSTALL, not_a_pass};
 use crate::digest::Sha256;
 use crate::ids::UnixMs;
 use crate::path::RelPath;
@@ -263,6 +263,7 @@ pub(super) fn demands(known: Option<&Statement>, policy: &Policy, now: UnixMs) -
     checks.push(Check::new("confinement", expected, actual).unless(why));
 
     checks.push(weak_check(known, policy));
+    checks.push(unbound_check(known, policy));
     checks.push(attempts_check(known, policy));
     checks.push(age_check(known, policy, now));
     checks
@@ -295,6 +296,32 @@ fn weak_check(known: Option<&Statement>, policy: &Policy) -> Check {
         }
     });
     Check::new("weak", expected, actual).unless(why)
+}
+
+/// Refuses what a command of the job installed where nobody asked for it: no artifact binds those bytes.
+fn unbound_check(known: Option<&Statement>, policy: &Policy) -> Check {
+    let unbound: Vec<&str> = known
+        .map(|s| s.predicate.weak.as_slice())
+        .unwrap_or_default()
+        .iter()
+        .filter(|weak| weak.name == UNBOUND_INSTALL)
+        .map(|weak| weak.about.as_str())
+        .collect();
+    let expected = match policy.unbound_install {
+        UnboundRule::Refused => "installed by known installers alone",
+        UnboundRule::Accepted => "any, shown to a reviewer",
+    };
+    // Which command it was stands before what is said of single places.
+    let first = unbound.iter().find(|about| about.starts_with("by the command"));
+    let actual = said(known, |_| match (first.or(unbound.first()), unbound.len()) {
+        (None, _) => "installed by known installers alone".to_owned(),
+        (Some(first), 0 | 1) => (*first).to_owned(),
+        (Some(first), all) => format!("{first}; and {} more, listed as weak", all - 1),
+    });
+    let refused = policy.unbound_install == UnboundRule::Refused && !unbound.is_empty();
+    Check::new(UNBOUND_INSTALL, expected, actual).unless(refused.then_some(
+        "what a command installed is bound to no artifact, and the policy does not say unbound_install = \"accepted\"",
+    ))
 }
 
 fn tool_checks(known: Option<&Statement>, policy: &Policy) -> Vec<Check> {

@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// min_tests = 1
 /// test_drop = "shown"              # or "refused": fewer tests than the base's last certificate counted
 /// weak_allowed = []               # unset: any is taken, and shown
+/// unbound_install = "refused"      # or "accepted": what a command of the job installed, bound to no artifact
 /// consumption = "optional"         # or "required"
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -61,6 +62,9 @@ pub struct Policy {
     /// The names of weak bindings that are taken; unset, any is taken and shown.
     #[serde(default)]
     pub weak_allowed: Option<BTreeSet<String>>,
+    /// What becomes of an installation by a command of the job, which no artifact binds.
+    #[serde(default)]
+    pub unbound_install: UnboundRule,
     /// Whether a journal must be asked.
     #[serde(default)]
     pub consumption: ConsumptionRule,
@@ -86,6 +90,17 @@ pub enum DropRule {
     Shown,
     /// They are refused, and so is a certificate that cannot be compared.
     Refused,
+}
+
+/// Says what becomes of an installation of which no artifact binds the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnboundRule {
+    /// It is refused.
+    #[default]
+    Refused,
+    /// It is taken, and shown.
+    Accepted,
 }
 
 /// Says which recipe is taken.

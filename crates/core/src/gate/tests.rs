@@ -175,6 +175,7 @@ fn the_certified_tree_passes_as_often_as_it_is_asked() {
             "toolchain:python",
             "confinement",
             "weak",
+            "unbound_install",
             "attempts",
             "age"
         ]
@@ -395,6 +396,46 @@ fn a_weak_binding_is_shown_and_refused_where_the_policy_says_so() {
 }
 
 #[test]
+fn what_a_command_installed_passes_only_where_it_was_asked_for() {
+    let mut statement = statement();
+    for about in ["by the command `pdm sync`", "tree/.venv: more"] {
+        statement.predicate.weak.push(Weak {
+            name: certificate::UNBOUND_INSTALL.to_owned(),
+            about: about.to_owned(),
+        });
+    }
+    let envelope = sign(&statement, &key(1)).unwrap();
+    let failed_by = |rule, allowed: Option<&[&str]>| {
+        let mut policy = policy();
+        policy.unbound_install = rule;
+        policy.weak_allowed = allowed.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+        let verdict = verdict(&policy, &envelope, None, &candidate(), NOW, &[]);
+        let check = verdict
+            .checks
+            .iter()
+            .find(|c| c.name == "unbound_install")
+            .unwrap();
+        assert!(
+            check.actual.starts_with("by the command `pdm sync`; and 1 more"),
+            "{check:?}"
+        );
+        failed(&verdict)
+    };
+    assert_eq!(failed_by(UnboundRule::Refused, None), ["unbound_install"]);
+    // A name on the list of weak bindings is not enough, and the rule alone is not either.
+    let name = &["unbound_install"][..];
+    assert_eq!(failed_by(UnboundRule::Refused, Some(name)), ["unbound_install"]);
+    assert_eq!(failed_by(UnboundRule::Accepted, Some(&[])), ["weak"]);
+    assert!(failed_by(UnboundRule::Accepted, Some(name)).is_empty());
+    assert!(failed_by(UnboundRule::Accepted, None).is_empty());
+    // Unset, it is refused.
+    assert_eq!(policy().unbound_install, UnboundRule::Refused);
+    assert!(failed(&judge(&signed(), &candidate())).is_empty());
+    let text = "[gate]\nrecipe = \"any\"\nkeys = []\nunbound_install = \"maybe\"\n";
+    assert_eq!(Policy::parse(text).unwrap_err().code, Code::BadConfig);
+}
+
+#[test]
 fn the_candidate_must_be_what_was_certified() {
     let with = |edit: &dyn Fn(&mut Candidate)| {
         let mut candidate = candidate();
@@ -492,6 +533,7 @@ fn what_cannot_be_read_fails_every_check_by_name() {
             "age",
             "attempts",
             "weak",
+            "unbound_install",
         ] {
             assert!(names.contains(&name.to_owned()), "{name}: {names:?}");
         }

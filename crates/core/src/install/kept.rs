@@ -164,6 +164,7 @@ impl Kept {
             let Surveyed {
                 installed: found,
                 warnings: told,
+                unlocked: _,
             } = survey::survey(one.tree, &one.observed, &one.place, locks)?;
             installed.extend(found);
             warnings.extend(

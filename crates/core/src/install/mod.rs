@@ -5,6 +5,7 @@
 //! read files, unpack artifacts or run anything; the interpreter and the toolchain have their own identity in the
 //! certificate.
 
+pub mod commanded;
 pub mod kept;
 pub mod leftover;
 pub mod linked;
@@ -41,6 +42,8 @@ pub enum Kind {
     Node,
     /// A private `CARGO_HOME`.
     Rust,
+    /// What a command left that is of no known layout.
+    Other,
 }
 
 /// Says what stands at a path, as lstat and reading it once have it.
@@ -109,6 +112,41 @@ pub fn wants_text(kind: Kind, path: &RelPath) -> Option<u64> {
         Kind::Python => python::wants_text(path),
         Kind::Node => node::wants_text(path),
         Kind::Rust => rust::wants_text(path),
+        Kind::Other => None,
+    }
+}
+
+/// Says who installed.
+///
+/// # Shape
+/// The name of an installer, or `command`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum By {
+    /// An installer.
+    Installer(Installer),
+    /// A command of the job.
+    Command,
+}
+
+impl From<By> for String {
+    fn from(by: By) -> String {
+        match by {
+            By::Installer(installer) => installer.name().to_owned(),
+            By::Command => "command".to_owned(),
+        }
+    }
+}
+
+impl TryFrom<String> for By {
+    type Error = Refusal;
+    fn try_from(text: String) -> Result<Self, Refusal> {
+        let known = Installer::ALL.iter().find(|known| known.name() == text);
+        match (known, text.as_str()) {
+            (Some(known), _) => Ok(Self::Installer(*known)),
+            (None, "command") => Ok(Self::Command),
+            (None, _) => Err(Refusal::new(Code::BadInput, "neither an installer nor a command").name(text)),
+        }
     }
 }
 
@@ -116,11 +154,14 @@ pub fn wants_text(kind: Kind, path: &RelPath) -> Option<u64> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InstalledBy {
+    /// The words of the command; none for an installer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
     /// Which one it is.
-    pub name: Installer,
+    pub name: By,
     /// The digest of its executable.
     pub sha256: Sha256,
-    /// Its version, as it says.
+    /// Its version, as it says; a command is not asked.
     pub version: String,
 }
 
@@ -196,6 +237,9 @@ pub enum Entry {
 const BINDING: &str = "lock -> artifact by the lock's digest of its bytes; artifact -> installed file by the SHA-256 of \
     the member that it is, or by a rule; bytes by SHA-256";
 
+/// What ties what a command installed to anything.
+const UNBOUND: &str = "lock -> names and versions, where the layout is known; no artifact; bytes by SHA-256";
+
 /// Holds what was truly installed, byte for byte.
 ///
 /// # Shape
@@ -244,7 +288,10 @@ impl InstallRecord {
         let named = supply.iter().map(|held| (held.file.clone(), held.sha256));
         let mut record = InstallRecord {
             artifacts: named.collect(),
-            binding: BINDING.to_owned(),
+            binding: match installer.name {
+                By::Installer(_) => BINDING.to_owned(),
+                By::Command => UNBOUND.to_owned(),
+            },
             entries: BTreeMap::new(),
             generation: generation.clone(),
             installer,

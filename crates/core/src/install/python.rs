@@ -107,8 +107,10 @@ pub fn bind(
 }
 
 /// Says where a distribution comes from.
-enum Origin<'a> {
+pub(super) enum Origin<'a> {
+    /// It was built from the tree.
     Tree,
+    /// A lock names it; these are its entries.
     Lock(Vec<&'a Package>),
 }
 
@@ -125,6 +127,20 @@ struct DirectUrl {
     url: String,
     dir_info: Option<serde::de::IgnoredAny>,
     archive_info: Option<serde::de::IgnoredAny>,
+}
+
+impl DirectUrl {
+    fn leads_into(&self, place: &Place) -> bool {
+        let target = self.url.strip_prefix("file://");
+        let target = target.map(|path| decode_percent(path.as_bytes()));
+        target.is_some_and(|target| lies_in(&target, &place.tree))
+    }
+}
+
+/// Says whether a distribution was built from a directory of the tree.
+pub(super) fn built_from(dist: &Dist, place: &Place) -> bool {
+    let direct = dist.direct.as_ref();
+    direct.is_some_and(|direct| direct.dir_info.is_some() && direct.leads_into(place))
 }
 
 /// Holds what a distribution lists.
@@ -276,17 +292,13 @@ impl Venv<'_> {
 
 impl Dist {
     /// Finds what the locks say about this distribution.
-    fn origin<'a>(&self, locks: &[&'a Lockfile], place: &Place) -> Result<Origin<'a>, Refusal> {
+    pub(super) fn origin<'a>(&self, locks: &[&'a Lockfile], place: &Place) -> Result<Origin<'a>, Refusal> {
         let shown = format!("{}=={}", self.name, self.version);
         let all = locks.iter().flat_map(|lock| &lock.packages);
         let named: Vec<&Package> = all.filter(|p| p.name == self.name).collect();
         let local = named.iter().any(|p| matches!(p.source, Source::Local(_)));
         if let Some(direct) = &self.direct {
-            let target = direct
-                .url
-                .strip_prefix("file://")
-                .map(|path| decode_percent(path.as_bytes()));
-            let inside = target.is_some_and(|t| lies_in(&t, &place.tree));
+            let inside = direct.leads_into(place);
             if direct.dir_info.is_some() {
                 // requirements.txt does not name the project; a uv.lock does.
                 let project = named.is_empty() && locks.iter().all(|l| l.format == Format::Requirements);

@@ -23,7 +23,12 @@ pub(super) struct Surveyed {
     pub(super) installed: BTreeSet<String>,
     /// What could not be proved, one clause each.
     pub(super) warnings: Vec<String>,
+    /// What no lock names, as `name==version`.
+    pub(super) unlocked: Vec<String>,
 }
+
+/// How the warning begins that names what no lock holds.
+pub(super) const IN_NO_LOCK: &str = "no lockfile that is read holds";
 
 /// Says how many bytes of a file's content are needed to survey it.
 pub(super) fn wants_text(tree: Tree, path: &RelPath) -> Option<u64> {
@@ -113,12 +118,13 @@ fn against(found: &BTreeSet<(String, String)>, locked: &[&Package]) -> Result<Su
     }
     let mut warnings = Vec::new();
     if !locked.is_empty() && !unknown.is_empty() {
-        warnings.push(few("no lockfile that is read holds", &unknown));
+        warnings.push(few(IN_NO_LOCK, &unknown));
     }
     let installed = found.iter().map(|(name, version)| format!("{name}=={version}"));
     Ok(Surveyed {
         installed: installed.collect(),
         warnings,
+        unlocked: unknown,
     })
 }
 

@@ -1,3 +1,4 @@
+mod commands;
 mod crates;
 mod linked;
 mod tarballs;
@@ -405,7 +406,8 @@ fn record() -> (InstallRecord, Vec<Fake>) {
     let (venv, node) = (venv(), modules());
     let locks = [lock("uv.lock", UV_LOCK), lock("package-lock.json", PACKAGE_LOCK)];
     let installer = InstalledBy {
-        name: Installer::Uv,
+        command: Vec::new(),
+        name: By::Installer(Installer::Uv),
         sha256: Sha256::of(b"uv"),
         version: "0.13.9".to_owned(),
     };

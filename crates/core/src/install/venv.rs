@@ -38,6 +38,7 @@ const SCAFFOLD: &[&[u8]] = &[
     b"bin/activate.xsh",
     b"bin/activate_this.py",
     b"bin/deactivate.bat",
+    b"bin/deactivate.csh",
     b"bin/pydoc.bat",
 ];
 

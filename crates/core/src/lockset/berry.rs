@@ -4,6 +4,7 @@
 //! A checksum is of the archive in Yarn's cache, not of the tarball of the registry. Yarn writes none for a package
 //! with conditions; such a package is named as bound by nothing.
 
+use super::fetchable;
 use super::graph::{Graph, Lost};
 use super::npm::Project;
 use super::yaml::{self, Entry, Node};
@@ -81,6 +82,17 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Refuses what Yarn would clone, since it would build it; what it asks of a registry goes by name and version.
+fn sound(name: &str, version: &str, kind: &str, reference: &str) -> Result<(), &'static str> {
+    match kind {
+        "npm" => fetchable::check(name, version, ""),
+        "https" | "http" if fetchable::is_repository(reference) => {
+            Err("takes a package from git, which no hash binds")
+        }
+        _ => Ok(()),
+    }
+}
+
 fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
     let wrong = |why: &str| incomplete(&lock.path, why).name(format!("line {}: {}", entry.line, entry.key));
     let field = |key: &str| entry.value.get(key).and_then(Node::text);
@@ -99,6 +111,7 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
     if kind == "npm" && rest.split("::").next() != Some(version) {
         return Err(wrong("gives a package the artifact of another one").name(resolution));
     }
+    sound(name, version, kind, reference).map_err(|why| wrong(why).name(resolution))?;
     let condition = field("conditions").map(str::to_owned);
     let mut artifacts = Vec::new();
     let source = match (link, kind) {

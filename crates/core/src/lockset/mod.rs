@@ -8,6 +8,7 @@
 mod berry;
 mod cargo;
 mod composer;
+mod fetchable;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod front;

@@ -2,6 +2,7 @@
 //!
 //! Versions 2 and 3; ranges are compared as text, only with what the lock itself says it was made from.
 
+use super::fetchable;
 use super::json::Once;
 use super::{
     Algorithm, Artifact, Declared, Dependency, Facts as AnyFacts, Lockfile, Package, Scope, Selection,
@@ -160,9 +161,9 @@ fn package(
         Source::Bundled
     } else {
         let from = entry.resolved.as_deref().unwrap_or("");
-        if from.starts_with("git") {
-            return Err(wrong("takes a package from git, which no hash binds"));
-        }
+        let name = entry.name.as_deref().unwrap_or(base);
+        fetchable::check(name, entry.version.as_deref().unwrap_or(""), from)
+            .map_err(|why| wrong(why).name(from))?;
         if let Some(path) = from.strip_prefix("file:") {
             resolve(&lock.directory(), path)
                 .ok_or_else(|| wrong("takes a package from outside of the tree"))?;

@@ -2,6 +2,7 @@
 //!
 //! Version 9, which pnpm 9 and 10 write, and version 6 of pnpm 8, where packages and their uses are one section.
 
+use super::fetchable;
 use super::graph::{Graph, Lost, reach};
 use super::npm::{self, Project};
 use super::yaml::{self, Entry, Node};
@@ -209,6 +210,9 @@ impl Reader<'_> {
                 }
                 (Some(integrity), None, None) => {
                     let from = get("tarball").unwrap_or("");
+                    let own = entry.value.get("version").and_then(Node::text);
+                    fetchable::check(name, own.unwrap_or(version), from)
+                        .map_err(|why| wrong(why).name(from))?;
                     artifacts = npm::digests(integrity, from)
                         .ok_or_else(|| wrong("has an integrity that is not whole"))?;
                     if !npm::belongs(

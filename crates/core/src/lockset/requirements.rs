@@ -28,6 +28,9 @@ const HARMLESS: &[&str] = &[
     "--pre",
 ];
 
+/// How many files may include one another in a row.
+const DEEPEST: usize = 32;
+
 /// Parses pinned and hashed requirements into `lock`.
 pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     for (number, line) in logical_lines(lock, text)? {
@@ -303,24 +306,44 @@ fn of_project(lock: &Lockfile, declared: &Declared) -> Result<Option<Inputs>, Re
 }
 
 /// Gives every file that a requirements file includes, each once, itself left out.
+///
+/// A file that includes itself, by whatever way, is refused: pip reads such a file for ever, or fails on it.
 pub(super) fn included(lock: &Lockfile, declared: &Declared) -> Result<Vec<Lockfile>, Refusal> {
-    let mut seen = BTreeSet::from([lock.path.clone()]);
     let mut all: Vec<Lockfile> = Vec::new();
-    let mut next = Some(lock.clone());
-    let mut open = Vec::new();
-    while let Some(file) = next {
-        for path in &file.constraints {
-            bound(&file, declared, path)?;
-        }
-        for path in &file.includes {
-            if seen.insert(path.clone()) {
-                open.push(bound(&file, declared, path)?);
-            }
-        }
-        next = open.pop();
-        all.extend(next.clone());
-    }
+    let mut trail = vec![lock.path.clone()];
+    follow(lock, declared, &mut trail, &mut all)?;
     Ok(all)
+}
+
+fn follow(
+    file: &Lockfile,
+    declared: &Declared,
+    trail: &mut Vec<RelPath>,
+    all: &mut Vec<Lockfile>,
+) -> Result<(), Refusal> {
+    for path in file.constraints.iter().chain(&file.includes) {
+        if trail.contains(path) {
+            return Err(incomplete(&file.path, "includes itself")
+                .names(trail.iter().chain([path]).map(ToString::to_string)));
+        }
+    }
+    for path in &file.constraints {
+        bound(file, declared, path)?;
+    }
+    for path in &file.includes {
+        if all.iter().any(|known| known.path == *path) {
+            continue;
+        }
+        if trail.len() > DEEPEST {
+            return Err(incomplete(&file.path, "includes files too deep").name(path.to_string()));
+        }
+        let next = bound(file, declared, path)?;
+        trail.push(path.clone());
+        follow(&next, declared, trail, all)?;
+        trail.pop();
+        all.push(next);
+    }
+    Ok(())
 }
 
 /// Reads a file that another one names.

@@ -2,6 +2,7 @@
 //!
 //! What Yarn 2 and later write under the same name is YAML: see `berry`.
 
+use super::fetchable;
 use super::graph::{Graph, Lost};
 use super::npm::{self, Project};
 use super::{
@@ -224,7 +225,7 @@ fn package(lock: &Lockfile, entry: &Entry, end: End) -> Result<Package, Refusal>
     }
     let field = |name: &str| entry.fields.get(name).map(String::as_str);
     let version = field("version").ok_or_else(|| wrong("has a package without a version"))?;
-    let (source, artifacts) = bytes(lock, entry, end).map_err(wrong)?;
+    let (source, artifacts) = bytes(lock, entry, &name, end).map_err(wrong)?;
     let edge = |(name, range, scope): &(String, String, Scope)| Dependency {
         name: name.clone(),
         version: Some(range.clone()),
@@ -245,14 +246,16 @@ fn package(lock: &Lockfile, entry: &Entry, end: End) -> Result<Package, Refusal>
 }
 
 /// Reads where the bytes of an entry come from, and what binds them.
-fn bytes(lock: &Lockfile, entry: &Entry, end: End) -> Result<(Source, Vec<Artifact>), &'static str> {
+fn bytes(
+    lock: &Lockfile,
+    entry: &Entry,
+    name: &str,
+    end: End,
+) -> Result<(Source, Vec<Artifact>), &'static str> {
     const OUTSIDE: &str = "takes a package from outside of the tree";
     let field = |name: &str| entry.fields.get(name).map(String::as_str);
     let resolved = field("resolved").unwrap_or("");
     let (address, fragment) = resolved.split_once('#').unwrap_or((resolved, ""));
-    if address.starts_with("git") || address.ends_with(".git") {
-        return Err("takes a package from git, which no hash binds");
-    }
     if !npm::belongs(address, field("version").unwrap_or("")) {
         return Err("gives a package the artifact of another one");
     }
@@ -266,6 +269,9 @@ fn bytes(lock: &Lockfile, entry: &Entry, end: End) -> Result<(Source, Vec<Artifa
         .or_else(|| address.strip_prefix("file:"))
     {
         resolve(&lock.directory(), path).ok_or(OUTSIDE)?;
+    }
+    if !address.is_empty() || field("integrity").is_some() {
+        fetchable::check(name, field("version").unwrap_or(""), address)?;
     }
     if let Some(integrity) = field("integrity") {
         let all = npm::digests(integrity, address).ok_or("has an integrity that is not whole")?;

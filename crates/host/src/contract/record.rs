@@ -228,7 +228,8 @@ impl Held<'_> {
     }
 }
 
-fn signs(dir: BorrowedFd<'_>) -> std::result::Result<Signs, rustix::io::Errno> {
+/// Says what a directory holds that tells its kind.
+pub(crate) fn signs(dir: BorrowedFd<'_>) -> std::result::Result<Signs, rustix::io::Errno> {
     let is = |name: &[u8], kind: FileType| {
         let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
         stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == kind)

@@ -38,8 +38,13 @@ fn needs(locks: &[&Lockfile]) -> Vec<Need> {
         .collect()
 }
 
+/// Says which arguments of a job are taken.
+pub(super) fn chosen(args: &[String]) -> Result<Vec<OsString>> {
+    selections(args, &[], &["--target"])
+}
+
 pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
-    selections(&plan.args, &[], &["--target"])?;
+    chosen(&plan.args)?;
     private_directory(&plan.place())?;
     let step = base(plan, Network::Host)?
         .args(["fetch", "--locked", "--manifest-path"])

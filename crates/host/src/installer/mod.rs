@@ -7,6 +7,7 @@
 //! nothing: whether what was installed is what the lock says is core's business.
 
 mod cargo;
+mod command;
 mod npm;
 mod observe;
 mod pip;
@@ -22,12 +23,16 @@ mod trust;
 mod uv;
 mod yarn;
 
+pub use command::{
+    CommandPlan, CommandRun, Sealed, filled_by, places_of, programs_of, record_command, run_command,
+    stamps_of_command, verify_command,
+};
 pub use observe::observe;
 pub(crate) use observe::observe_with_links;
 pub use plan::{Isolation, Plan, StageOutcome};
 pub use record::{observe_environment, record, stamps_of, verify_again};
-pub use testing::{ReportFrom, TestPlan, TestRun, check_report, run_tests};
-pub use toolchain::{Hints, Reach, Runs, Tool, Tools, resolve};
+pub use testing::{Commanded, ReportFrom, TestPlan, TestRun, check_report, run_tests};
+pub use toolchain::{CommandTools, Hints, Program, Reach, Runs, Tool, Tools, resolve, resolve_command};
 pub use trust::trust_machine;
 
 use crate::error::{Error, Result};
@@ -105,6 +110,23 @@ pub fn install(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<(Sta
     let built = run_steps(plan, uv::install_project(plan)?, cancel)?;
     observe::only_added(&before, &observe_environment(plan)?)?;
     Ok((outcome.and(built), supply))
+}
+
+/// Checks, before anything is installed, that a job's arguments of an installer are selections.
+///
+/// # Errors
+/// `bad_config`, naming the argument.
+pub fn check_arguments(installer: Installer, args: &[String]) -> Result<()> {
+    let taken = match installer {
+        Installer::Uv => uv::chosen(args),
+        Installer::Pip => pip::chosen(args),
+        Installer::Poetry => poetry::chosen(args),
+        Installer::Npm => npm::chosen(args),
+        Installer::Pnpm => pnpm::chosen(args),
+        Installer::Yarn => yarn::chosen(args),
+        Installer::Cargo => cargo::chosen(args),
+    };
+    taken.map(drop)
 }
 
 /// Refuses an installation from nothing.

@@ -13,6 +13,7 @@ use semel_core::artifact::Supply;
 use semel_core::installer::ProjectInstall;
 use semel_core::lockset::{Lockfile, Scope, Selection};
 use semel_core::{Code, Refusal};
+use std::ffi::OsString;
 use std::path::Path;
 
 const STRICT: [&str; 4] = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-progress"];
@@ -27,7 +28,7 @@ fn needs(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Need>> {
 
 pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
     base(plan, Network::Loopback)?;
-    chosen(plan)?;
+    chosen(&plan.args)?;
     let needs = needs(plan, locks)?;
     supply::enter_local(plan, &needs)?;
     registry::download(plan, &supply::missing(plan, &needs))
@@ -55,12 +56,13 @@ pub(super) fn install(plan: &Plan, locks: &[&Lockfile]) -> Result<(Supply, Vec<S
             "{registry}",
         ]),
     };
-    let step = step.args(STRICT).args(chosen(plan)?);
+    let step = step.args(STRICT).args(chosen(&plan.args)?);
     Ok((supply, vec![step.writes_tree()]))
 }
 
-fn chosen(plan: &Plan) -> Result<Vec<std::ffi::OsString>> {
-    selections(&plan.args, &[], &["--omit", "--include"])
+/// Says which arguments of a job are taken.
+pub(super) fn chosen(args: &[String]) -> Result<Vec<OsString>> {
+    selections(args, &[], &["--omit", "--include"])
 }
 
 fn base(plan: &Plan, network: Network) -> Result<Step> {
@@ -75,7 +77,7 @@ fn base(plan: &Plan, network: Network) -> Result<Step> {
 }
 
 /// Gives what a program of Node finds others by.
-pub(super) fn path_with(node: &Path) -> std::ffi::OsString {
+pub(super) fn path_with(node: &Path) -> OsString {
     let mut path = node.parent().map(Path::as_os_str).unwrap_or_default().to_owned();
     path.push(":");
     path.push(super::plan::SYSTEM_PATH);

@@ -57,6 +57,31 @@ pub(crate) fn observe_with_links(
     place: &RelPath,
     wanted: &(dyn Fn(&RelPath) -> Option<u64> + Sync),
 ) -> Result<(Observed, Vec<String>)> {
+    observe_part(root, kind, place, wanted, &|_| Regard::Keep)
+}
+
+/// Says what becomes of an entry that the walker comes across.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Regard {
+    /// It is observed.
+    Keep,
+    /// It is a directory that is none of the observation itself, though something in it may be.
+    Through,
+    /// It is not looked at.
+    Skip,
+}
+
+/// Observes as [`observe_with_links`] does, the entries that are regarded so.
+///
+/// # Errors
+/// As [`observe_with_links`].
+pub(super) fn observe_part(
+    root: &Path,
+    kind: Kind,
+    place: &RelPath,
+    wanted: &(dyn Fn(&RelPath) -> Option<u64> + Sync),
+    regard: &(dyn Fn(&RelPath) -> Regard + Sync),
+) -> Result<(Observed, Vec<String>)> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(CWD, root, flags, Mode::empty()).map_err(|e| match e {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP => {
@@ -66,7 +91,7 @@ pub(crate) fn observe_with_links(
         }
         _ => Error::io("open", root, e),
     })?;
-    let look = Look { root, wanted };
+    let look = Look { root, wanted, regard };
     let mount = mount_of(fd.as_fd(), c"", AtFlags::EMPTY_PATH)
         .map_err(|e| look.io("look at", &RelPath::root(), e))?
         .mount;
@@ -193,6 +218,7 @@ struct Read {
 struct Look<'a> {
     root: &'a Path,
     wanted: &'a (dyn Fn(&RelPath) -> Option<u64> + Sync),
+    regard: &'a (dyn Fn(&RelPath) -> Regard + Sync),
 }
 
 struct Walk<'a> {
@@ -223,7 +249,12 @@ impl Walk<'_> {
                     Refusal::new(Code::TooLarge, "more than two million entries are installed").into(),
                 );
             }
+            let regard = (look.regard)(&at);
+            if regard == Regard::Skip {
+                continue;
+            }
             match self.entry(fd, name, &at)? {
+                _ if regard == Regard::Through => {}
                 Met::Fact(fact) => drop(self.entries.insert(at, fact)),
                 Met::File(seen) => files.push((name.to_owned(), at, seen)),
             }

@@ -36,6 +36,11 @@ fn needs(plan: &Plan, locks: &[&Lockfile]) -> Result<(Vec<Need>, Vec<String>)> {
     wheels(plan, packages)
 }
 
+/// Says which arguments of a job are taken.
+pub(super) fn chosen(args: &[String]) -> Result<Vec<OsString>> {
+    selections(args, &[], &[])
+}
+
 pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
     let base = base(plan, Network::Host)?;
     let (_, lacking) = needs(plan, locks)?;
@@ -70,9 +75,12 @@ pub(super) fn closes(error: Error) -> Error {
                 && refusal.names.iter().any(|line| line.contains(UNPINNED)) =>
         {
             let why = "the requirements leave out what their packages need, or a version of it";
-            Refusal::new(Code::LockIncomplete, why)
-                .names(refusal.names)
-                .into()
+            // What pip says of them stands behind the words; what it collected before is no part of it.
+            let lines = refusal.names.iter().skip_while(|line| !line.contains(UNPINNED));
+            let what = lines
+                .filter(|line| !line.contains(UNPINNED))
+                .map(|line| line.trim().to_owned());
+            Refusal::new(Code::LockIncomplete, why).names(what).into()
         }
         other => other,
     }
@@ -116,7 +124,7 @@ fn base(plan: &Plan, network: Network) -> Result<Step> {
         let why = "pip installs what is locked and never builds the project; use uv for an unbound backend";
         return Err(Refusal::new(Code::BadConfig, why).name("build_backend").into());
     }
-    selections(&plan.args, &[], &[])?;
+    chosen(&plan.args)?;
     Ok(plan
         .step(&python.path, network)
         .var("PIP_CONFIG_FILE", "/dev/null")
@@ -126,17 +134,11 @@ fn base(plan: &Plan, network: Network) -> Result<Step> {
         .var("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
-/// Writes what pip is to read, and names it: the pinned lines of the requirements files that are asked for, and of those
-/// that they include. A file of the tree could send pip, and what the operator gave it to fetch with, anywhere.
+/// Writes what pip is to read, and names it: the pinned lines of the first requirements file that is bound, and of those
+/// that it includes. A file of the tree could send pip, and what the operator gave it to fetch with, anywhere.
 fn requirements(plan: &Plan, locks: &[&Lockfile]) -> Result<[OsString; 2]> {
     let root = Root::open(&plan.tree)?;
-    let mut open = plan.requirements.clone();
-    if open.is_empty() {
-        open.push(RelPath::parse(b"requirements.txt")?);
-    }
-    for path in &mut open {
-        *path = beneath(&plan.directory, path)?;
-    }
+    let mut open: Vec<RelPath> = locks.first().map(|lock| lock.path.clone()).into_iter().collect();
     let (mut seen, mut text) = (BTreeSet::new(), String::new());
     while let Some(path) = open.pop() {
         if !seen.insert(path.clone()) {
@@ -159,11 +161,4 @@ fn requirements(plan: &Plan, locks: &[&Lockfile]) -> Result<[OsString; 2]> {
     let written = plan.place().join("requirements.txt");
     std::fs::write(&written, text).map_err(|e| Error::io("write", &written, e))?;
     Ok(["-r".into(), written.into_os_string()])
-}
-
-fn beneath(directory: &RelPath, path: &RelPath) -> Result<RelPath> {
-    let parts = path
-        .components()
-        .try_fold(directory.clone(), |at, part| at.join(part));
-    Ok(parts?)
 }

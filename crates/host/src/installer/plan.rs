@@ -58,8 +58,6 @@ pub struct Plan {
     pub project: ProjectInstall,
     /// Selections such as `--all-groups`; everything else is refused.
     pub args: Vec<String>,
-    /// The requirements files that pip reads; empty means `requirements.txt`.
-    pub requirements: Vec<RelPath>,
     /// The operator's index, proxy, CA and credentials: for the fetch stage alone.
     pub network_env: BTreeMap<OsString, OsString>,
     /// How long a whole stage may take.
@@ -345,7 +343,7 @@ fn userinfo(url: &str) -> Option<String> {
     (!user.is_empty()).then(|| user.to_owned())
 }
 
-fn last_lines(ended: &Ended, secrets: &[String]) -> Vec<String> {
+pub(super) fn last_lines(ended: &Ended, secrets: &[String]) -> Vec<String> {
     let errors = ended.stderr.split(|b| *b == b'\n');
     let output = ended.stdout.split(|b| *b == b'\n');
     let lines: Vec<&[u8]> = output
@@ -378,7 +376,12 @@ pub(super) fn selections(args: &[String], alone: &[&str], with_value: &[&str]) -
             None => alone.contains(&name),
         };
         if !fits {
+            let taken: Vec<&str> = alone.iter().chain(with_value).copied().collect();
             let why = "an installer argument is not one of the selections that keep it strict";
+            let why = match taken.is_empty() {
+                true => format!("{why}: this one takes none"),
+                false => format!("{why}: {}", taken.join(", ")),
+            };
             return Err(Refusal::new(Code::BadConfig, why).name(word.clone()).into());
         }
     }

@@ -13,6 +13,7 @@ use semel_core::artifact::Supply;
 use semel_core::installer::ProjectInstall;
 use semel_core::lockset::{Lockfile, Scope, Selection};
 use semel_core::{Code, Refusal};
+use std::ffi::OsString;
 
 const ALONE: &[&str] = &["--prod", "--no-optional"];
 
@@ -22,6 +23,11 @@ fn needs(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Need>> {
         Scope::Dev(group) => selection.groups.contains(group),
         Scope::Always | Scope::Optional(_) => true,
     })
+}
+
+/// Says which arguments of a job are taken.
+pub(super) fn chosen(args: &[String]) -> Result<Vec<OsString>> {
+    selections(args, ALONE, &[])
 }
 
 pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
@@ -57,7 +63,7 @@ pub(super) fn install(plan: &Plan, locks: &[&Lockfile]) -> Result<(Supply, Vec<S
         ])
         .args(["--package-import-method", "copy", "--store-dir"])
         .args([plan.place().join("store")])
-        .args(selections(&plan.args, ALONE, &[])?);
+        .args(chosen(&plan.args)?);
     Ok((supply, vec![step.writes_tree()]))
 }
 
@@ -69,7 +75,7 @@ fn base(plan: &Plan) -> Result<Step> {
         let why = "pnpm runs no build scripts here, so there is no backend to leave unbound";
         return Err(Refusal::new(Code::BadConfig, why).name("build_backend").into());
     }
-    selections(&plan.args, ALONE, &[])?;
+    chosen(&plan.args)?;
     Ok(registry::npm_step(plan, node, pnpm, Network::Loopback)
         // Else it downloads the version of itself that a manifest names.
         .var("npm_config_manage_package_manager_versions", "false")

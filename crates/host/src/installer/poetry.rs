@@ -16,6 +16,7 @@ use semel_core::installer::ProjectInstall;
 use semel_core::lockset::{Lockfile, Package, Scope, Selection, normal_name};
 use semel_core::{Code, Refusal};
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 
 const ALONE: &[&str] = &["--all-extras", "--all-groups", "--only-root"];
 const WITH_VALUE: &[&str] = &["--with", "--without", "--only", "--extras", "-E"];
@@ -56,6 +57,11 @@ fn needs(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Need>> {
     without.retain(|package| certain.contains(package));
     refuse_sources(without)?;
     Ok(needs)
+}
+
+/// Says which arguments of a job are taken.
+pub(super) fn chosen(args: &[String]) -> Result<Vec<OsString>> {
+    selections(args, ALONE, WITH_VALUE)
 }
 
 pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
@@ -100,7 +106,7 @@ pub(super) fn install(plan: &Plan, locks: &[&Lockfile]) -> Result<(Supply, Vec<S
     let fill = plan
         .step(&plan.tools.program().path, Network::Loopback)
         .args(["install", "--no-root", "--no-interaction", "--no-ansi"])
-        .args(selections(&plan.args, ALONE, WITH_VALUE)?)
+        .args(chosen(&plan.args)?)
         .through(&python.path, ["-I", "-c", SERVE], &plan.linked())
         .var("PYTHONPATH", plugin)
         .var("PYTHONDONTWRITEBYTECODE", "1")
@@ -124,7 +130,7 @@ fn base(plan: &Plan) -> Result<&super::Tool> {
             "Poetry installs what is locked and never builds the project; use uv for an unbound backend";
         return Err(Refusal::new(Code::BadConfig, why).name("build_backend").into());
     }
-    selections(&plan.args, ALONE, WITH_VALUE)?;
+    chosen(&plan.args)?;
     Ok(python)
 }
 

@@ -18,6 +18,7 @@ use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Binds what was installed to the locks it was installed from, and makes the record of it.
 ///
@@ -87,17 +88,23 @@ pub fn record(
 /// `record_mismatch` for any entry that changed, vanished or appeared, `record_outside_root` for a mount or a hard
 /// link, `unknown_state` where the installed root is gone.
 pub fn verify_again(plan: &Plan, record: &InstallRecord, generation: &Generation) -> Result<()> {
+    let locks = locks_now(&plan.tree, record)?;
+    let observed = observe_environment(plan)?;
+    Ok(compare(record, generation, &locks, &[&observed])?)
+}
+
+/// Digests the recorded lockfiles as they are now; one that is no plain file any more is left out.
+pub(super) fn locks_now(tree: &Path, record: &InstallRecord) -> Result<BTreeMap<RelPath, Sha256>> {
     let mut locks = BTreeMap::new();
     for path in record.locks.keys() {
-        let place = plan.tree.join(OsStr::from_bytes(path.as_bytes()));
+        let place = tree.join(OsStr::from_bytes(path.as_bytes()));
         let plain = std::fs::symlink_metadata(&place).is_ok_and(|facts| facts.is_file());
         if plain {
             let bytes = std::fs::read(&place).map_err(|e| Error::io("read", &place, e))?;
             locks.insert(path.clone(), Sha256::of(&bytes));
         }
     }
-    let observed = observe_environment(plan)?;
-    Ok(compare(record, generation, &locks, &[&observed])?)
+    Ok(locks)
 }
 
 /// Looks at every entry of a record for what shows that it was touched, though it may be as it was.
@@ -113,13 +120,18 @@ pub fn stamps_of(plan: &Plan, record: &InstallRecord) -> Result<Vec<Stamp>> {
     for path in record.entries.keys().filter(|path| path.is_below(&place)) {
         below.push(RelPath::parse(&path.as_bytes()[place.as_bytes().len() + 1..])?);
     }
-    stamps(&Root::open(&environment(plan))?, &below).map_err(|error| match error.code() {
+    stamps(&Root::open(&environment(plan))?, &below).map_err(gone)
+}
+
+/// Tells of an entry that is not there any more as of one that was touched.
+pub(super) fn gone(error: Error) -> Error {
+    match error.code() {
         Code::NotFound => {
             let why = "an installed entry is gone";
             Refusal::new(Code::RecordMismatch, why).reason("touched").into()
         }
         _ => error,
-    })
+    }
 }
 
 /// Observes what the installer of a plan installed; a package manager of Node that had nothing to install makes no
@@ -148,7 +160,7 @@ pub fn observe_environment(plan: &Plan) -> Result<Observed> {
 /// Where the installed root lies in the volume: beneath `tree` or beneath `home`.
 fn in_volume(plan: &Plan) -> Result<RelPath> {
     let root = environment(plan);
-    let within = |base: &std::path::Path, name: &[u8]| {
+    let within = |base: &Path, name: &[u8]| {
         let rest = root.strip_prefix(base).ok()?;
         Some([name, b"/", rest.as_os_str().as_bytes()].concat())
     };
@@ -162,7 +174,7 @@ fn in_volume(plan: &Plan) -> Result<RelPath> {
 
 /// Where things lie, without links on the way.
 fn place(plan: &Plan) -> Result<Place> {
-    let real = |path: &std::path::Path| -> Result<Vec<u8>> {
+    let real = |path: &Path| -> Result<Vec<u8>> {
         let real = std::fs::canonicalize(path).map_err(|e| Error::io("resolve", path, e))?;
         Ok(real.as_os_str().as_bytes().to_vec())
     };
@@ -210,7 +222,8 @@ fn only<'a>(locks: &[&'a Lockfile]) -> Result<&'a Lockfile> {
 fn identity(tools: &Tools) -> install::InstalledBy {
     let identity = tools.program().identity.clone();
     install::InstalledBy {
-        name: tools.installer(),
+        command: Vec::new(),
+        name: install::By::Installer(tools.installer()),
         sha256: identity.sha256,
         version: identity.version,
     }

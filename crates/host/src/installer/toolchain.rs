@@ -3,6 +3,10 @@
 //! It resolves shims (pyenv, rustup) to the real executables, so that nothing is looked up inside. It installs
 //! nothing, and refuses an executable that the tested tree could have brought along.
 
+mod command;
+
+pub use command::{CommandTools, Program, resolve_command};
+
 use crate::error::{Error, Result};
 use crate::plain::digest_file;
 use crate::process::{Cancel, Command, End, Output, run};

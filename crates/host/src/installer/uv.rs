@@ -42,7 +42,7 @@ fn needs(plan: &Plan, locks: &[&Lockfile], lock: Check, cancel: &Cancel) -> Resu
     let export = base(plan, Network::Loopback)?
         .args(["export", lock.argument(), "--offline", "--quiet"])
         .args(["--no-emit-workspace", "--no-header", "--no-annotate"])
-        .args(selections(&plan.args, ALONE, WITH_VALUE)?);
+        .args(chosen(&plan.args)?);
     let said = ask(plan, export, cancel)?;
     if said.trim_ascii().is_empty() {
         return Ok((Vec::new(), Vec::new()));
@@ -105,6 +105,11 @@ impl Check {
             Self::Locked => "--locked",
         }
     }
+}
+
+/// Says which arguments of a job are taken.
+pub(super) fn chosen(args: &[String]) -> Result<Vec<OsString>> {
+    selections(args, ALONE, WITH_VALUE)
 }
 
 pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile], cancel: &Cancel) -> Result<Vec<Step>> {
@@ -190,7 +195,7 @@ fn sync(step: Step, plan: &Plan) -> Result<Step> {
             "copy",
             "--no-compile-bytecode",
         ])
-        .args(selections(&plan.args, ALONE, WITH_VALUE)?)
+        .args(chosen(&plan.args)?)
         .writes_tree())
 }
 

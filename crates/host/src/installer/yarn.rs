@@ -17,7 +17,7 @@ use semel_core::artifact::{Packing, Supply};
 use semel_core::installer::ProjectInstall;
 use semel_core::lockset::{Holds, Lockfile, Selection, Source, Yarn};
 use semel_core::{Code, Refusal, RelPath};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -100,6 +100,11 @@ fn refuse_unbound(plan: &Plan, locks: &[&Lockfile]) -> Result<()> {
         .reason("conditions")
         .names(names)
         .into())
+}
+
+/// Says which arguments of a job are taken.
+pub(super) fn chosen(args: &[String]) -> Result<Vec<OsString>> {
+    selections(args, &["--production"], &[])
 }
 
 pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
@@ -186,7 +191,7 @@ pub(super) fn install(plan: &Plan, locks: &[&Lockfile]) -> Result<(Supply, Vec<S
                 .args([rc])
                 .args(["--cache-folder"])
                 .args([plan.place().join("cache")])
-                .args(selections(&plan.args, &["--production"], &[])?)
+                .args(chosen(&plan.args)?)
         }
         Yarn::Modern => {
             // What the store does not hold, Yarn did not ask for; should it do so now, there is no network.
@@ -232,7 +237,7 @@ fn base(plan: &Plan) -> Result<Step> {
         let why = "Yarn runs no build scripts here, so there is no backend to leave unbound";
         return Err(Refusal::new(Code::BadConfig, why).name("build_backend").into());
     }
-    selections(&plan.args, &["--production"], &[])?;
+    chosen(&plan.args)?;
     let step = registry::npm_step(plan, node, yarn, Network::Loopback);
     // Else Yarn hands over to a script that the tree names.
     Ok(step.var("YARN_IGNORE_PATH", "1"))

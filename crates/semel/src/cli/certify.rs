@@ -15,7 +15,7 @@ use crate::wire;
 use clap::Args as ClapArgs;
 use semel_core::backend;
 use semel_core::ids::JobId;
-use semel_core::installer::{Installer, ProjectInstall};
+use semel_core::installer::{Installs, ProjectInstall, Stated};
 use semel_core::job::{Certify, Confine, Job, RetryOn, Span};
 use semel_core::volume::{Durability, End, Owner};
 use semel_core::{Code, Refusal, Sha256};
@@ -49,9 +49,11 @@ pub(crate) struct Args {
     /// Take job and recipe, but not the repository, from this job file; the flags below change it
     #[arg(long, value_name = "JOB.toml")]
     from: Option<PathBuf>,
-    /// An installer that the project uses: uv, pip, poetry, npm, pnpm, yarn or cargo; may be given again
-    #[arg(long, value_name = "NAME", value_parser = installer)]
-    install: Vec<Installer>,
+    /// An installer that the project uses (uv, pip, poetry, npm, pnpm, yarn or cargo), or a command of your own with its
+    /// arguments, such as 'pdm sync --prod', split at white space; may be given again, with one command at most. No
+    /// artifact is compared with what a command installs: see docs/installs.md
+    #[arg(long, value_name = "NAME|COMMAND", value_parser = stated)]
+    install: Vec<Stated>,
     /// Arguments of the one installer, split at white space, such as "--group test"
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     install_args: Option<String>,
@@ -83,12 +85,8 @@ pub(crate) struct Args {
     crash_at: Option<String>,
 }
 
-fn installer(name: &str) -> Result<Installer, String> {
-    let known = Installer::ALL
-        .iter()
-        .copied()
-        .find(|installer| installer.name() == name);
-    known.ok_or_else(|| "uv, pip, poetry, npm, pnpm, yarn or cargo".to_owned())
+fn stated(text: &str) -> Result<Stated, String> {
+    Stated::parse(text).map_err(|refusal| refusal.why)
 }
 
 /// Runs the command.
@@ -240,10 +238,10 @@ fn recipe(args: &Args, from: Option<&Job>) -> Result<(JobId, Certify, Confine), 
         return Err(Refusal::new(Code::Usage, "the test command is empty"));
     }
     if !args.install.is_empty() {
-        certify.install.clone_from(&args.install);
+        certify.install = Installs::gather(args.install.iter().cloned())?;
     }
     if let Some(text) = &args.install_args {
-        let [only] = certify.install[..] else {
+        let [only] = certify.install.known[..] else {
             return Err(Refusal::new(
                 Code::Usage,
                 "--install-args needs exactly one installer",

@@ -17,6 +17,7 @@ mod benches;
 mod bridge;
 mod broken;
 mod cases;
+mod commanded;
 mod commands;
 mod conformance;
 mod contract;

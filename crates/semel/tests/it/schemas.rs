@@ -174,6 +174,10 @@ fn the_schema_of_a_policy_is_what_core_parses() {
         strings(&properties["test_drop"]["enum"]),
         variants(&source, "DropRule", '_')
     );
+    assert_eq!(
+        strings(&properties["unbound_install"]["enum"]),
+        variants(&source, "UnboundRule", '_')
+    );
     let example = &schema["examples"][0];
     Policy::parse(&toml::to_string(example).unwrap()).unwrap();
     for wrong in surprises(example) {

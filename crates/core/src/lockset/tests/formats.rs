@@ -460,3 +460,64 @@ fn groups_that_include_others_are_followed() {
         "iniconfig",
     );
 }
+
+#[test]
+fn requirements_that_include_themselves_are_refused() {
+    let idna = format!("idna==3.10 --hash=sha256:{}\n", "ab".repeat(32));
+    let file = |includes: &str| format!("{includes}{idna}");
+    let (a, b, c) = ("requirements.txt", "requirements-b.txt", "requirements-c.txt");
+    let cycles: [&[(&str, &str)]; 4] = [
+        &[(a, "-r requirements.txt\n")],
+        &[(a, "-c requirements.txt\n")],
+        &[(a, "-r requirements-b.txt\n"), (b, "-r requirements.txt\n")],
+        &[
+            (a, "-r requirements-b.txt\n"),
+            (b, "-r requirements-c.txt\n"),
+            (c, "-r ./requirements-b.txt\n"),
+        ],
+    ];
+    for files in cycles {
+        let texts: Vec<(&str, String)> = files.iter().map(|(name, text)| (*name, file(text))).collect();
+        let all: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        refused(a, all[0].1, &declared(&all), "requirements");
+        let lock = parse(&RelPath::parse(a.as_bytes()).unwrap(), all[0].1.as_bytes()).unwrap();
+        let why = included(&lock, &declared(&all)).unwrap_err();
+        assert!(why.why.contains("includes itself"), "{why}");
+    }
+    // The same file by two ways is none, and counts once.
+    let texts = [
+        (a, file("-r requirements-b.txt\n-r requirements-c.txt\n")),
+        (b, file("-r requirements-d.txt\n")),
+        (c, file("-r requirements-d.txt\n")),
+        ("requirements-d.txt", file("")),
+    ];
+    let all: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let lock = parse(&RelPath::parse(a.as_bytes()).unwrap(), all[0].1.as_bytes()).unwrap();
+    assert_eq!(included(&lock, &declared(&all)).unwrap().len(), 3);
+}
+
+#[test]
+fn what_npm_takes_for_a_repository_or_a_directory_never_gets_there() {
+    let integrity = "\"integrity\": \"sha512-6Flz";
+    let with = |from: &str| {
+        edit(
+            PACKAGE_LOCK,
+            integrity,
+            &format!("\"resolved\": \"{from}\",\n      {integrity}"),
+        )
+    };
+    let lock = RelPath::parse(b"package-lock.json").unwrap();
+    assert!(parse(&lock, with("https://host/ms/-/ms-2.1.3.tgz").as_bytes()).is_ok());
+    for other in [
+        "user/repo-1.0.0",
+        "ssh://git@host/ms.tgz",
+        "github:user/repo",
+        "bitbucket:user/repo",
+        "https://github.com/user/repo",
+        "file:vendor/ms",
+    ] {
+        let refusal = parse(&lock, with(other).as_bytes()).unwrap_err();
+        assert_eq!(refusal.code, Code::LockIncomplete, "{other}");
+        assert!(refusal.names.iter().any(|name| name == other), "{refusal}");
+    }
+}

@@ -9,6 +9,7 @@ mod runner;
 pub use runner::check_report;
 
 use super::plan::{Isolation, Plan};
+use super::toolchain::CommandTools;
 use crate::error::{Error, Result};
 use crate::plain::{hand_over, private_directory};
 use crate::process::{Cancel, Command, Confinement, End, Ended, Output, TreeEnded, run};
@@ -37,6 +38,15 @@ pub enum ReportFrom {
     File(RelPath),
 }
 
+/// Says where the tests find what a command installed.
+#[derive(Clone, Debug)]
+pub struct Commanded<'a> {
+    /// The directories of programs in the environments that it made.
+    pub bins: Vec<PathBuf>,
+    /// The tools that it had.
+    pub tools: &'a CommandTools,
+}
+
 /// Says what is tested, and how.
 #[derive(Clone, Debug)]
 pub struct TestPlan<'a> {
@@ -46,6 +56,8 @@ pub struct TestPlan<'a> {
     pub home: PathBuf,
     /// What was installed.
     pub installed: &'a [Plan],
+    /// What a command of the job installed.
+    pub commanded: Option<Commanded<'a>>,
     /// The command and its arguments.
     pub command: Vec<OsString>,
     /// Where the report comes from.
@@ -234,6 +246,11 @@ fn build(plan: &TestPlan<'_>, places: &Places, runner: &Runner) -> Result<Comman
         .var("PYTHONDONTWRITEBYTECODE", "1")
         .var("PYTHONNOUSERSITE", "1");
     let mut read_only = plan.isolation.read_only.clone();
+    read_only.extend(
+        plan.commanded
+            .iter()
+            .flat_map(|commanded| commanded.tools.roots()),
+    );
     for installed in plan.installed {
         read_only.extend(installed.tools.roots());
         if let super::Tools::Cargo { rustc, .. } = &installed.tools {

@@ -256,9 +256,15 @@ pub(super) fn search(plan: &TestPlan<'_>) -> Vec<PathBuf> {
             Installer::Cargo => {}
         }
     }
+    dirs.extend(plan.commanded.iter().flat_map(|commanded| commanded.bins.clone()));
     for installed in plan.installed {
         dirs.extend(installed.tools.program_dirs());
     }
+    dirs.extend(
+        plan.commanded
+            .iter()
+            .flat_map(|commanded| commanded.tools.node_dir()),
+    );
     dirs.extend(SYSTEM_PATH.split(':').map(PathBuf::from));
     dirs
 }
@@ -274,6 +280,7 @@ fn find_program(plan: &TestPlan<'_>, name: &OsStr) -> Result<PathBuf> {
     found.ok_or_else(|| {
         let why = "the test program is neither installed nor one of the system";
         Refusal::new(Code::NotFound, why)
+            .reason("test_program")
             .name(shown(name.as_bytes()))
             .into()
     })

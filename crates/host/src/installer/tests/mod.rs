@@ -79,7 +79,6 @@ impl Site {
             artifacts: crate::artifact::Store::open(&self.dir.path().join("artifacts")).unwrap(),
             project: ProjectInstall::Skip,
             args: Vec::new(),
-            requirements: Vec::new(),
             network_env: BTreeMap::new(),
             deadline: Duration::from_secs(300),
             grace: Duration::from_secs(2),
@@ -92,6 +91,7 @@ impl Site {
             tree: self.tree.clone(),
             home: self.home.join(run),
             installed,
+            commanded: None,
             command: command.iter().map(OsString::from).collect(),
             report: ReportFrom::Command,
             env: BTreeMap::new(),
@@ -336,8 +336,7 @@ thread_local! {
 fn locks_of(plan: &Plan) -> Vec<Lockfile> {
     let names: Vec<String> = match plan.tools.installer() {
         Installer::Uv => vec!["uv.lock".to_owned()],
-        Installer::Pip if plan.requirements.is_empty() => vec!["requirements.txt".to_owned()],
-        Installer::Pip => plan.requirements.iter().map(ToString::to_string).collect(),
+        Installer::Pip => vec!["requirements.txt".to_owned()],
         Installer::Poetry => vec!["poetry.lock".to_owned()],
         Installer::Pnpm => vec!["pnpm-lock.yaml".to_owned()],
         Installer::Yarn => vec!["yarn.lock".to_owned()],

@@ -52,7 +52,10 @@ fn an_untouched_installation_passes_before_and_after_its_tests() {
         return;
     };
     assert_eq!(it.record.packages, ["leaf==1.0", "other==1.0"]);
-    assert_eq!(it.record.installer.name, Installer::Uv);
+    assert_eq!(
+        it.record.installer.name,
+        semel_core::install::By::Installer(Installer::Uv)
+    );
     verify_again(&it.plan, &it.record, &it.generation).unwrap();
     let plans = [it.plan.clone()];
     let command = ["python", "run.py", "{report}"];

@@ -3,43 +3,35 @@
 //! Every stage verifies what the one before left, before it runs. The evidence is kept also where a stage refuses,
 //! since refusals are signed too.
 
+mod beside;
+mod installed;
+mod installing;
+
 use super::super::proposal::{Base, BaseTree, Proposal};
 use super::super::{Engine, host};
-use super::input::{self, Locks, Untouched};
-use super::shut::{shut_off, within_reach};
+use super::input::{self, Untouched};
+use super::shut::shut_off;
 use super::{Ask, caches, pipe, surface, told};
-use crate::config;
 use crate::engine::job::say::{Point, Say};
 use crate::limits;
-use semel_core::artifact::Supply;
+use installed::Installed;
 use semel_core::bounds::Asked;
 use semel_core::certificate::{BaseCommit, BaseTests, Report, Weak};
 use semel_core::confinement::Level;
-use semel_core::install::InstallRecord;
-use semel_core::installer::{Installer, ProjectInstall, Toolchain};
+use semel_core::installer::Toolchain;
 use semel_core::job::{Certify, Confine, InGit};
-use semel_core::lockset::Lockfile;
 use semel_core::manifest::Manifest;
 use semel_core::report::Counts;
-use semel_core::{Code, Confinement, Refusal, RelPath, Sha256};
-use semel_host::artifact::Store;
-use semel_host::files::Stamp;
+use semel_core::{Code, Refusal, RelPath, Sha256};
 use semel_host::git::{Git, leads_to, one_commit};
-use semel_host::installer::{
-    self, Hints, Isolation, Plan, ReportFrom, StageOutcome, TestPlan, TestRun, Tools, record, run_tests,
-    stamps_of, verify_again,
-};
+use semel_host::installer::{Isolation, ReportFrom, TestPlan, TestRun, run_tests};
 use semel_host::process::{Cancel, TreeEnded};
 use semel_host::sandbox::Require;
 use semel_host::volume::Quiet;
 use semel_host::{plain, volume as disk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// How many files beside the tree are named at most.
-const NAMED: usize = 100;
 
 /// Is what an attempt has to show for itself.
 #[derive(Clone, Debug)]
@@ -182,23 +174,23 @@ pub(super) fn run(
         names(locks.digests.keys().map(ToString::to_string))
     ));
     say.reached(Point::Bound);
-    let (plans, records) = attempt.install(&locks, evidence)?;
+    let installed = attempt.install(&locks, &manifest, evidence)?;
     say.reached(Point::Installed);
-    attempt.keep_records(&records, evidence)?;
-    against.tell_modules(&records, evidence)?;
+    attempt.keep_records(&installed.records, evidence)?;
+    against.tell_modules(&installed.records, evidence)?;
     say.reached(Point::Recorded);
     // Before anything is looked at again: whatever is changed from here on, and be it put back, bears another stamp.
     let untouched = Untouched::now(&manifest, disk.tree())?;
-    let installed = attempt.stamps(&plans, &records)?;
-    attempt.verify(&plans, &records, &manifest)?;
-    let apart = attempt.set_apart(&plans, &manifest, evidence)?;
+    let stamps = installed.stamps()?;
+    attempt.verify(&installed, &manifest)?;
+    let apart = attempt.set_apart(&installed, &manifest, evidence)?;
     disk.loosen().map_err(host)?;
-    attempt.test(&plans, evidence)?;
+    attempt.test(&installed, evidence)?;
     say.reached(Point::Tested);
-    attempt.verify(&plans, &records, &manifest)?;
+    attempt.verify(&installed, &manifest)?;
     untouched.still(&manifest, disk.tree())?;
-    attempt.untouched(&plans, &records, &installed)?;
-    attempt.nothing_appeared(&plans, &manifest, &apart, evidence)?;
+    installed.untouched(&stamps)?;
+    attempt.nothing_appeared(&installed, &manifest, &apart, evidence)?;
     say.reached(Point::Verified);
     say.line("verify   locks, installed bytes and source tree are what they were");
     Ok(())
@@ -235,46 +227,6 @@ fn names(names: impl IntoIterator<Item = String>) -> String {
 }
 
 impl Attempt<'_> {
-    fn tools(&self, installer: Installer) -> Result<Tools, Refusal> {
-        let mut env = config::environment();
-        let path = std::env::join_paths(&self.engine.config.path)
-            .map_err(|e| Refusal::new(Code::BadConfig, e.to_string()).name("path"))?;
-        env.insert("PATH".into(), path);
-        let hints = Hints {
-            env,
-            reach: within_reach(self.engine, self.ask)?,
-            ..Hints::default()
-        };
-        installer::resolve(installer, &hints, &self.disk.tree_path(), self.cancel).map_err(host)
-    }
-
-    fn plan(&self, installer: Installer) -> Result<Plan, Refusal> {
-        Ok(Plan {
-            tree: self.disk.tree_path(),
-            directory: RelPath::root(),
-            home: self.work.join("install"),
-            tools: self.tools(installer)?,
-            artifacts: Store::open(&self.engine.config.state.join("artifacts")).map_err(host)?,
-            project: if installer == Installer::Uv {
-                self.ask.certify.project
-            } else {
-                ProjectInstall::Skip
-            },
-            args: self
-                .ask
-                .certify
-                .install_args
-                .get(&installer)
-                .cloned()
-                .unwrap_or_default(),
-            requirements: Vec::new(),
-            network_env: self.engine.config.fetch_env.clone(),
-            deadline: self.deadline(),
-            grace: limits::GRACE,
-            isolation: self.isolation.clone(),
-        })
-    }
-
     fn deadline(&self) -> std::time::Duration {
         self.ask
             .certify
@@ -282,75 +234,12 @@ impl Attempt<'_> {
             .map_or(limits::CERTIFY_TIMEOUT, semel_core::job::Span::get)
     }
 
-    /// Fetches with the network, then installs without it, into a tree that holds no environment; records each
-    /// installation before the next one runs, so that a build of the project cannot change what came before it.
-    fn install(
-        &self,
-        locks: &Locks,
-        evidence: &mut Evidence,
-    ) -> Result<(Vec<Plan>, Vec<InstallRecord>), Refusal> {
-        plain::private_directory(&self.work.join("install")).map_err(host)?;
-        let mut plans = Vec::new();
-        let mut records = Vec::new();
-        for (installer, own) in &locks.parsed {
-            let plan = self.plan(*installer)?;
-            let own: Vec<&Lockfile> = own.iter().collect();
-            evidence.toolchain.extend(plan.tools.identities());
-            if plan.project == ProjectInstall::UnboundBackend {
-                let about = "the project's own build used a backend that no lock binds, where credentials for fetching are seen";
-                evidence.weaken("build_backend_unbound", [about.to_owned()]);
-            }
-            let fetched = installer::fetch(&plan, &own, self.cancel).map_err(host)?;
-            self.stage("fetch", *installer, fetched, evidence)?;
-            self.say.reached(Point::Fetched);
-            let (installed, supply) = installer::install(&plan, &own, self.cancel).map_err(host)?;
-            self.stage("install", *installer, installed, evidence)?;
-            records.push(self.record(&plan, &own, &supply, evidence)?);
-            plans.push(plan);
-        }
-        Ok((plans, records))
-    }
-
-    /// Says how a stage went, and refuses where a process of it may still be there.
-    fn stage(
-        &self,
-        name: &str,
-        installer: Installer,
-        outcome: StageOutcome,
-        evidence: &mut Evidence,
-    ) -> Result<(), Refusal> {
-        self.say.line(&format!(
-            "{name:<8} {installer}, {:.1} s",
-            outcome.took.as_secs_f64()
-        ));
-        ended(outcome.tree_ended, name)?;
-        evidence.confined(outcome.level);
-        Ok(())
-    }
-
-    /// Records every installed byte, bound to the locks and to this generation.
-    fn record(
-        &self,
-        plan: &Plan,
-        locks: &[&Lockfile],
-        supply: &Supply,
-        evidence: &mut Evidence,
-    ) -> Result<InstallRecord, Refusal> {
-        let made = record(plan, self.disk.generation(), locks, supply).map_err(host)?;
-        evidence.weaken("install", made.weak.iter().cloned());
-        self.say.line(&format!(
-            "record   {} packages, {} entries",
-            made.packages.len(),
-            made.entries.len()
-        ));
-        Ok(made)
-    }
-
-    fn keep_records(&self, records: &Vec<InstallRecord>, evidence: &mut Evidence) -> Result<(), Refusal> {
-        let bytes = semel_core::canonical::canonical_of(records)?;
-        plain::write_file(&self.reports.join("install-record.json"), &bytes).map_err(host)?;
-        evidence.record = Some(bytes);
-        Ok(())
+    /// Looks again, where nobody writes: locks, installed bytes, source tree.
+    fn verify(&self, installed: &Installed, manifest: &Manifest) -> Result<(), Refusal> {
+        self.quiet()?;
+        installed.verify(self.disk.generation(), manifest, &self.aside()?)?;
+        self.leads_to_git()?;
+        input::still_there(manifest, self.disk.tree())
     }
 
     /// Makes the repository that the job asks for, beside the tree: nobody writes it.
@@ -392,136 +281,14 @@ impl Attempt<'_> {
         }
     }
 
-    /// Looks again, where nobody writes: locks, installed bytes, source tree.
-    fn verify(&self, plans: &[Plan], records: &[InstallRecord], manifest: &Manifest) -> Result<(), Refusal> {
-        self.quiet()?;
-        for (plan, record) in plans.iter().zip(records) {
-            verify_again(plan, record, self.disk.generation()).map_err(host)?;
-        }
-        self.leads_to_git()?;
-        input::still_there(manifest, self.disk.tree())
-    }
-
-    /// Looks at every installed entry for what shows that it was touched.
-    fn stamps(&self, plans: &[Plan], records: &[InstallRecord]) -> Result<Vec<Vec<Stamp>>, Refusal> {
-        let all = plans.iter().zip(records);
-        all.map(|(plan, record)| stamps_of(plan, record).map_err(host))
-            .collect()
-    }
-
-    /// Checks that no installed entry was touched since, not even to be put back.
-    fn untouched(
-        &self,
-        plans: &[Plan],
-        records: &[InstallRecord],
-        before: &[Vec<Stamp>],
-    ) -> Result<(), Refusal> {
-        let now = self.stamps(plans, records)?;
-        let looks = records.iter().zip(before.iter().zip(&now));
-        let touched = looks.flat_map(|(record, (before, now))| {
-            let entries = record.entries.keys().zip(before.iter().zip(now));
-            entries.filter(|(_, (before, now))| before != now)
-        });
-        let touched: Vec<String> = touched.map(|(path, _)| path.to_string()).take(20).collect();
-        if touched.is_empty() {
-            return Ok(());
-        }
-        let why = "an installed entry was changed after it was recorded, though it may be what it was";
-        Err(Refusal::new(Code::RecordMismatch, why)
-            .reason("touched")
-            .names(touched))
-    }
-
-    /// Lists what is in the tree and was neither sealed, nor installed, nor lies in a declared cache.
-    fn beside(&self, plans: &[Plan], manifest: &Manifest) -> Result<Vec<RelPath>, Refusal> {
-        let tree = self.disk.tree_path();
-        let installed = plans.iter().filter_map(|plan| {
-            let place = installer::environment(plan);
-            RelPath::parse(place.strip_prefix(&tree).ok()?.as_os_str().as_bytes()).ok()
-        });
-        let git = match self.ask.certify.git {
-            InGit::None => None,
-            InGit::OneCommit => Some(RelPath::parse(b".git")?),
-        };
-        let caches = self.ask.certify.caches.iter().cloned();
-        let apart: Vec<RelPath> = installed.chain(caches).chain(git).collect();
-        input::new_files(manifest, &apart, self.disk.tree())
-    }
-
-    /// Refuses, by what it says of them, files that no merge will hold and that can change what the tests say.
-    fn none_guilty<'p>(
-        &self,
-        plans: &[Plan],
-        files: impl IntoIterator<Item = &'p RelPath>,
-        why: &str,
-    ) -> Result<(), Refusal> {
-        let built = plans.iter().any(|plan| plan.project != ProjectInstall::Skip);
-        let guilty = files.into_iter().filter(|path| {
-            // A build of the project may write modules; nothing else has a reason to.
-            let shadows = !built && surface::shadows(path);
-            surface::concerns_tests(path) || shadows || path.as_bytes().ends_with(b".pyc")
-        });
-        let guilty: Vec<String> = guilty.take(NAMED).map(ToString::to_string).collect();
-        match guilty.is_empty() {
-            true => Ok(()),
-            false => Err(Refusal::new(Code::TreeMismatch, why)
-                .reason("new_file")
-                .names(guilty)),
-        }
-    }
-
-    /// Sets apart what an installation left in the tree besides what it installed: no merge will hold it.
-    ///
-    /// The project's own build may write such files. Each is named as weak; one that can change what the tests say
-    /// is refused, since the merged tree would be tested without it.
-    fn set_apart(
-        &self,
-        plans: &[Plan],
-        manifest: &Manifest,
-        evidence: &mut Evidence,
-    ) -> Result<Vec<RelPath>, Refusal> {
-        let new = self.beside(plans, manifest)?;
-        let why = "the installation left files in the tree that can change what the tests say";
-        self.none_guilty(plans, &new, why)?;
-        if new.len() > NAMED {
-            let more = format!("{} more files", new.len() - NAMED);
-            evidence.weaken("new_file", [more]);
-        }
-        evidence.weaken("new_file", new.iter().take(NAMED).map(ToString::to_string));
-        Ok(new)
-    }
-
-    /// Checks that nothing came into the tree while the tests ran. Where the sandbox stood whole they could not write
-    /// there, so whoever did is none of this attempt; elsewhere what they left is named as weak.
-    fn nothing_appeared(
-        &self,
-        plans: &[Plan],
-        manifest: &Manifest,
-        before: &[RelPath],
-        evidence: &mut Evidence,
-    ) -> Result<(), Refusal> {
-        let now = self.beside(plans, manifest)?;
-        let before: BTreeSet<&RelPath> = before.iter().collect();
-        let new: Vec<&RelPath> = now.iter().filter(|path| !before.contains(path)).collect();
-        let why = "files came into the tree while the tests ran";
-        let whole = evidence.level.as_ref();
-        if !new.is_empty() && whole.is_some_and(|level| level.confinement == Confinement::Full) {
-            return Err(Refusal::new(Code::TreeMismatch, why)
-                .reason("new_file")
-                .names(new.iter().take(NAMED).map(ToString::to_string)));
-        }
-        self.none_guilty(plans, new.iter().copied(), why)?;
-        evidence.weaken("new_file", new.iter().take(NAMED).map(ToString::to_string));
-        Ok(())
-    }
-
     /// Runs the tests where nothing but declared caches can be written, and reads what they left.
-    fn test(&self, plans: &[Plan], evidence: &mut Evidence) -> Result<(), Refusal> {
+    fn test(&self, installed: &Installed, evidence: &mut Evidence) -> Result<(), Refusal> {
         let certify = &self.ask.certify;
         let plan = TestPlan {
             tree: self.disk.tree_path(),
             home: self.work.join("test"),
-            installed: plans,
+            installed: &installed.plans,
+            commanded: installed.commanded(),
             command: test_command(certify),
             report: report_from(certify),
             env: certify

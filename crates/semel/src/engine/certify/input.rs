@@ -6,7 +6,7 @@ use crate::limits;
 use semel_core::backend::Backend;
 use semel_core::ignore::{EntryKind, Ignore};
 use semel_core::install::leftover::{self, What};
-use semel_core::installer::Installer;
+use semel_core::installer::{InstallCommand, Installer, Installs};
 use semel_core::lockset::{self, Declared, Format, Lockfile, Yarn};
 use semel_core::manifest::{Entry, Manifest};
 use semel_core::{Code, Refusal, RelPath, Sha256};
@@ -52,7 +52,7 @@ fn sealed(proposal: &Proposal, root: &Root) -> Result<Manifest, Refusal> {
     };
     still_there(&proposal.manifest, root).map_err(differs)?;
     // A directory is seen, too, by whoever looks for one or imports it; none is there but for what was unpacked into it.
-    let mut more = new_files(&proposal.manifest, &[], root)?;
+    let mut more = new_files(&proposal.manifest, &BTreeSet::new(), root)?;
     more.extend(empty_directories(&proposal.manifest, root)?);
     if !more.is_empty() {
         let why = "the sealed tree is not what was unpacked";
@@ -121,7 +121,7 @@ pub(super) fn still_there(manifest: &Manifest, root: &Root) -> Result<(), Refusa
 /// `too_large` past the entries of the largest proposal; `io_failed`.
 pub(super) fn new_files(
     manifest: &Manifest,
-    apart: &[RelPath],
+    apart: &BTreeSet<RelPath>,
     root: &Root,
 ) -> Result<Vec<RelPath>, Refusal> {
     let sealed: BTreeSet<&RelPath> = manifest.entries.iter().map(Entry::path).collect();
@@ -253,6 +253,8 @@ pub(super) struct Locks {
     pub(super) digests: BTreeMap<RelPath, Sha256>,
     /// The parsed lockfile of each installer that the job uses, and what that one includes.
     pub(super) parsed: BTreeMap<Installer, Vec<Lockfile>>,
+    /// The lockfiles that the command of the job is held against, and what they include.
+    pub(super) commanded: Vec<Lockfile>,
     /// What they cannot show, one clause each.
     pub(super) weak: Vec<String>,
 }
@@ -261,7 +263,7 @@ pub(super) struct Locks {
 ///
 /// # Errors
 /// `no_lockfile` where an installer has none, or nothing binds the tree; `lock_incomplete`.
-pub(super) fn bind(manifest: &Manifest, installers: &[Installer], root: &Root) -> Result<Locks, Refusal> {
+pub(super) fn bind(manifest: &Manifest, installs: &Installs, root: &Root) -> Result<Locks, Refusal> {
     let mut digests = BTreeMap::new();
     let mut formats: BTreeMap<RelPath, Format> = BTreeMap::new();
     let mut declared = Declared::default();
@@ -289,9 +291,10 @@ pub(super) fn bind(manifest: &Manifest, installers: &[Installer], root: &Root) -
     let mut locks = Locks {
         digests,
         parsed: BTreeMap::new(),
+        commanded: Vec::new(),
         weak: Vec::new(),
     };
-    for installer in installers {
+    for installer in &installs.known {
         let lock = lock_of(*installer, &formats)?;
         let parsed = lockset::parse(lock, &text(root, lock, LARGEST_TEXT)?)?;
         // Yarn 2 and later never write a checksum for a package with conditions; whether one of these is for this machine
@@ -299,15 +302,84 @@ pub(super) fn bind(manifest: &Manifest, installers: &[Installer], root: &Root) -
         if parsed.yarn() != Some(Yarn::Modern) {
             lockset::require_hashes(&parsed)?;
         }
-        locks.weak.extend(lockset::close_over(&parsed, &declared)?);
-        let included = lockset::included(&parsed, &declared)?;
-        let all: Vec<Lockfile> = std::iter::once(parsed).chain(included).collect();
-        locks
-            .weak
-            .extend(all.iter().flat_map(|lock| lock.weak.iter().cloned()));
+        let all = locks.close(parsed, &declared)?;
         locks.parsed.insert(*installer, all);
     }
+    if let Some(command) = &installs.command {
+        for lock in locks_of_command(command, &installs.known, &formats) {
+            let parsed = lockset::parse(lock, &text(root, lock, LARGEST_TEXT)?)?;
+            if !parsed.unbound.is_empty() {
+                let count = parsed.unbound.len();
+                locks
+                    .weak
+                    .push(format!("{lock}: {count} packages have no hash in it"));
+            }
+            let all = locks.close(parsed, &declared)?;
+            locks.commanded.extend(all);
+        }
+    }
     Ok(locks)
+}
+
+impl Locks {
+    /// Closes a lock over its manifest; gives it with what it includes.
+    fn close(&mut self, parsed: Lockfile, declared: &Declared) -> Result<Vec<Lockfile>, Refusal> {
+        self.weak.extend(lockset::close_over(&parsed, declared)?);
+        let included = lockset::included(&parsed, declared)?;
+        let all: Vec<Lockfile> = std::iter::once(parsed).chain(included).collect();
+        self.weak
+            .extend(all.iter().flat_map(|lock| lock.weak.iter().cloned()));
+        Ok(all)
+    }
+}
+
+/// Finds the lockfiles that a command is held against: those that it names as arguments; else those of the tool that it
+/// runs; else all that no installer of the job reads.
+fn locks_of_command<'f>(
+    command: &InstallCommand,
+    known: &[Installer],
+    formats: &'f BTreeMap<RelPath, Format>,
+) -> Vec<&'f RelPath> {
+    let named: BTreeSet<RelPath> = command
+        .args()
+        .iter()
+        .filter_map(|arg| RelPath::parse(arg.rsplit('=').next()?.as_bytes()).ok())
+        .collect();
+    let tool = match command.program_name() {
+        "bundle" => "bundler",
+        name => name,
+    };
+    let read = |format: &Format| known.iter().any(|known| known.name() == format.installer());
+    let of = |rule: &dyn Fn(&RelPath, &Format) -> bool| -> Vec<&'f RelPath> {
+        let found = formats.iter().filter(|(path, format)| rule(path, format));
+        found.map(|(path, _)| path).collect()
+    };
+    let found = [
+        of(&|path, _| named.contains(path)),
+        of(&|_, format| format.installer() == tool),
+        of(&|_, format| !read(format)),
+    ];
+    found
+        .into_iter()
+        .find(|found| !found.is_empty())
+        .unwrap_or_default()
+}
+
+/// Checks that every lockfile is what it was when it was bound.
+///
+/// # Errors
+/// `lockfile_drift`, naming those that are not, or are gone.
+pub(super) fn locks_stand(digests: &BTreeMap<RelPath, Sha256>, root: &Root) -> Result<(), Refusal> {
+    let moved = digests.iter().filter(|(path, digest)| {
+        let now = text(root, path, LARGEST_TEXT);
+        now.map_or(true, |bytes| Sha256::of(&bytes) != **digest)
+    });
+    let moved: Vec<String> = moved.map(|(path, _)| path.to_string()).collect();
+    if moved.is_empty() {
+        return Ok(());
+    }
+    let why = "a lockfile is not what it was when the installation began";
+    Err(Refusal::new(Code::LockfileDrift, why).names(moved))
 }
 
 /// Finds the lockfile that an installer reads.
@@ -331,4 +403,43 @@ fn lock_of(installer: Installer, formats: &BTreeMap<RelPath, Format>) -> Result<
         )
         .name(installer.name())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_held_against_the_locks_that_it_means() {
+        let at = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
+        let names = [
+            "pdm.lock",
+            "package-lock.json",
+            "requirements.txt",
+            "requirements-dev.txt",
+            "Gemfile.lock",
+        ];
+        let formats: BTreeMap<RelPath, Format> = names
+            .iter()
+            .map(|name| (at(name), Format::recognise(name.as_bytes()).unwrap()))
+            .collect();
+        let of = |words: &str, known: &[Installer]| {
+            let command = InstallCommand::new(words.split(' ').map(str::to_owned).collect()).unwrap();
+            let found = locks_of_command(&command, known, &formats);
+            found.into_iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(of("pdm sync --prod", &[]), ["pdm.lock"]);
+        assert_eq!(of("/opt/bin/bundle install", &[]), ["Gemfile.lock"]);
+        assert_eq!(of("npm ci", &[]), ["package-lock.json"]);
+        assert_eq!(of("uv pip sync ./requirements.txt", &[]), ["requirements.txt"]);
+        assert_eq!(
+            of("x --requirement=requirements-dev.txt", &[]),
+            ["requirements-dev.txt"]
+        );
+        assert_eq!(of("sh install.sh", &[]).len(), 5);
+        assert_eq!(
+            of("sh install.sh", &[Installer::Npm, Installer::Pip]),
+            ["Gemfile.lock", "pdm.lock"]
+        );
+    }
 }

@@ -28,7 +28,7 @@ use semel_core::record::Judgement;
 use semel_core::report::Counts;
 use semel_core::volume::{Durability, End, Owner, Role};
 use semel_core::{Code, Refusal, Sha256};
-use semel_host::installer::check_report;
+use semel_host::installer::{check_arguments, check_report};
 use semel_host::process::Cancel;
 use semel_host::volume::write_record;
 
@@ -87,6 +87,9 @@ pub(crate) fn certify(
         &attempt::report_from(&ask.certify),
     )
     .map_err(host)?;
+    for (installer, args) in &ask.certify.install_args {
+        check_arguments(*installer, args).map_err(host)?;
+    }
     let mut left = ask.certify.attempts;
     let mut may_unseal = Unseal::Once;
     loop {
@@ -195,12 +198,7 @@ fn once(
     .map_err(|refusal| full::in_attempt(engine, refusal));
     let end = match (&verdict, &signed) {
         (Ok(()), Ok(_)) => End::Clean,
-        (Err(refusal), _) if refusal.code == Code::TimedOut => End::Dirty {
-            reason: "timed_out".to_owned(),
-        },
-        _ => End::Dirty {
-            reason: "certification_refused".to_owned(),
-        },
+        (Err(refusal), _) | (Ok(()), Err(refusal)) => ends_dirty(refusal),
     };
     volume::end(engine, &generation, end)?;
     say.reached(Point::CertEnded);
@@ -218,6 +216,17 @@ fn once(
         counts: evidence.counts().unwrap_or_default(),
         recipe: signed.recipe,
     })
+}
+
+/// Says how the generation of a refused attempt ends.
+fn ends_dirty(refusal: &Refusal) -> End {
+    let reason = match refusal.code {
+        Code::TimedOut => "timed_out",
+        _ => "certification_refused",
+    };
+    End::Dirty {
+        reason: reason.to_owned(),
+    }
 }
 
 /// Are the other attempts on a proposal, oldest first.

@@ -246,10 +246,13 @@ fn toolchain(engine: &Engine, evidence: &Evidence) -> Result<Vec<Toolchain>, Ref
 
 /// Gives the digest of how a job certifies: another test command is another recipe.
 pub(crate) fn recipe(certify: &Certify) -> Result<Sha256, Refusal> {
-    let install = certify.install.iter().map(|installer| {
+    let install = certify.install.known.iter().map(|installer| {
         let args = certify.install_args.get(installer).cloned().unwrap_or_default();
         std::iter::once(installer.name().to_owned()).chain(args).collect()
     });
+    let command = certify.install.command.as_ref();
+    // Else the words of a command could be read as an installer with arguments.
+    let commanded = command.map(|_| "install=command".to_owned());
     let project = match certify.project {
         ProjectInstall::Skip => "project=skip",
         ProjectInstall::UnboundBackend => "build_backend=unbound",
@@ -260,12 +263,15 @@ pub(crate) fn recipe(certify: &Certify) -> Result<Sha256, Refusal> {
         InGit::OneCommit => Some("git=one_commit".to_owned()),
     };
     Recipe {
-        installers: certify.install.iter().copied().collect(),
-        install: install.collect(),
+        installers: certify.install.known.iter().copied().collect(),
+        install: install
+            .chain(command.map(|command| command.words().to_vec()))
+            .collect(),
         test: certify.test.clone(),
         flags: std::iter::once(project.to_owned())
             .chain(report)
             .chain(in_git)
+            .chain(commanded)
             .collect(),
         environment: certify
             .env

@@ -48,6 +48,26 @@ fn a01_an_environment_that_is_there_already_certifies_nothing() {
 }
 
 #[test]
+fn a01_a_committed_environment_as_tools_make_it_is_a_leftover() {
+    let lab = Lab::new(&leaf());
+    lab.project("", "");
+    lab.write(".gitignore", "");
+    lab.write("requirements.txt", "");
+    let made = Command::new("/usr/bin/env")
+        .args(["python3", "-m", "venv", "--without-pip", ".venv"])
+        .current_dir(lab.site.repository())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", said(&made));
+    let refusal = lab.refused("pip", 21, "tree_not_empty");
+    assert_eq!(refusal["names"][0], ".venv/pyvenv.cfg");
+    assert!(
+        text(&refusal["names"][1]).contains(" -> /"),
+        "the absolute link: {refusal}"
+    );
+}
+
+#[test]
 fn a02_the_record_holds_every_file_and_not_only_names() {
     let Some(lab) = Lab::with_uv(&leaf()) else { return };
     lab.project("\"leaf==1.0\"", "import leaf.deep");
@@ -287,6 +307,59 @@ fn a05_requirements_cut_at_a_record_are_refused_where_anything_tells() {
     assert!(refusal["names"].to_string().contains("ccc"), "{refusal}");
     std::fs::remove_file(lab.site.repository().join("requirements-all.txt")).unwrap();
     assert_eq!(lab.site.passes(), 0);
+}
+
+#[test]
+fn a05_requirements_that_include_themselves_are_refused_and_another_name_is_taken() {
+    let lab = four();
+    lab.write(
+        "requirements.txt",
+        &format!("-r requirements.txt\n{}", pins(&lab, 4)),
+    );
+    let refusal = lab.refused("pip", 20, "lock_incomplete");
+    assert!(text(&refusal["why"]).contains("includes itself"), "{refusal}");
+    lab.write(
+        "requirements.txt",
+        &format!("-r requirements-more.txt\n{}", pins(&lab, 4)),
+    );
+    lab.write("requirements-more.txt", "-r requirements.txt\n");
+    let refusal = lab.refused("pip", 20, "lock_incomplete");
+    assert!(text(&refusal["why"]).contains("includes itself"), "{refusal}");
+    for name in ["requirements.txt", "requirements-more.txt"] {
+        std::fs::remove_file(lab.site.repository().join(name)).unwrap();
+    }
+    lab.write("requirements-test.txt", &pins(&lab, 4));
+    lab.certified("pip");
+}
+
+#[test]
+fn arguments_that_are_no_selections_cost_no_attempt() {
+    let lab = four();
+    lab.write("requirements.txt", &pins(&lab, 4));
+    let commit = lab.site.commit_all("proposal");
+    let args = [
+        "certify",
+        "--job",
+        "case",
+        "--repository",
+        "repo",
+        "--git",
+        &commit,
+    ];
+    let recipe = ["--install", "pip", "--test", "python run.py {report}"];
+    for wrong in ["--no-build", "--group test", "--index-url=x"] {
+        let with = ["--install-args", wrong];
+        let out = lab
+            .command(&[&args[..], &recipe, &with].concat())
+            .output()
+            .unwrap();
+        let refusal = answer(&out);
+        assert_eq!(refusal["code"], "bad_config", "{}", said(&out));
+        assert!(text(&refusal["why"]).ends_with("takes none"), "{refusal}");
+    }
+    let done = lab.certified("pip");
+    let predicate = &statement(text(&done["envelope"]).as_ref())["predicate"];
+    assert_eq!(predicate["earlier"], json!([]));
 }
 
 #[test]

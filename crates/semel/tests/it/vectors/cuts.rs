@@ -2,7 +2,7 @@
 
 use crate::harness::{Disk, said};
 use semel_core::ids::Generation;
-use semel_core::install::{InstallRecord, InstalledBy, compare};
+use semel_core::install::{By, InstallRecord, InstalledBy, compare};
 use semel_core::installer::Installer;
 use semel_core::lockset::{self, Declared, Format, Weakness};
 use semel_core::{Code, RelPath, Sha256};
@@ -193,7 +193,8 @@ fn every_lock_cut_at_every_line_is_refused_or_named_weak() {
 fn record(name: &str, text: &str) -> InstallRecord {
     let generation = Generation::parse("g-01a229ef-60a5-797b-8bad-5a345da1a7d9").unwrap();
     let by = InstalledBy {
-        name: Installer::Uv,
+        command: Vec::new(),
+        name: By::Installer(Installer::Uv),
         sha256: Sha256::of(b""),
         version: "1".to_owned(),
     };

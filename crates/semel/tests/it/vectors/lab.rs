@@ -181,7 +181,7 @@ impl Liar {
 
     /// Certifies with a test command that waits, and does something else meanwhile, from outside of every sandbox, to the
     /// tree of the generation.
-    pub(super) fn meanwhile(&self, installer: &str, test: &str, act: impl FnOnce(&Path)) -> Output {
+    pub(crate) fn meanwhile(&self, installer: &str, test: &str, act: impl FnOnce(&Path)) -> Output {
         let commit = self.lab.site.commit_all("proposal");
         let mut command = self.command(&self.args(&commit, installer, test));
         let child = command
@@ -235,7 +235,7 @@ fn find(generation: &Path, name: &str) -> Option<PathBuf> {
 }
 
 /// A test that begins, waits until it is told to go on, and then runs the lines.
-pub(super) fn waiting(lines: &str) -> String {
+pub(crate) fn waiting(lines: &str) -> String {
     format!(
         "import os, pathlib, sys, time\nhome = pathlib.Path(os.environ['HOME'])\n(home / 'begun').write_text('')\n\
          while not (home / 'go').exists():\n    time.sleep(0.02)\n{lines}\n\
@@ -253,7 +253,7 @@ pub(super) fn real_cargo() -> PathBuf {
 
 /// Gives the statement of what was certified.
 #[track_caller]
-pub(super) fn certified(out: &Output) -> Value {
+pub(crate) fn certified(out: &Output) -> Value {
     assert!(out.status.success(), "{}", said(out));
     answer(out)
 }

@@ -10,7 +10,7 @@ mod kills;
 pub(crate) mod lab;
 mod late;
 mod locks;
-mod node;
+pub(crate) mod node;
 mod python;
 mod rust;
 mod table;

@@ -48,7 +48,7 @@ const DAMAGE: [(&str, &str); 10] = [
 ];
 
 /// A project with one package from a tarball in its tree.
-pub(super) fn project() -> Option<Lab> {
+pub(crate) fn project() -> Option<Lab> {
     let about = r#"{"name":"dep","version":"1.0.0","main":"index.js"}"#;
     let lab = with_tarball(about, "index.js", "exports.LIMIT = 1\n")?;
     lab.write(".gitignore", "node_modules\n");

@@ -1,0 +1,214 @@
+//! What a command of the job installed: bound as far as its locks and its own layout go, and no further.
+
+use super::super::commanded::{Filled, bind};
+use super::super::kept::Tree;
+use super::*;
+use crate::installer::InstallCommand;
+
+fn command() -> InstallCommand {
+    InstallCommand::new(vec!["sh".to_owned(), "install it.sh".to_owned()]).unwrap()
+}
+
+fn filled(fake: &Fake, tree: Option<Tree>) -> Filled {
+    let root = fake.0.root.to_string();
+    let mut observed = fake.0.clone();
+    // Of a tree that nobody but its own installer vouches for, other files are read.
+    for (path, fact) in &observed.entries {
+        let (Some(tree), Fact::File { .. }) = (tree, fact) else {
+            continue;
+        };
+        if tree.wants_text(path).is_none() {
+            observed.texts.remove(path);
+        }
+    }
+    Filled {
+        tree,
+        observed,
+        place: place(&root),
+    }
+}
+
+fn venv_of(fake: &Fake) -> Result<Vec<Bound>, Refusal> {
+    bind(
+        &command(),
+        &[filled(fake, Some(Tree::Venv))],
+        &[lock("uv.lock", UV_LOCK)],
+    )
+}
+
+/// The modules of the fixture, with each `package.json` in hand.
+fn node_filled(fake: &Fake) -> Filled {
+    let mut one = filled(fake, Some(Tree::NodeModules));
+    for name in ["is-number", "is-odd", "ms", "semver"] {
+        let path = at(&format!("{name}/package.json"));
+        let version = PACKAGE_LOCK
+            .split(&format!("\"node_modules/{name}\": {{\n      \"version\": \""))
+            .nth(1)
+            .and_then(|rest| rest.split('"').next())
+            .unwrap();
+        let text = format!("{{\"name\":\"{name}\",\"version\":\"{version}\"}}");
+        one.observed.texts.insert(path, text.into_bytes());
+    }
+    one
+}
+
+#[test]
+fn an_environment_is_compared_with_its_lock_and_said_to_be_unbound() {
+    let bounds = venv_of(&venv()).unwrap();
+    let packages: Vec<&String> = bounds[0].packages.iter().collect();
+    assert_eq!(packages, ["demo==0.1.0", "idna==3.20", "six==1.17.0"]);
+    let weak = bounds[0].weak.join("\n");
+    assert!(weak.contains("by the command `sh \"install it.sh\"`"), "{weak}");
+    assert!(weak.contains("no artifact was compared"), "{weak}");
+    assert!(weak.contains("demo was built from the tree"), "{weak}");
+}
+
+#[test]
+fn what_differs_from_the_lock_is_refused() {
+    let refused = |change: &dyn Fn(&mut Fake)| {
+        let mut changed = venv();
+        change(&mut changed);
+        let refusal = venv_of(&changed).unwrap_err();
+        (refusal.code, refusal.names.join(" "))
+    };
+    let more = |venv: &mut Fake| install(venv, "evil", "1.0", &[("evil.py", "")]);
+    let (code, names) = refused(&more);
+    assert_eq!(code, Code::RecordMismatch);
+    assert!(names.contains("evil==1.0"), "{names}");
+    let fewer = |venv: &mut Fake| {
+        let gone: Vec<RelPath> = venv.0.entries.keys().cloned().collect();
+        let six = |path: &&RelPath| path.to_string().contains("/six");
+        for path in gone.iter().filter(six) {
+            venv.remove(&path.to_string());
+        }
+    };
+    let (code, names) = refused(&fewer);
+    assert_eq!(code, Code::RecordMismatch);
+    assert!(names.contains("uv.lock") && names.contains("six"), "{names}");
+    let (code, _) = refused(&|venv| venv.edit("bin/six", "run", "ruin"));
+    assert_eq!(code, Code::RecordMismatch);
+    let (code, _) = refused(&|venv| venv.link("bin/python", "/w/python3"));
+    assert_eq!(code, Code::RecordOutsideRoot);
+    let (code, _) = refused(&|venv| {
+        let other = "{\"url\":\"file:///w/demo\",\"dir_info\":{}}";
+        let info = format!("{SITE}/demo-0.1.0.dist-info");
+        let text = venv.text(&format!("{info}/direct_url.json"));
+        let record = venv.text(&format!("{info}/RECORD"));
+        let name = "demo-0.1.0.dist-info/direct_url.json";
+        let record = record.replace(&row(name, text.as_bytes()), &row(name, other.as_bytes()));
+        venv.file(&format!("{info}/direct_url.json"), other.as_bytes());
+        venv.file(&format!("{info}/RECORD"), record.as_bytes());
+    });
+    assert_eq!(code, Code::RecordOutsideRoot);
+}
+
+#[test]
+fn what_makes_an_environment_may_leave_its_seeds() {
+    let mut seeded = venv();
+    install(&mut seeded, "pip", "26.0", &[("pip/__init__.py", "")]);
+    let weak = venv_of(&seeded).unwrap()[0].weak.join("\n");
+    assert!(weak.contains("pip==26.0 is in no lock"), "{weak}");
+}
+
+#[test]
+fn packages_without_a_lock_of_their_ecosystem_are_refused() {
+    let node = lock("package-lock.json", PACKAGE_LOCK);
+    let refusal = bind(&command(), &[filled(&venv(), Some(Tree::Venv))], &[node]).unwrap_err();
+    assert_eq!(refusal.code, Code::RecordMismatch);
+    let refusal = bind(&command(), &[filled(&venv(), Some(Tree::Venv))], &[]).unwrap_err();
+    assert_eq!(refusal.code, Code::RecordMismatch);
+}
+
+#[test]
+fn node_modules_are_held_against_their_lock() {
+    let locks = [lock("package-lock.json", PACKAGE_LOCK)];
+    let bounds = bind(&command(), &[node_filled(&modules())], &locks).unwrap();
+    assert_eq!(bounds[0].packages.len(), 4);
+    let mut more = node_filled(&modules());
+    let mut evil = modules();
+    evil.file("evil/package.json", b"{\"name\":\"evil\",\"version\":\"1.0.0\"}");
+    let (path, text) = (
+        at("evil/package.json"),
+        b"{\"name\":\"evil\",\"version\":\"1.0.0\"}",
+    );
+    more.observed.entries = evil.0.entries;
+    more.observed.texts.insert(path, text.to_vec());
+    let refusal = bind(&command(), &[more], &locks).unwrap_err();
+    assert!(refusal.names.join(" ").contains("evil==1.0.0"), "{refusal}");
+    for (target, taken) in [("../ms/node.js", false), ("../node/bin/node", true)] {
+        let mut one = node_filled(&modules());
+        let link = Fact::Symlink {
+            target: target.as_bytes().to_vec(),
+        };
+        one.observed.entries.insert(at(".bin/node"), link);
+        assert_eq!(bind(&command(), &[one], &locks).is_ok(), taken, "{target}");
+    }
+    // A lock whose packages are nowhere.
+    let refusal = bind(&command(), &[other(&[("vendor/a", "1")])], &locks).unwrap_err();
+    assert_eq!(refusal.code, Code::RecordMismatch);
+    assert!(refusal.why.contains("not installed"), "{refusal}");
+}
+
+fn other(files: &[(&str, &str)]) -> Filled {
+    let mut fake = Fake::new(Kind::Other, "tree");
+    for (path, text) in files {
+        fake.file(path, text.as_bytes());
+    }
+    Filled {
+        tree: None,
+        observed: fake.0,
+        place: place("tree"),
+    }
+}
+
+#[test]
+fn what_is_of_no_known_layout_is_recorded_and_stays_inside() {
+    let mut one = other(&[("vendor/a", "1"), ("vendor/b", "2")]);
+    one.observed.entries.insert(
+        at("vendor/in"),
+        Fact::Symlink {
+            target: b"../src".to_vec(),
+        },
+    );
+    let bounds = bind(&command(), std::slice::from_ref(&one), &[]).unwrap();
+    let weak = bounds[0].weak.join("\n");
+    assert!(
+        weak.contains("vendor/a and 2 more files are of no known layout"),
+        "{weak}"
+    );
+    for target in ["/etc/passwd", "../../x", "/v/tre"] {
+        let mut out = one.clone();
+        out.observed.entries.insert(
+            at("vendor/out"),
+            Fact::Symlink {
+                target: target.as_bytes().to_vec(),
+            },
+        );
+        let refusal = bind(&command(), &[out], &[]).unwrap_err();
+        assert_eq!(refusal.code, Code::RecordOutsideRoot, "{target}");
+    }
+    assert!(bind(&command(), &[], &[]).is_err());
+}
+
+#[test]
+fn a_record_names_the_command_and_claims_no_artifact() {
+    let one = other(&[("vendor/a", "1")]);
+    let bounds = bind(&command(), std::slice::from_ref(&one), &[]).unwrap();
+    let by = InstalledBy {
+        command: command().words().to_vec(),
+        name: By::Command,
+        sha256: Sha256::of(b"sh"),
+        version: "not asked".to_owned(),
+    };
+    let parts = [(&one.observed, &bounds[0])];
+    let record = InstallRecord::make(&generation(1), by, &[], &Supply::default(), &parts).unwrap();
+    let bytes = record.encode().unwrap();
+    assert_eq!(InstallRecord::decode(&bytes).unwrap(), record);
+    let text = String::from_utf8(bytes).unwrap();
+    assert!(
+        text.contains("\"command\":[\"sh\",\"install it.sh\"],\"name\":\"command\""),
+        "{text}"
+    );
+    assert!(text.contains("no artifact"), "{text}");
+    assert!(text.contains("\"tree/vendor/a\""), "{text}");
+}
