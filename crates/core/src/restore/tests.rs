@@ -213,6 +213,14 @@ fn a_doubt_is_looked_at_again_and_told_at_the_end() {
         panic!("{end:?}")
     };
     assert_eq!((refusal.code, now), (Code::LockTimeout, seconds(12)));
+    // The same words where the last look is the one that examines.
+    let mut late = Wait::new(seconds(12), POLL, Stale::Evidence { grace: GRACE });
+    let mut at = seconds(0);
+    assert_eq!(until_step(&mut late, &mut at, lock(Since::Now)), Step::Examine);
+    let Step::Refuse(told) = late.next(seconds(12), &doubted) else {
+        panic!("it is past the bound")
+    };
+    assert_eq!(told.why, refusal.why);
     assert!(
         refusal
             .why

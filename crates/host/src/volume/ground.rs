@@ -18,7 +18,7 @@ use semel_core::digest::to_hex;
 use semel_core::ids::{Generation, JobId};
 use semel_core::{Code, Refusal, RelPath};
 use serde::{Deserialize, Serialize};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 pub(super) const RECORD: &str = "backend.json";
@@ -86,11 +86,8 @@ impl Volumes {
     /// # Errors
     /// `io_failed` where nothing can be made beside the volumes.
     pub fn offers(&self) -> Result<Vec<Offer>> {
-        let name = format!("{PROBE}{}", to_hex(&clock::random::<8>()?));
+        let (name, _held) = self.trial()?;
         let place = self.path.join(&name);
-        make(self.dir.as_fd(), &name, &place)?;
-        let held = subdirectory(self.dir.as_fd(), &name).map_err(|e| Error::io("open", &place, e))?;
-        rustix::fs::flock(&held, FlockOperation::LockExclusive).map_err(|e| Error::io("hold", &place, e))?;
         let overlay = mounts::try_overlay(&place);
         let memory = mounts::try_tmpfs(&place);
         let left = reaper::remove_tree(self.dir.as_fd(), name.as_bytes())?;
@@ -117,6 +114,26 @@ impl Volumes {
         });
         all.push(offer(Backend::Tmpfs, memory.err()));
         Ok(all)
+    }
+
+    /// Makes a directory for a trial, and holds it.
+    pub(super) fn trial(&self) -> Result<(String, OwnedFd)> {
+        loop {
+            let name = format!("{PROBE}{}", to_hex(&clock::random::<8>()?));
+            let place = self.path.join(&name);
+            let fail = |doing: &'static str, errno| Error::io(doing, &place, errno);
+            make(self.dir.as_fd(), &name, &place)?;
+            let held = match subdirectory(self.dir.as_fd(), &name) {
+                Ok(held) => held,
+                // A daemon that starts took it for one that a killed process left: nobody held it yet.
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(fail("open", errno)),
+            };
+            rustix::fs::flock(&held, FlockOperation::LockExclusive).map_err(|e| fail("hold", e))?;
+            if rustix::fs::fstat(&held).map_err(|e| fail("examine", e))?.st_nlink > 0 {
+                return Ok((name, held));
+            }
+        }
     }
 
     /// Takes away what a killed trial left.

@@ -504,3 +504,27 @@ fn a_damaged_tree_is_filled_anew_beside_and_freed_when_nothing_lies_over_it() {
     assert_eq!(world.volumes.free_lowers(hour).unwrap().0, ["sealed"]);
     assert!(lowers.join("sealed-2").exists(), "it is young, and whole");
 }
+
+/// Whoever clears up what killed trials left takes away no trial that only begins.
+#[test]
+fn a_trial_that_begins_is_not_cleared_up() {
+    let world = World::new();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(relaxed) {
+                world.volumes.clear_trials().unwrap();
+            }
+        });
+        for _ in 0..200 {
+            let begun = world.volumes.trial();
+            let stands = begun.as_ref().is_ok_and(|(name, _)| {
+                std::fs::remove_dir(world.dir.path().join("volumes").join(name)).is_ok()
+            });
+            over.store(!stands, relaxed);
+            assert!(stands, "{begun:?}");
+        }
+        over.store(true, relaxed);
+    });
+}
