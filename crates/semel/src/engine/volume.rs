@@ -102,10 +102,10 @@ pub(crate) fn token_shape(text: &str) -> bool {
 /// `durability_unavailable` where the filesystem cannot keep what is asked; `io_failed`, reason `disk_full` with the volumes
 /// that hold the room; `store_unavailable`. A volume that could not be made is ended dirty.
 pub(crate) fn open(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
-    open_it(engine, wanted).map_err(|refusal| full::named(engine, refusal))
+    open_new(engine, wanted).map_err(|refusal| full::named(engine, refusal))
 }
 
-fn open_it(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
+fn open_new(engine: &Engine, wanted: Wanted) -> Result<Opened, Refusal> {
     full::enough(engine)?;
     if wanted.durability == Durability::Power {
         // The journal and the files: an operator may have put the volumes on a filesystem of their own.
