@@ -81,7 +81,8 @@ pub(super) fn leads_out(tree: Tree, observed: &Observed, place: &Place) -> Resul
                 venv.paths_stay(),
                 venv.scripts_stay(),
             ],
-            Err(_) => vec![links_stay(observed, place)],
+            // It may say itself that its interpreter is another one.
+            Err(refusal) => vec![Err(refusal), links_stay(observed, place)],
         },
         Tree::NodeModules | Tree::CargoHome | Tree::CargoVendor => vec![links_stay(observed, place)],
     };

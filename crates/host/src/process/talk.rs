@@ -24,7 +24,7 @@ pub struct Talker {
     pub program: PathBuf,
     /// Its arguments, without its own name.
     pub args: Vec<OsString>,
-    /// Its whole environment.
+    /// Its whole environment, but for `GIT_OPTIONAL_LOCKS=0`, which it may set otherwise.
     pub env: BTreeMap<OsString, OsString>,
     /// Where it runs; absolute.
     pub cwd: PathBuf,
@@ -63,7 +63,7 @@ pub fn talk(with: &Talker) -> Result<(Talk, PipeReader)> {
     process
         .args(&with.args)
         .env_clear()
-        .envs(&with.env)
+        .envs(command.environment())
         .current_dir(&with.cwd)
         .process_group(0);
     let ends = Ends {
@@ -182,10 +182,16 @@ mod tests {
 
     #[test]
     fn what_is_said_is_answered_and_the_environment_is_what_was_given() {
-        let (talk, output) = talk(&shell("read a; echo $a $SAID $HOME; echo last >&2; read b")).unwrap();
+        let (talk, output) = talk(&shell(
+            "read a; echo $a $SAID $HOME $GIT_OPTIONAL_LOCKS; echo last >&2; read b",
+        ))
+        .unwrap();
         write_line(&talk.input, b"hello").unwrap();
         let mut lines = Lines::new(output, 100);
-        assert_eq!(lines.take().unwrap(), Some(Line::Whole(b"hello there".to_vec())));
+        assert_eq!(
+            lines.take().unwrap(),
+            Some(Line::Whole(b"hello there 0".to_vec()))
+        );
         write_line(&talk.input, b"bye").unwrap();
         assert_eq!(lines.take().unwrap(), None);
         talk.end();

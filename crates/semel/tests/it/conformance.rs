@@ -154,9 +154,10 @@ fn the_worker_of_the_incident_does_not() {
     );
 }
 
-/// A worker that remembers keys with their bodies, but in memory alone, and records what it did after it did it.
+/// A worker that remembers keys with their bodies, but in memory alone, and records what it did some time after it did it:
+/// a kill in between is never far.
 const FORGETFUL: &str = r#"
-import json, os, sys, threading
+import json, os, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 port, root = int(sys.argv[1]), sys.argv[2]
 seen, one = {}, threading.Lock()
@@ -186,6 +187,7 @@ class Worker(BaseHTTPRequestHandler):
                 with open(place, "w") as f: f.write(call["text"])
             elif os.path.exists(place): os.remove(place)
             else: return self.answer(404)
+            time.sleep(0.02)
             seen[key] = call
             self.answer(200, replayed=False)
     def log_message(self, *args): pass
