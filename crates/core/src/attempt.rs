@@ -74,6 +74,16 @@ pub const GENERATION_FILE: &str = ".generation";
 /// Says that a wipe went through.
 pub const CLEAN_FILE: &str = ".volume_clean";
 
+/// The attribute of the workspace itself that marks a run which did not end cleanly. A command that empties the workspace
+/// takes every file of the contract along, but not this.
+pub const RUN_MARK: &str = "user.semel.dirty";
+
+/// Gives what the attribute holds for a run in a generation.
+#[must_use]
+pub fn run_mark(generation: &str) -> String {
+    Sha256::of(generation.as_bytes()).to_string()
+}
+
 /// Is what was found where a small file is expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
@@ -105,6 +115,8 @@ pub struct Facts {
     pub attempt: Option<String>,
     /// What lies at the dirty mark, in words; `None` where there is nothing.
     pub dirty: Option<String>,
+    /// What the attribute of the workspace holds that marks a run.
+    pub run_mark: Found,
     /// The lockfiles that were looked at.
     pub locks: BTreeMap<RelPath, FoundLock>,
     /// What lies at the state file.
@@ -160,13 +172,21 @@ pub fn check(facts: &Facts, strictness: Strictness) -> Result<Passed, Refusal> {
     if let Some(what) = &facts.dirty {
         return Err(Refusal::new(Code::DirtyVolume, what.clone()).name(DIRTY_MARK));
     }
+    let unended = unended(facts, generation)?;
     if facts.locks.values().all(|found| *found == FoundLock::Missing) {
         return Err(Refusal::new(Code::NoLockfile, "no lockfile binds this tree")
             .names(facts.locks.keys().map(ToString::to_string)));
     }
     let prior = known_state(facts)?;
     let locks = known_locks(facts, prior.as_ref())?;
-    let warnings = reuse(facts, prior.as_ref(), generation, attempt, strictness)?;
+    let mut warnings = reuse(facts, prior.as_ref(), generation, attempt, strictness)?;
+    if unended == Unended::Another && warnings.is_empty() {
+        let why = "a run of another generation did not end cleanly on this disk";
+        if strictness == Strictness::Strict {
+            return Err(Refusal::new(Code::GenerationReused, why).name(RUN_MARK));
+        }
+        warnings.push(format!("{why}; it may not have been wiped ({RUN_MARK})"));
+    }
     if let Some(prior) = prior.as_ref().filter(|prior| prior.generation == generation) {
         drift(&prior.locks, &locks)?;
     }
@@ -181,6 +201,30 @@ pub fn check(facts: &Facts, strictness: Strictness) -> Result<Passed, Refusal> {
         locks,
     };
     Ok(Passed { state, warnings })
+}
+
+/// Says of which generation a run did not end cleanly, where one did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unended {
+    No,
+    Another,
+}
+
+/// Refuses a disk on which a run of this generation did not end cleanly, though its files may be gone.
+fn unended(facts: &Facts, generation: &str) -> Result<Unended, Refusal> {
+    let why = match &facts.run_mark {
+        Found::Absent => return Ok(Unended::No),
+        Found::Bytes(bytes) if *bytes == run_mark(generation).into_bytes() => {
+            "a run of this generation did not end cleanly; its mark on the disk was removed"
+        }
+        Found::Bytes(bytes) if core::str::from_utf8(bytes).is_ok_and(|text| Sha256::parse(text).is_ok()) => {
+            return Ok(Unended::Another);
+        }
+        Found::Bytes(_) | Found::Odd(_) => "the workspace carries a mark of a run that cannot be read",
+    };
+    Err(Refusal::new(Code::DirtyVolume, why)
+        .reason("mark_removed")
+        .name(RUN_MARK))
 }
 
 fn known_state(facts: &Facts) -> Result<Option<ContractState>, Refusal> {
@@ -277,6 +321,7 @@ mod tests {
             generation: Some("g-1".to_owned()),
             attempt: Some("1".to_owned()),
             dirty: None,
+            run_mark: Found::Absent,
             locks: [(path("uv.lock"), FoundLock::Digest(Sha256::of(b"lock")))].into(),
             state: Found::Absent,
             disk_generation: Found::Absent,
@@ -302,6 +347,7 @@ mod tests {
             generation: None,
             attempt: Some(" ".to_owned()),
             dirty: Some("a file".to_owned()),
+            run_mark: Found::Odd("too large".to_owned()),
             locks: BTreeMap::new(),
             state: Found::Odd("a directory".to_owned()),
             disk_generation: Found::Bytes(b"g-0\n".to_vec()),
@@ -313,6 +359,10 @@ mod tests {
         bad.attempt = Some("2".to_owned());
         assert_eq!(code(&bad), Some(Code::DirtyVolume));
         bad.dirty = None;
+        assert_eq!(code(&bad), Some(Code::DirtyVolume), "a mark that cannot be read");
+        bad.run_mark = Found::Bytes(run_mark("g-1").into_bytes());
+        assert_eq!(code(&bad), Some(Code::DirtyVolume));
+        bad.run_mark = Found::Absent;
         assert_eq!(code(&bad), Some(Code::NoLockfile));
         bad.locks = [(path("uv.lock"), FoundLock::Digest(Sha256::of(b"other")))].into();
         assert_eq!(code(&bad), Some(Code::UnknownState));
@@ -344,6 +394,27 @@ mod tests {
             check(&next, Strictness::Strict).unwrap_err().code,
             Code::GenerationReused
         );
+    }
+
+    #[test]
+    fn a_run_that_did_not_end_is_known_without_its_files() {
+        let mut now = facts();
+        for (mark, of_another) in [
+            (run_mark("g-1"), false),
+            (run_mark("g-0"), true),
+            (String::new(), false),
+            ("g-1".to_owned(), false),
+            (format!("{} ", run_mark("g-0")), false),
+        ] {
+            now.run_mark = Found::Bytes(mark.clone().into_bytes());
+            if of_another {
+                assert_eq!(check(&now, Strictness::Lenient).unwrap().warnings.len(), 1);
+                let strict = check(&now, Strictness::Strict).unwrap_err();
+                assert_eq!(strict.code, Code::GenerationReused);
+            } else {
+                assert_eq!(code(&now), Some(Code::DirtyVolume), "{mark}");
+            }
+        }
     }
 
     #[test]

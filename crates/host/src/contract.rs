@@ -4,8 +4,10 @@
 //! It opens no volume of ours.
 
 mod record;
+mod run;
 
 pub use record::Trees;
+pub use run::{Begun, Ended, Lasting, Left};
 pub(crate) use record::signs;
 
 use crate::error::{Error, Result};
@@ -146,7 +148,7 @@ impl Disk {
     /// Lockfiles are looked for at the root of the workspace by `recognised`, and at the `named` places.
     ///
     /// # Errors
-    /// `unknown_state` where the root cannot be listed or the dirty mark cannot be looked at.
+    /// `unknown_state` where the root cannot be listed or a mark cannot be looked at.
     pub fn facts(
         &self,
         identity: (Option<String>, Option<String>),
@@ -164,6 +166,7 @@ impl Disk {
             generation: identity.0,
             attempt: identity.1,
             dirty,
+            run_mark: self.run_mark().map_err(unknown)?,
             locks: self.lockfiles(named, recognised).map_err(unknown)?,
             state: self.small_file(STATE_FILE)?,
             disk_generation: self.small_file(GENERATION_FILE)?,
@@ -203,13 +206,14 @@ impl Disk {
         Ok(names)
     }
 
-    /// Says whether the disk was ever ours: it carries a generation or a contract state.
+    /// Says whether the disk was ever ours: it carries a generation, a contract state or the mark of a run.
     ///
     /// # Errors
     /// `io_failed`.
     pub fn is_ours(&self) -> Result<Ours> {
         let regular = |name| Ok::<_, Error>(self.kind(name)? == Some(FileType::RegularFile));
-        Ok(if regular(GENERATION_FILE)? || regular(STATE_FILE)? {
+        let ran = self.run_mark()? != Found::Absent;
+        Ok(if ran || regular(GENERATION_FILE)? || regular(STATE_FILE)? {
             Ours::Yes
         } else {
             Ours::No
@@ -274,21 +278,6 @@ impl Disk {
         Ok(Mark(line))
     }
 
-    /// Lifts a mark, unless somebody else marked the disk, too.
-    ///
-    /// # Errors
-    /// `dirty_volume` for a mark that is not this one alone; `io_failed`. The disk then stays dirty.
-    pub fn unmark_dirty(&self, mark: &Mark) -> Result<()> {
-        if self.small_file(DIRTY_MARK)? != Found::Bytes(mark.0.clone()) {
-            let why = "somebody else marked the disk dirty meanwhile";
-            return Err(Refusal::new(Code::DirtyVolume, why)
-                .reason("marked_meanwhile")
-                .name(DIRTY_MARK)
-                .into());
-        }
-        self.remove_mark()
-    }
-
     fn remove_mark(&self) -> Result<()> {
         rustix::fs::unlinkat(&self.dir, DIRTY_MARK, AtFlags::empty())
             .map_err(|e| Error::io("remove", self.place(DIRTY_MARK), e))?;
@@ -328,6 +317,7 @@ impl Disk {
         }
         self.write_durably(CLEAN_FILE, b"")?;
         // The mark goes last.
+        self.lift_run_mark()?;
         self.remove_mark()
     }
 
@@ -389,16 +379,16 @@ impl Disk {
     }
 }
 
-/// Is a mark that was set; only who set it may lift it.
+/// Is a mark that was set.
 #[derive(Debug)]
 pub struct Mark(Vec<u8>);
 
 /// Says whether a disk was ever ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ours {
-    /// It carries a generation or a contract state.
+    /// It carries a generation, a contract state or the mark of a run.
     Yes,
-    /// It carries neither.
+    /// It carries none of them.
     No,
 }
 

@@ -3,7 +3,7 @@
 use super::answer::{Answer, err};
 use super::{Context, Progress};
 use crate::config;
-use crate::engine::command::{self, Passthrough};
+use crate::engine::command;
 use crate::engine::contract::{self, Adopt, Guard, Identity};
 use clap::{Args as ClapArgs, Subcommand};
 use semel_core::attempt::{self, Passed, Strictness};
@@ -198,10 +198,12 @@ fn guarded(run: &Run, context: &Context) -> Result<Answer, Refusal> {
         &findable,
     )?;
     warn(&working.passed.warnings, context);
-    let ended = command::passthrough(&run.command, &place)?;
-    if let Passthrough::Clean = ended {
-        working.clean()?;
+    let ran = command::passthrough(&run.command, &place);
+    // Whatever came of the command: what it left of the contract counts first.
+    if let Some(why) = working.end(ran.as_ref().ok().copied())? {
+        warn(&[why.to_owned()], context);
     }
+    let ended = ran?;
     let status = ended.status();
     let state = &working.passed.state;
     let verdict = if status == 0 { "clean" } else { "dirty" };

@@ -4,7 +4,8 @@ use semel_core::attempt::{self, Passed, Strictness};
 use semel_core::lockset::Format;
 use semel_core::{Code, Refusal, RelPath};
 pub(crate) use semel_host::contract::Guard;
-use semel_host::contract::{Disk, Mark, Ours, open_for_wipe};
+use super::command::Passthrough;
+use semel_host::contract::{Begun, Disk, Ended, Lasting, Left, Ours, open_for_wipe};
 use std::path::Path;
 
 /// Is who asks, as they gave it.
@@ -41,7 +42,7 @@ pub(crate) fn check(
 #[derive(Debug)]
 pub(crate) struct Working {
     disk: Disk,
-    mark: Mark,
+    begun: Begun,
     /// What the check found.
     pub(crate) passed: Passed,
 }
@@ -59,22 +60,69 @@ pub(crate) fn begin(
 ) -> Result<Working, Refusal> {
     let disk = open(workspace, &identity)?;
     let held = disk.hold().map_err(refusal)?;
-    let passed = decide(&disk, identity, named, strictness)?;
+    let mut passed = decide(&disk, identity, named, strictness)?;
     ready()?;
-    held.save(&passed.state).map_err(refusal)?;
     let why = format!("attempt {} did not end cleanly", passed.state.attempt);
-    let mark = disk.mark_dirty(&why).map_err(refusal)?;
+    let begun = held.begin(&passed.state, &why).map_err(refusal)?;
+    if begun.lasting == Lasting::No {
+        let why = "this filesystem keeps no attributes: keep .volume_dirty and .workspace_contract.json from being removed";
+        passed.warnings.push(why.to_owned());
+    }
     drop(held);
-    Ok(Working { disk, mark, passed })
+    Ok(Working {
+        disk,
+        begun,
+        passed,
+    })
 }
 
 impl Working {
-    /// Lifts the mark after a command that ended clean.
+    /// Looks at what a command left of the contract, before its exit status counts, and lifts the marks after a clean end.
+    /// Gives what a person should know, in words.
     ///
     /// # Errors
-    /// `dirty_volume` where somebody else marked the disk meanwhile; `io_failed`. The disk then stays dirty.
-    pub(crate) fn clean(&self) -> Result<(), Refusal> {
-        self.disk.unmark_dirty(&self.mark).map_err(refusal)
+    /// `unknown_state`, reason `state_removed`, where the state or the workspace is gone or another, whatever the exit;
+    /// `dirty_volume` after a clean end: reason `mark_removed` where the mark is gone or another, `marked_meanwhile` where
+    /// somebody else marked the disk, too; `io_failed`. The disk then stays dirty, or is made so again.
+    pub(crate) fn end(&self, command: Option<Passthrough>) -> Result<Option<&'static str>, Refusal> {
+        let ended = match command {
+            Some(Passthrough::Clean) => Ended::Clean,
+            Some(Passthrough::Dirty(_)) | None => Ended::Dirty,
+        };
+        let left = self.disk.end(&self.begun, ended).map_err(refusal)?;
+        let status = command.map_or_else(
+            || "did not run to its end".to_owned(),
+            |command| format!("ended with {}", command.status()),
+        );
+        let unknown = |what: &str, name: &str| {
+            let why = format!("{what} while the command ran, which {status}");
+            Err(Refusal::new(Code::UnknownState, why)
+                .reason("state_removed")
+                .name(name))
+        };
+        let dirty = |reason: &str, why: &str| {
+            let refusal = Refusal::new(Code::DirtyVolume, why);
+            Err(refusal.reason(reason).name(attempt::DIRTY_MARK))
+        };
+        match (left, ended) {
+            (Left::Whole, _) | (Left::Marked, Ended::Dirty) => Ok(None),
+            (Left::Workspace, _) => unknown("the workspace was removed or replaced", "WORKSPACE"),
+            (Left::State, _) => unknown(
+                "the contract's state was removed or replaced",
+                attempt::STATE_FILE,
+            ),
+            (Left::Mark, Ended::Dirty) => Ok(Some(
+                "the dirty mark was removed or replaced while the command ran; the disk is dirty all the same",
+            )),
+            (Left::Mark, Ended::Clean) => dirty(
+                "mark_removed",
+                "the dirty mark was removed or replaced while the command ran, so another attempt may have begun;                  the disk is marked dirty",
+            ),
+            (Left::Marked, Ended::Clean) => dirty(
+                "marked_meanwhile",
+                "somebody else marked the disk dirty meanwhile",
+            ),
+        }
     }
 }
 
@@ -127,7 +175,7 @@ pub(crate) enum Adopt {
 ///
 /// # Errors
 /// `missing_identity`, `path_escapes_root` and `bad_input` as in [`open_for_wipe`]; `path_escapes_root`, reason
-/// `not_ours`, for a disk that carries neither a generation nor a state; `io_failed` for what cannot be removed.
+/// `not_ours`, for a disk that carries neither a generation nor a state nor the mark of a run; `io_failed` for what cannot be removed.
 pub(crate) fn wipe(
     workspace: Option<&Path>,
     generation: Option<&str>,
