@@ -211,6 +211,17 @@ impl Verdict {
         )
     }
 
+    /// Adds the check `policy`, which holds and tells of its limit: the candidate has a file with the very bytes of the
+    /// policy, and nothing says that it was there before.
+    #[must_use]
+    pub fn with_policy_in_candidate(mut self, path: &RelPath) -> Verdict {
+        let expected = "of the host, not of the tree under test";
+        let mut check = Check::new("policy", expected, format!("the same bytes as {path} of the candidate"));
+        check.why = Some("see that it was not copied from there; with --base it is compared with what was there before".to_owned());
+        self.checks.push(check);
+        self
+    }
+
     /// Adds the check `consumption`; `None` says that no journal was asked.
     #[must_use]
     pub fn with_consumption(

@@ -59,7 +59,8 @@ pub(super) fn holds(
     let inside = |dir: &Path| real.starts_with(dir);
     let linked = linked(found);
     let mains = found.worktree.iter().chain(&linked).cloned();
-    for worktree in mains.chain(main(&found.common)) {
+    let named = configured(found, programs, cancel)?;
+    for worktree in mains.chain(main(&found.common)).chain(named) {
         if inside(&worktree) && !inside(&found.gitdir) && !inside(&found.common) {
             return Ok(Some("it lies in a worktree of the candidate's repository"));
         }
@@ -78,6 +79,50 @@ pub(super) fn holds(
 fn main(common: &Path) -> Option<PathBuf> {
     let is_dot_git = common.file_name() == Some(OsStr::new(".git"));
     is_dot_git.then(|| common.parent().map(Path::to_owned)).flatten()
+}
+
+/// Lists the worktrees that the configuration of a repository names, `core.worktree` of it and of each linked worktree.
+///
+/// # Errors
+/// `git_failed` where it cannot be read.
+fn configured(found: &Found, programs: &[PathBuf], cancel: &Cancel) -> Result<Vec<PathBuf>> {
+    let mut gitdirs = vec![found.common.clone(), found.gitdir.clone()];
+    if let Ok(entries) = std::fs::read_dir(found.common.join("worktrees")) {
+        gitdirs.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
+    }
+    gitdirs.dedup();
+    let shared = may_name(&found.common.join("config"));
+    let mut worktrees = Vec::new();
+    for gitdir in gitdirs {
+        if !shared && !may_name(&gitdir.join("config.worktree")) {
+            continue;
+        }
+        let at = Found {
+            worktree: None,
+            gitdir: gitdir.clone(),
+            common: found.common.clone(),
+        };
+        // Git itself reads it: the key may come from a file that is included.
+        let repository = Repository::at(&Git::find(programs)?, at, cancel)?;
+        if let Some(named) = repository.config().get("core.worktree")
+            && let Ok(real) = std::fs::canonicalize(gitdir.join(OsStr::from_bytes(named)))
+        {
+            worktrees.push(real);
+        }
+    }
+    Ok(worktrees)
+}
+
+/// Says whether a configuration may name a worktree, or another file that does; so that git is seldom asked.
+fn may_name(config: &Path) -> bool {
+    let words: [&[u8]; 2] = [b"worktree", b"include"];
+    match std::fs::read(config) {
+        Ok(text) => words.iter().any(|word| {
+            let mut windows = text.windows(word.len());
+            windows.any(|window| window.eq_ignore_ascii_case(word))
+        }),
+        Err(e) => e.kind() != std::io::ErrorKind::NotFound,
+    }
 }
 
 /// Lists the linked worktrees that a repository knows; what leads nowhere is none.

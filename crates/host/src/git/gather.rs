@@ -166,6 +166,44 @@ impl<'a> Gathered<'a> {
         checkout::holds(candidate, file, self.programs, self.cancel)
     }
 
+    /// Says whether one commit is an ancestor of another, or the other itself.
+    ///
+    /// What is written beside the objects to answer that faster is not asked: whoever works in the repository can write it.
+    ///
+    /// # Errors
+    /// `object_missing` where the history is not there as far as it is needed; `io_failed`.
+    pub fn descends(&self, later: &ObjectId, earlier: &ObjectId) -> Result<bool> {
+        if later == earlier || self.commit(later)?.parents.contains(earlier) {
+            return Ok(true);
+        }
+        let place = Place {
+            view: Some(Arc::new(View::new(later.format())?)),
+            config: vec![("core.commitGraph".into(), "false".into())],
+            ..self.found.place()
+        };
+        // Of two, it prints those that the other one does not have among its ancestors.
+        let (earlier, later) = (earlier.to_string(), later.to_string());
+        let asked = ["merge-base", "--independent", earlier.as_str(), later.as_str()];
+        let said = Git::unasked(Git::locate(self.programs)?)
+            .run(&place, Call::new(asked, self.cancel))
+            .map_err(|_| {
+                let why = "the history between these commits is not there; fetch all of it";
+                Refusal::new(Code::ObjectMissing, why).names([earlier.clone(), later.clone()])
+            })?;
+        Ok(!said.split(|b| *b == b'\n').any(|line| line == earlier.as_bytes()))
+    }
+
+    /// Gives the paths of a tree at which a file with exactly these bytes lies.
+    ///
+    /// # Errors
+    /// As [`Repository::list_tree`].
+    pub fn paths_of(&self, tree: &ObjectId, bytes: &[u8]) -> Result<Vec<RelPath>> {
+        let id = object_id(tree.format(), Kind::Blob, bytes)?;
+        let leaves = self.whole()?.list_tree(tree)?;
+        let same = leaves.into_iter().filter(|leaf| leaf.id == id);
+        Ok(same.map(|leaf| leaf.path).collect())
+    }
+
     fn body(&self, id: &ObjectId, kind: Kind) -> Option<&[u8]> {
         let (found, body) = self.objects.get(id)?;
         (*found == kind).then_some(body)

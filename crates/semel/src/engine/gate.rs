@@ -65,7 +65,7 @@ const LARGEST_POLICY: u64 = 1 << 20;
 ///
 /// # Errors
 /// `bad_input` for an id that is no full object id, reason `policy_base_not_an_object_id` for that of the base; for
-/// a base that is the candidate itself; `not_found` for a missing file; `bad_config` for a bad policy; those of
+/// a base that is the candidate itself or holds it already; `not_found` for a missing file; `bad_config` for a bad policy; those of
 /// [`Gathered`]. A certificate that does not hold is no error but a verdict.
 pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> {
     // What the caller states is checked before anything is read.
@@ -75,7 +75,7 @@ pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> 
     let likely = likely(commit, base, &ask.policy)?;
     let objects = Gathered::of(programs, &ask.repository, &likely, &cancel).map_err(host)?;
     let candidate = candidate(&objects, commit, base)?;
-    let policy = policy(&objects, &ask.policy, &candidate, &ask.trusted)?;
+    let (policy, same) = policy(&objects, &ask.policy, &candidate, &ask.trusted)?;
     let envelope = plain::read_file(&ask.certificate, LARGEST_CERTIFICATE).map_err(host)?;
     let record = match &ask.record {
         Some(place) => Some(Sha256::of(
@@ -84,7 +84,10 @@ pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> 
         None => None,
     };
     let now = semel_host::clock::now();
-    let verdict = gate::verdict(&policy, &envelope, record, &candidate, now, &ask.revoked);
+    let mut verdict = gate::verdict(&policy, &envelope, record, &candidate, now, &ask.revoked);
+    if let Some(path) = same {
+        verdict = verdict.with_policy_in_candidate(&path);
+    }
     let repository = objects.common_dir().display().to_string();
     Ok(Judged {
         verdict,
@@ -93,18 +96,25 @@ pub(crate) fn judge(ask: &Ask, programs: &[PathBuf]) -> Result<Judged, Refusal> 
     })
 }
 
+/// Reads the policy, and gives where the candidate has the same bytes, if no base says that they were there before.
 fn policy(
     objects: &Gathered<'_>,
     source: &PolicySource,
     candidate: &Candidate,
     trusted: &[PublicKey],
-) -> Result<Policy, Refusal> {
+) -> Result<(Policy, Option<RelPath>), Refusal> {
+    let mut same = None;
     let bytes = match (source, candidate.base) {
         (PolicySource::Base { path }, Some(BaseCommit { commit, tree })) => {
             // Another commit with the same tree, such as a squash, is the tree under test all the same.
             if commit == candidate.commit || tree == candidate.tree {
                 let why = "the policy would come from the very tree under test";
                 return Err(Refusal::new(Code::BadInput, why).reason("policy_base_is_candidate"));
+            }
+            // A merge of the candidate, or what came after one, brings its policy along.
+            if objects.descends(&commit, &candidate.commit).map_err(host)? {
+                let why = "the base holds the candidate already, so the policy may be the candidate's own";
+                return Err(Refusal::new(Code::BadInput, why).reason("policy_base_has_candidate"));
             }
             objects.blob_at(&tree, path).map_err(host)?.1
         }
@@ -118,7 +128,9 @@ fn policy(
                     .reason("policy_in_worktree")
                     .name(place.display().to_string()));
             }
-            plain::read_open(file, place, LARGEST_POLICY).map_err(host)?
+            let bytes = plain::read_open(file, place, LARGEST_POLICY).map_err(host)?;
+            same = of_candidate(objects, candidate, &bytes, place)?;
+            bytes
         }
         (PolicySource::Base { .. }, None) => {
             return Err(no_policy());
@@ -126,7 +138,36 @@ fn policy(
     };
     let text =
         String::from_utf8(bytes).map_err(|_| Refusal::new(Code::BadConfig, "the policy is not UTF-8"))?;
-    Policy::parse_trusting(&text, trusted)
+    Ok((Policy::parse_trusting(&text, trusted)?, same))
+}
+
+/// Looks for a policy's bytes in the candidate: a copy of its tree may lie anywhere, with no `.git` to know it by.
+///
+/// That a repository holds the policy of its host is usual; that the candidate is the first to hold it is not.
+///
+/// # Errors
+/// `bad_input`, reason `policy_of_candidate`, where the candidate has them at paths at which its base does not.
+fn of_candidate(
+    objects: &Gathered<'_>,
+    candidate: &Candidate,
+    bytes: &[u8],
+    place: &std::path::Path,
+) -> Result<Option<RelPath>, Refusal> {
+    let paths = objects.paths_of(&candidate.tree, bytes).map_err(host)?;
+    let (Some(first), Some(base)) = (paths.first(), candidate.base) else {
+        return Ok(paths.into_iter().next());
+    };
+    if base.tree == candidate.tree || objects.descends(&base.commit, &candidate.commit).map_err(host)? {
+        return Ok(Some(first.clone()));
+    }
+    let before = objects.paths_of(&base.tree, bytes).map_err(host)?;
+    if paths.iter().any(|path| before.contains(path)) {
+        return Ok(None);
+    }
+    let why = format!("the policy has the very bytes of {first} of the candidate, and the base has no such file there");
+    Err(Refusal::new(Code::BadInput, why)
+        .reason("policy_of_candidate")
+        .name(place.display().to_string()))
 }
 
 /// Refuses a gate that was told of no policy, naming both ways.

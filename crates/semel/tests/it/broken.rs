@@ -167,6 +167,22 @@ fn the_gate_takes_no_policy_from_the_worktree_of_the_candidate() {
         assert_eq!(code, Some(65), "{inside}, {repository}: {said}");
         assert!(said.contains("policy_in_worktree"), "{said}");
     }
+    // One that the configuration alone names, of the repository or of a linked worktree, and by an included file.
+    site.git(&["clone", "-q", "--bare", ".", "../named.git"]);
+    let named = site.at("named.git");
+    std::fs::create_dir(site.at("far")).unwrap();
+    std::fs::write(site.at("far/p.toml"), &policy).unwrap();
+    let (code, said) = gate("far/p.toml", "named.git");
+    assert_eq!(code, Some(0), "{said}");
+    std::fs::write(named.join("more"), "[core]\n\tworktree = ../far\n").unwrap();
+    for (key, value) in [("core.worktree", "../far"), ("include.path", "more")] {
+        site.git_in(&named, &["config", "core.bare", "false"]);
+        site.git_in(&named, &["config", key, value]);
+        let (code, said) = gate("far/p.toml", "named.git");
+        assert_eq!(code, Some(65), "{key}: {said}");
+        assert!(said.contains("policy_in_worktree"), "{said}");
+        site.git_in(&named, &["config", "--unset", key]);
+    }
     // A worktree stays one without its `.git`, which whoever works in it can take away.
     std::fs::remove_file(site.at("linked/.git")).unwrap();
     std::fs::remove_file(site.at("two.toml")).unwrap();

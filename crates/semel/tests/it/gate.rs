@@ -45,7 +45,10 @@ impl Certified {
 
     fn judge(&self, commit: &str, more: &[&str]) -> Output {
         let mut args = vec!["gate", "--certificate", self.envelope.to_str().unwrap()];
-        args.extend(["--repository", "repo", "--commit", commit]);
+        if !more.contains(&"--repository") {
+            args.extend(["--repository", "repo"]);
+        }
+        args.extend(["--commit", commit]);
         if !more.contains(&"--base") {
             args.extend(["--policy", "policy.toml"]);
         }
@@ -399,6 +402,98 @@ fn the_policy_comes_from_a_base_commit_by_its_full_id() {
             .code(),
         Some(64)
     );
+}
+
+/// A base that holds the candidate already brings the candidate's own policy: a merge of it, what came after one, a child.
+#[test]
+fn a_base_that_holds_the_candidate_brings_no_policy() {
+    let it = certified();
+    let lines = format!("recipe = \"{}\"\n", it.recipe);
+    let with_policy = |dir: &std::path::Path| {
+        std::fs::create_dir_all(dir.join(".semel")).unwrap();
+        std::fs::write(dir.join(".semel/gate.toml"), it.policy_text(&lines)).unwrap();
+    };
+    let own = it.changed(with_policy);
+    let tree = it.site.git(&["rev-parse", &format!("{own}^{{tree}}")]);
+    std::fs::write(it.site.repository().join("moved.txt"), "on\n").unwrap();
+    let moved = it.site.commit_all("moved on");
+    let onto = it.site.git(&["rev-parse", &format!("{moved}^{{tree}}")]);
+    let commit = |tree: &str, parents: &[&str]| {
+        let parents = parents.iter().flat_map(|parent| ["-p", parent]);
+        let args: Vec<&str> = ["commit-tree", tree, "-m", "one"].into_iter().chain(parents).collect();
+        it.site.git(&args)
+    };
+    with_policy(&it.site.repository());
+    let other = it.site.commit_all("a base with a policy of its own");
+    let with = it.site.git(&["rev-parse", &format!("{other}^{{tree}}")]);
+    let merge = commit(&with, &[&moved, &own]);
+    let child = commit(&with, &[&own]);
+    let later = commit(&with, &[&commit(&onto, &[&merge])]);
+    for base in [&merge, &child, &later] {
+        let refusal = it.refused(&own, &["--base", base], 65);
+        assert_eq!(refusal["reason"], "policy_base_has_candidate", "{refusal}");
+    }
+    // One that went another way is a base.
+    it.passes(&it.commit, &["--base", &other]);
+    it.passes(&it.commit, &["--base", &commit(&with, &[])]);
+    assert_ne!(tree, with);
+    // Where the history ends before that can be told, it is not told.
+    it.site.git(&["branch", "-f", "base", &commit(&with, &[&later])]);
+    it.site.git(&["branch", "-f", "candidate", &own]);
+    for branch in ["base", "candidate"] {
+        let place = format!("file://{}", it.site.repository().display());
+        let into = it.site.at("shallow");
+        if branch == "base" {
+            it.site.git(&["clone", "-q", "--bare", "--depth=1", "-b", branch, &place, into.to_str().unwrap()]);
+        } else {
+            it.site.git_in(&into, &["fetch", "-q", "--depth=1", &place, &own]);
+        }
+    }
+    let base = it.site.git(&["rev-parse", "base"]);
+    let refusal = it.refused(&own, &["--repository", "shallow", "--base", &base], 44);
+    assert_eq!(refusal["code"], "object_missing", "{refusal}");
+}
+
+/// A copy of the candidate's tree that no `.git` tells of: the bytes of the policy do.
+#[test]
+fn a_policy_with_the_bytes_of_the_candidate_is_told_or_refused() {
+    let it = certified();
+    let lines = format!("recipe = \"{}\"\n", it.recipe);
+    let tree = it.site.git(&["rev-parse", &format!("{}^{{tree}}", it.commit)]);
+    it.policy(&lines);
+    assert!(!it.passes(&it.commit, &[])["checks"].to_string().contains("policy.toml"));
+    // The tree is certified as it is: so a file of it is what is given as a policy, and here it is no policy at all.
+    let file = it.site.git(&["ls-tree", "-r", "--name-only", &tree]);
+    let name = file.lines().next().unwrap();
+    it.site.git(&["checkout", "-q", &it.commit]);
+    let bytes = std::fs::read(it.site.repository().join(name)).unwrap();
+    it.site.git(&["checkout", "-q", "main"]);
+    std::fs::write(it.site.at("copied"), bytes).unwrap();
+    let refusal = it.refused(&it.commit, &["--base", &it.site.base, "--policy", "copied"], 78);
+    assert_eq!(refusal["code"], "bad_config", "the base has it at the same place: {refusal}");
+    // A real policy, in the candidate alone, and then in both.
+    let own = it.changed(|dir| std::fs::write(dir.join("gate.toml"), it.policy_text(&lines)).unwrap());
+    let given = ["--policy", "policy.toml"];
+    let refusal = it.refused(&own, &[&["--base", it.site.base.as_str()][..], &given].concat(), 65);
+    assert_eq!(refusal["reason"], "policy_of_candidate", "{refusal}");
+    let shown = |more: &[&str]| {
+        let (_, answer) = it.verdict(&own, more);
+        let checks = answer["verdict"]["checks"].as_array().unwrap().clone();
+        checks.into_iter().find(|check| check["name"] == "policy")
+    };
+    let check = shown(&[]).unwrap();
+    assert_eq!(check["ok"], json!(true), "{check}");
+    assert!(check["actual"].to_string().contains("gate.toml"), "{check}");
+    assert!(check["why"].is_string(), "{check}");
+    it.site.git(&["checkout", "-q", "main"]);
+    std::fs::write(it.site.repository().join("gate.toml"), it.policy_text(&lines)).unwrap();
+    let base = it.site.commit_all("the host's policy, shown to all");
+    assert_eq!(shown(&[&["--base", base.as_str()][..], &given].concat()), None);
+    // Elsewhere in the base, it is still new where the candidate has it.
+    it.site.git(&["mv", "gate.toml", "elsewhere.toml"]);
+    let base = it.site.commit_all("moved");
+    let refusal = it.refused(&own, &[&["--base", base.as_str()][..], &given].concat(), 65);
+    assert_eq!(refusal["reason"], "policy_of_candidate", "{refusal}");
 }
 
 #[test]
