@@ -216,8 +216,15 @@ impl Verdict {
     #[must_use]
     pub fn with_policy_in_candidate(mut self, path: &RelPath) -> Verdict {
         let expected = "of the host, not of the tree under test";
-        let mut check = Check::new("policy", expected, format!("the same bytes as {path} of the candidate"));
-        check.why = Some("see that it was not copied from there; with --base it is compared with what was there before".to_owned());
+        let mut check = Check::new(
+            "policy",
+            expected,
+            format!("the same bytes as {path} of the candidate"),
+        );
+        check.why = Some(
+            "see that it was not copied from there; with --base it is compared with what was there before"
+                .to_owned(),
+        );
         self.checks.push(check);
         self
     }

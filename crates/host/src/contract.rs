@@ -7,8 +7,8 @@ mod record;
 mod run;
 
 pub use record::Trees;
-pub use run::{Begun, Ended, Lasting, Left};
 pub(crate) use record::signs;
+pub use run::{Begun, Ended, Lasting, Left};
 
 use crate::error::{Error, Result};
 use crate::files::digest_of;

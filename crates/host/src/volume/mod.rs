@@ -3,6 +3,7 @@
 //! It carries out and observes. Which attempt may open which volume, and what becomes of it, is decided by
 //! `core` and recorded by the store.
 
+mod freed;
 mod ground;
 mod lower;
 mod mounts;

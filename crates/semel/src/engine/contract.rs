@@ -1,10 +1,10 @@
 //! `semel contract`: the volume contract on a disk that somebody else manages. It touches no store.
 
+use super::command::Passthrough;
 use semel_core::attempt::{self, Passed, Strictness};
 use semel_core::lockset::Format;
 use semel_core::{Code, Refusal, RelPath};
 pub(crate) use semel_host::contract::Guard;
-use super::command::Passthrough;
 use semel_host::contract::{Begun, Disk, Ended, Lasting, Left, Ours, open_for_wipe};
 use std::path::Path;
 
@@ -69,11 +69,7 @@ pub(crate) fn begin(
         passed.warnings.push(why.to_owned());
     }
     drop(held);
-    Ok(Working {
-        disk,
-        begun,
-        passed,
-    })
+    Ok(Working { disk, begun, passed })
 }
 
 impl Working {

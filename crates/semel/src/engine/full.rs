@@ -2,6 +2,8 @@
 
 use super::Engine;
 use super::gateway::room;
+use super::job::say::Say;
+use semel_core::ids::{Generation, JobId};
 use semel_core::volume::VolumeState;
 use semel_core::{Code, Refusal};
 use semel_host::files::{Weight, weigh_kept};
@@ -30,6 +32,8 @@ pub(super) fn enough(engine: &Engine) -> Result<(), Refusal> {
 }
 
 const FULL: &str = "disk_full";
+/// What a person says to free a volume.
+const FREES: &str = "semel volume destroy";
 
 /// Says whether a refusal is for want of room.
 pub(super) fn is_full(refusal: &Refusal) -> bool {
@@ -38,7 +42,8 @@ pub(super) fn is_full(refusal: &Refusal) -> bool {
 
 /// Names, where a refusal is for want of room, the ended volumes that hold the most.
 pub(super) fn named(engine: &Engine, refusal: Refusal) -> Refusal {
-    if !is_full(&refusal) {
+    // Once is enough, whichever door it goes through.
+    if !is_full(&refusal) || refusal.names.iter().any(|name| name.starts_with(FREES)) {
         return refusal;
     }
     // Whoever cannot be asked names nobody: the refusal is to be told all the same.
@@ -56,7 +61,7 @@ pub(super) fn named(engine: &Engine, refusal: Refusal) -> Refusal {
     kept.sort_by_key(|(weight, _)| std::cmp::Reverse((weight.bytes, weight.entries)));
     let names = kept.into_iter().take(NAMED).map(|(weight, generation)| {
         format!(
-            "semel volume destroy {generation} ({} MiB, {} files)",
+            "{FREES} {generation} ({} MiB, {} files)",
             weight.bytes >> 20,
             weight.entries
         )
@@ -78,4 +83,24 @@ pub(super) fn in_attempt(engine: &Engine, refusal: Refusal) -> Refusal {
         _ => refusal,
     };
     named(engine, refusal)
+}
+
+/// Frees the files of an attempt that ended for want of room: they are nobody's evidence, and would take the room of the next
+/// attempt. Gives how to free them by hand where they stay.
+pub(super) fn freed(engine: &Engine, job: &JobId, generation: &Generation, say: Say<'_>) -> Option<String> {
+    match engine.volumes.free_files(job, generation) {
+        Ok(freed) if freed.kept.is_empty() => {
+            say.line(&format!(
+                "free     {} entries of {generation}, which used up the room",
+                freed.removed
+            ));
+            None
+        }
+        Ok(_) | Err(_) => {
+            say.line(&format!(
+                "free     the files of {generation} could not all be freed"
+            ));
+            Some(format!("{FREES} {generation}"))
+        }
+    }
 }

@@ -164,7 +164,9 @@ fn of_candidate(
     if paths.iter().any(|path| before.contains(path)) {
         return Ok(None);
     }
-    let why = format!("the policy has the very bytes of {first} of the candidate, and the base has no such file there");
+    let why = format!(
+        "the policy has the very bytes of {first} of the candidate, and the base has no such file there"
+    );
     Err(Refusal::new(Code::BadInput, why)
         .reason("policy_of_candidate")
         .name(place.display().to_string()))

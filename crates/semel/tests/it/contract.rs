@@ -430,7 +430,11 @@ fn a_mark_that_came_meanwhile_stays() {
 /// A workspace that is a git repository, with what its command may do: `EMPTY` is what a checkout in CI does first.
 fn cloned() -> Disk {
     let disk = Disk::new();
-    let init = Command::new("git").arg("init").arg("-q").arg(disk.path()).status();
+    let init = Command::new("git")
+        .arg("init")
+        .arg("-q")
+        .arg(disk.path())
+        .status();
     assert!(init.unwrap().success());
     disk
 }
@@ -461,18 +465,42 @@ fn reason(out: &std::process::Output) -> String {
 fn a_command_that_removes_mark_or_state_leaves_a_dirty_disk() {
     let other = r#"{"attempt":"1","generation":"g-1","locks":{}}"#;
     for (script, code, why) in [
-        (format!("{EMPTY}; echo 'idna==3.10' > requirements.txt; exit 1"), 7, "state_removed"),
-        (format!("{EMPTY}; echo 'idna==3.10' > requirements.txt"), 7, "state_removed"),
+        (
+            format!("{EMPTY}; echo 'idna==3.10' > requirements.txt; exit 1"),
+            7,
+            "state_removed",
+        ),
+        (
+            format!("{EMPTY}; echo 'idna==3.10' > requirements.txt"),
+            7,
+            "state_removed",
+        ),
         ("rm -f .volume_dirty; exit 1".to_owned(), 1, ""),
         ("rm -f .volume_dirty".to_owned(), 3, "mark_removed"),
         ("echo other > .volume_dirty".to_owned(), 3, "mark_removed"),
-        ("rm -f .volume_dirty; mkdir .volume_dirty".to_owned(), 3, "mark_removed"),
+        (
+            "rm -f .volume_dirty; mkdir .volume_dirty".to_owned(),
+            3,
+            "mark_removed",
+        ),
         ("echo more >> .volume_dirty".to_owned(), 3, "marked_meanwhile"),
         ("rm -f .workspace_contract.json".to_owned(), 7, "state_removed"),
-        (format!("echo '{other}' > .workspace_contract.json; exit 4"), 7, "state_removed"),
+        (
+            format!("echo '{other}' > .workspace_contract.json; exit 4"),
+            7,
+            "state_removed",
+        ),
         // Another directory in its place, with all that a lockfile needs.
-        ("cp -r . ../new; mv ../disk ../old; mv ../new ../disk".to_owned(), 7, "state_removed"),
-        ("mkdir ../new; cp requirements.txt ../new; cd ..; rm -rf disk; mv new disk; exit 1".to_owned(), 7, "state_removed"),
+        (
+            "cp -r . ../new; mv ../disk ../old; mv ../new ../disk".to_owned(),
+            7,
+            "state_removed",
+        ),
+        (
+            "mkdir ../new; cp requirements.txt ../new; cd ..; rm -rf disk; mv new disk; exit 1".to_owned(),
+            7,
+            "state_removed",
+        ),
     ] {
         let disk = cloned();
         let out = disk.run(&["run", "--json", "--", "sh", "-c", &script], "g-1", "1");
@@ -485,13 +513,21 @@ fn a_command_that_removes_mark_or_state_leaves_a_dirty_disk() {
         disk.refused(&["run", "--", "true"], "g-1", "2", 3);
         // A later one, too, may begin by emptying the workspace.
         if lasting(&cloned()) {
-            let clean = Command::new("sh").arg("-c").arg(EMPTY).current_dir(disk.path()).status();
+            let clean = Command::new("sh")
+                .arg("-c")
+                .arg(EMPTY)
+                .current_dir(disk.path())
+                .status();
             clean.unwrap();
             disk.write("requirements.txt", "idna==3.10\n");
             drop(std::fs::remove_file(disk.at(".volume_dirty")));
             disk.refused(&["check"], "g-1", "2", 3);
             disk.refused(&["check", "--strict"], "g-2", "2", 5);
-            assert_eq!(disk.run(&["check"], "g-2", "2").status.code(), Some(0), "{script}");
+            assert_eq!(
+                disk.run(&["check"], "g-2", "2").status.code(),
+                Some(0),
+                "{script}"
+            );
         }
     }
     // The workspace itself taken away: nothing is left to mark.
@@ -510,7 +546,17 @@ fn the_mark_of_a_run_goes_with_a_clean_end_and_with_a_wipe() {
     }
     assert!(disk.run(&["run", "--", "true"], "g-1", "1").status.success());
     assert_eq!(disk.check("g-1", "1"), 0);
-    let out = disk.run(&["run", "--", "sh", "-c", "rm -rf .volume_dirty .workspace_contract.json; exit 1"], "g-1", "1");
+    let out = disk.run(
+        &[
+            "run",
+            "--",
+            "sh",
+            "-c",
+            "rm -rf .volume_dirty .workspace_contract.json; exit 1",
+        ],
+        "g-1",
+        "1",
+    );
     assert_eq!(out.status.code(), Some(7), "{}", said(&out));
     drop(std::fs::remove_file(disk.at(".volume_dirty")));
     disk.refused(&["check"], "g-1", "1", 3);
@@ -524,7 +570,11 @@ fn the_mark_of_a_run_goes_with_a_clean_end_and_with_a_wipe() {
 /// A kill while the mark is gone: what the command removed is in nobody's way, but the run is known.
 #[test]
 fn a_run_that_is_killed_while_its_mark_is_gone_is_known() {
-    for removal in [EMPTY, "rm -f .volume_dirty", "rm -rf .volume_dirty .workspace_contract.json"] {
+    for removal in [
+        EMPTY,
+        "rm -f .volume_dirty",
+        "rm -rf .volume_dirty .workspace_contract.json",
+    ] {
         let disk = cloned();
         if !lasting(&disk) {
             return;
@@ -545,7 +595,10 @@ fn a_run_that_is_killed_while_its_mark_is_gone_is_known() {
         let disk = cloned();
         let mut run = running(&disk, &script);
         signal(run.child.id(), libc::SIGTERM);
-        assert!(matches!(run.child.wait().unwrap().code(), Some(7 | 143)), "{removal}");
+        assert!(
+            matches!(run.child.wait().unwrap().code(), Some(7 | 143)),
+            "{removal}"
+        );
         assert!(disk.dirty(), "{removal}");
     }
 }

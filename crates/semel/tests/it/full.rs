@@ -101,6 +101,117 @@ fn tests_that_fill_the_disk_end_by_name_and_the_next_attempt_has_room() {
     }
 }
 
+const TREE_BYTES: &str = "mkdir -p more\nexec dd if=/dev/zero of=more/f bs=1M\n";
+const TREE_FILES: &str =
+    "mkdir -p more/deep\ni=0\nwhile :; do : > more/deep/$i || exit 1; i=$((i+1)); done\n";
+
+/// What a command of the job left in the tree of an attempt that used up the disk is freed with it: no later attempt of
+/// whatever job is refused for it, and the volume and what is recorded of it stay.
+#[test]
+fn an_install_command_that_fills_the_tree_leaves_room_for_the_next_attempt() {
+    for (kind, fills, backend) in [
+        ("tmpfs", TREE_BYTES, "auto"),
+        ("ext4", TREE_BYTES, "auto"),
+        ("ext4", TREE_BYTES, "dir"),
+        ("few files", TREE_FILES, "auto"),
+        ("few files", TREE_FILES, "dir"),
+    ] {
+        let mut site = Site::new();
+        std::fs::write(site.repository().join("fill.sh"), fills).unwrap();
+        site.base = site.commit_all("fills");
+        let Some(_small) = small(&site, kind) else {
+            continue;
+        };
+        let certify = |job: &str, more: &[&str]| {
+            let args = [
+                "certify",
+                "--job",
+                job,
+                "--repository",
+                "repo",
+                "--git",
+                &site.base,
+            ];
+            let test = [
+                "--install",
+                "cargo",
+                "--test",
+                "python3 check.py {report}",
+                "--json",
+            ];
+            let on = ["--backend", backend];
+            let out = site.run(&[&args[..], &test, &on, more].concat());
+            let answer: Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
+            (out.status.code(), answer, said(&out))
+        };
+        for job in ["one", "two"] {
+            let (code, refusal, said) = certify(job, &["--install", "sh fill.sh"]);
+            assert_eq!(code, Some(79), "{kind} {backend}: {said}");
+            assert_eq!(refusal["reason"], "disk_full", "{kind} {backend}: {said}");
+            // Freed at once: nothing of it is left for a person to destroy.
+            assert!(!said.contains("volume destroy"), "{kind} {backend}: {said}");
+            let (code, _, said) = certify(job, &[]);
+            assert_eq!(code, Some(0), "{kind} {backend}: {said}");
+        }
+        let ended: Vec<Value> = site.volumes();
+        let quarantined = ended.iter().filter(|volume| volume["state"] == "quarantined");
+        for volume in quarantined.clone() {
+            let (job, generation) = (text(&volume["job"]), text(&volume["generation"]));
+            let place = site.home.state().join("volumes").join(job).join(generation);
+            assert!(
+                place.join("meta").is_dir() && place.join("vol").is_dir(),
+                "{volume}"
+            );
+            assert!(!place.join("vol/tree/more").exists() && !place.join("layer/upper/tree/more").exists());
+            // The sealed tree under it is others', too.
+            site.json(&["volume", "show", generation]);
+        }
+        assert_eq!(quarantined.count(), 2, "{ended:?}");
+        site.at_rest();
+    }
+}
+
+/// Also where not one file can be made any more, not even the one that says who works on a job.
+#[test]
+fn a_refusal_for_want_of_the_last_file_names_the_volumes_that_hold_them() {
+    let site = Site::new();
+    let Some(small) = small(&site, "few files") else {
+        return;
+    };
+    let opened = site.json(&["volume", "open", "holder", "--backend", "dir"]);
+    let generation = text(&opened["generation"]).to_owned();
+    let tree = site
+        .home
+        .state()
+        .join("volumes/holder")
+        .join(&generation)
+        .join("vol/tree");
+    for n in 0..1500 {
+        std::fs::write(tree.join(n.to_string()), "").unwrap();
+    }
+    site.json(&["volume", "end", &generation]);
+    let filler = small.at.join("filler");
+    std::fs::create_dir(&filler).unwrap();
+    let mut files = (0..).map(|n| std::fs::write(filler.join(n.to_string()), ""));
+    assert!(files.any(|written| written.is_err()));
+    let args = [
+        "certify",
+        "--job",
+        "late",
+        "--repository",
+        "repo",
+        "--git",
+        &site.base,
+    ];
+    let test = ["--install", "cargo", "--test", "python3 check.py {report}"];
+    let refused = site.refused(&[&args[..], &test].concat(), 74);
+    assert_eq!(refused["reason"], "disk_full", "{refused}");
+    let frees = format!("semel volume destroy {generation} (");
+    assert!(refused["names"].to_string().contains(&frees), "{refused}");
+    site.json(&["volume", "destroy", &generation]);
+    assert_eq!(site.json(&[&args[..], &test].concat())["status"], "certified");
+}
+
 /// Who is refused for want of room hears which volume holds it, and how it is freed.
 #[test]
 fn a_refusal_for_want_of_room_names_the_volumes_that_hold_it() {

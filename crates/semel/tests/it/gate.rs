@@ -420,7 +420,10 @@ fn a_base_that_holds_the_candidate_brings_no_policy() {
     let onto = it.site.git(&["rev-parse", &format!("{moved}^{{tree}}")]);
     let commit = |tree: &str, parents: &[&str]| {
         let parents = parents.iter().flat_map(|parent| ["-p", parent]);
-        let args: Vec<&str> = ["commit-tree", tree, "-m", "one"].into_iter().chain(parents).collect();
+        let args: Vec<&str> = ["commit-tree", tree, "-m", "one"]
+            .into_iter()
+            .chain(parents)
+            .collect();
         it.site.git(&args)
     };
     with_policy(&it.site.repository());
@@ -444,7 +447,16 @@ fn a_base_that_holds_the_candidate_brings_no_policy() {
         let place = format!("file://{}", it.site.repository().display());
         let into = it.site.at("shallow");
         if branch == "base" {
-            it.site.git(&["clone", "-q", "--bare", "--depth=1", "-b", branch, &place, into.to_str().unwrap()]);
+            it.site.git(&[
+                "clone",
+                "-q",
+                "--bare",
+                "--depth=1",
+                "-b",
+                branch,
+                &place,
+                into.to_str().unwrap(),
+            ]);
         } else {
             it.site.git_in(&into, &["fetch", "-q", "--depth=1", &place, &own]);
         }
@@ -461,7 +473,11 @@ fn a_policy_with_the_bytes_of_the_candidate_is_told_or_refused() {
     let lines = format!("recipe = \"{}\"\n", it.recipe);
     let tree = it.site.git(&["rev-parse", &format!("{}^{{tree}}", it.commit)]);
     it.policy(&lines);
-    assert!(!it.passes(&it.commit, &[])["checks"].to_string().contains("policy.toml"));
+    assert!(
+        !it.passes(&it.commit, &[])["checks"]
+            .to_string()
+            .contains("policy.toml")
+    );
     // The tree is certified as it is: so a file of it is what is given as a policy, and here it is no policy at all.
     let file = it.site.git(&["ls-tree", "-r", "--name-only", &tree]);
     let name = file.lines().next().unwrap();
@@ -470,11 +486,18 @@ fn a_policy_with_the_bytes_of_the_candidate_is_told_or_refused() {
     it.site.git(&["checkout", "-q", "main"]);
     std::fs::write(it.site.at("copied"), bytes).unwrap();
     let refusal = it.refused(&it.commit, &["--base", &it.site.base, "--policy", "copied"], 78);
-    assert_eq!(refusal["code"], "bad_config", "the base has it at the same place: {refusal}");
+    assert_eq!(
+        refusal["code"], "bad_config",
+        "the base has it at the same place: {refusal}"
+    );
     // A real policy, in the candidate alone, and then in both.
     let own = it.changed(|dir| std::fs::write(dir.join("gate.toml"), it.policy_text(&lines)).unwrap());
     let given = ["--policy", "policy.toml"];
-    let refusal = it.refused(&own, &[&["--base", it.site.base.as_str()][..], &given].concat(), 65);
+    let refusal = it.refused(
+        &own,
+        &[&["--base", it.site.base.as_str()][..], &given].concat(),
+        65,
+    );
     assert_eq!(refusal["reason"], "policy_of_candidate", "{refusal}");
     let shown = |more: &[&str]| {
         let (_, answer) = it.verdict(&own, more);

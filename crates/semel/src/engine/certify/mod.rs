@@ -170,7 +170,7 @@ fn once(
     }
     say.reached(Point::CertOpened);
     let mut evidence = attempt::Evidence::of(proposal);
-    let verdict = attempt::run(engine, ask, proposal, &opened.disk, &mut evidence, say, cancel)
+    let mut verdict = attempt::run(engine, ask, proposal, &opened.disk, &mut evidence, say, cancel)
         .map_err(|refusal| full::in_attempt(engine, refusal));
     if let Err(refusal) = &verdict
         && refusal.reason.as_deref() == Some(input::SEALED_TREE)
@@ -202,6 +202,12 @@ fn once(
     };
     volume::end(engine, &generation, end)?;
     say.reached(Point::CertEnded);
+    let refusals = [verdict.as_ref().err(), signed.as_ref().err()];
+    if refusals.into_iter().flatten().any(full::is_full) {
+        drop(opened);
+        let kept = full::freed(engine, &ask.job, &generation, say);
+        verdict = verdict.map_err(|refusal| refusal.names(kept));
+    }
     if let Ok(signed) = &signed {
         signed.publish(engine, &generation)?;
         say.reached(Point::Published);

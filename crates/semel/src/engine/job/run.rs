@@ -10,7 +10,7 @@ use super::{agent, deliver};
 use crate::engine::certify::{self, Ask};
 use crate::engine::gateway::standing::Standing;
 use crate::engine::proposal::{self, Base};
-use crate::engine::{Engine, host, store, volume};
+use crate::engine::{Engine, full, host, store, volume};
 use crate::limits;
 use semel_core::backend;
 use semel_core::confinement::Confinement;
@@ -121,9 +121,11 @@ pub(crate) fn hold_place(state: &Path, job: &JobId) -> PathBuf {
 /// # Errors
 /// `volume_busy` while another process works on the job.
 pub(super) fn take(engine: &Engine, job: &JobId) -> Result<Hold, Refusal> {
-    plain::private_directory(&engine.config.state.join("run")).map_err(host)?;
+    // Where not even this can be made, whoever is refused hears what holds the room.
+    let refused = |error| full::named(engine, host(error));
+    plain::private_directory(&engine.config.state.join("run")).map_err(refused)?;
     let held = Hold::take_over(&hold_place(&engine.config.state, job), limits::HOLD_LEFT)
-        .map_err(host)?
+        .map_err(refused)?
         .ok_or_else(|| Refusal::new(Code::VolumeBusy, "another process runs this job").name(job.as_str()))?;
     // What a dead holder sent, and nobody carried out yet, is refused from here on.
     let standing = Standing::new(job.clone(), held.number());
