@@ -163,7 +163,7 @@ impl Held<'_> {
             Ok(mark) => mark,
             Err(error) => {
                 // Nothing ran: a disk that was full by then is not dirty. Where this fails, it is refused in vain.
-                if disk.lift_run_mark().is_err() {}
+                drop(disk.lift_run_mark());
                 return Err(error);
             }
         };

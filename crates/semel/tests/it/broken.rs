@@ -167,22 +167,6 @@ fn the_gate_takes_no_policy_from_the_worktree_of_the_candidate() {
         assert_eq!(code, Some(65), "{inside}, {repository}: {said}");
         assert!(said.contains("policy_in_worktree"), "{said}");
     }
-    // One that the configuration alone names, of the repository or of a linked worktree, and by an included file.
-    site.git(&["clone", "-q", "--bare", ".", "../named.git"]);
-    let named = site.at("named.git");
-    std::fs::create_dir(site.at("far")).unwrap();
-    std::fs::write(site.at("far/p.toml"), &policy).unwrap();
-    let (code, said) = gate("far/p.toml", "named.git");
-    assert_eq!(code, Some(0), "{said}");
-    std::fs::write(named.join("more"), "[core]\n\tworktree = ../far\n").unwrap();
-    for (key, value) in [("core.worktree", "../far"), ("include.path", "more")] {
-        site.git_in(&named, &["config", "core.bare", "false"]);
-        site.git_in(&named, &["config", key, value]);
-        let (code, said) = gate("far/p.toml", "named.git");
-        assert_eq!(code, Some(65), "{key}: {said}");
-        assert!(said.contains("policy_in_worktree"), "{said}");
-        site.git_in(&named, &["config", "--unset", key]);
-    }
     // A worktree stays one without its `.git`, which whoever works in it can take away.
     std::fs::remove_file(site.at("linked/.git")).unwrap();
     std::fs::remove_file(site.at("two.toml")).unwrap();
@@ -203,6 +187,53 @@ fn the_gate_takes_no_policy_from_the_worktree_of_the_candidate() {
         let (code, said) = gate(outside, "repo");
         assert_eq!(code, Some(0), "{outside}: {said}");
     }
+}
+
+/// A worktree that the configuration alone names, be it in a file that is included, is one of the candidate.
+#[test]
+fn the_gate_takes_no_policy_from_a_worktree_that_is_configured() {
+    let site = Site::new();
+    let done = site.json(RUN);
+    let commit = site.git(&["rev-parse", "semel/small"]);
+    let policy = site.run(&["key", "show", "--policy"]).stdout;
+    let gate = |policy: &str, repository: &str| {
+        let args = [
+            "gate",
+            "--certificate",
+            text(&done["envelope"]),
+            "--commit",
+            &commit,
+        ];
+        let more = ["--repository", repository, "--policy", policy, "--json"];
+        let out = site.run(&[&args[..], &more].concat());
+        (out.status.code(), said(&out))
+    };
+    site.git(&["clone", "-q", "--bare", ".", "../named.git"]);
+    let named = site.at("named.git");
+    std::fs::create_dir(site.at("far")).unwrap();
+    std::fs::write(site.at("far/p.toml"), &policy).unwrap();
+    let (code, said) = gate("far/p.toml", "named.git");
+    assert_eq!(code, Some(0), "{said}");
+    std::fs::write(named.join("more"), "[core]\n\tworktree = ../far\n").unwrap();
+    for (key, value) in [("core.worktree", "../far"), ("include.path", "more")] {
+        site.git_in(&named, &["config", "core.bare", "false"]);
+        site.git_in(&named, &["config", key, value]);
+        let (code, said) = gate("far/p.toml", "named.git");
+        assert_eq!(code, Some(65), "{key}: {said}");
+        assert!(said.contains("policy_in_worktree"), "{said}");
+        site.git_in(&named, &["config", "--unset", key]);
+    }
+    // One of a linked worktree, by a configuration of its own.
+    site.git(&["worktree", "add", "-q", "--detach", "../linked", &commit]);
+    site.git(&["config", "extensions.worktreeConfig", "true"]);
+    let far = site.at("far").display().to_string();
+    site.git_in(
+        &site.at("linked"),
+        &["config", "--worktree", "core.worktree", &far],
+    );
+    let (code, said) = gate("far/p.toml", "repo");
+    assert_eq!(code, Some(65), "{said}");
+    assert!(said.contains("policy_in_worktree"), "{said}");
 }
 
 fn delete(volume: &Volume, url: &str, key: &str) -> crate::harness::Reply {

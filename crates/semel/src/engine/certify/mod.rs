@@ -172,12 +172,8 @@ fn once(
     let mut evidence = attempt::Evidence::of(proposal);
     let mut verdict = attempt::run(engine, ask, proposal, &opened.disk, &mut evidence, say, cancel)
         .map_err(|refusal| full::in_attempt(engine, refusal));
-    if let Err(refusal) = &verdict
-        && refusal.reason.as_deref() == Some(input::SEALED_TREE)
-        && let Err(error) = engine.volumes.damaged_lower(&opened.disk)
-    {
-        // The next attempt finds it, too.
-        say.line(&format!("the damaged tree cannot be set aside: {}", host(error)));
+    if let Err(refusal) = &verdict {
+        set_aside(engine, refusal, &opened.disk, say);
     }
     if cancel.is_cancelled() {
         let end = End::Dirty {
@@ -202,8 +198,7 @@ fn once(
     };
     volume::end(engine, &generation, end)?;
     say.reached(Point::CertEnded);
-    let refusals = [verdict.as_ref().err(), signed.as_ref().err()];
-    if refusals.into_iter().flatten().any(full::is_full) {
+    if is_full(&verdict) || is_full(&signed) {
         drop(opened);
         let kept = full::freed(engine, &ask.job, &generation, say);
         verdict = verdict.map_err(|refusal| refusal.names(kept));
@@ -222,6 +217,20 @@ fn once(
         counts: evidence.counts().unwrap_or_default(),
         recipe: signed.recipe,
     })
+}
+
+fn is_full<T>(came: &Result<T, Refusal>) -> bool {
+    came.as_ref().is_err_and(full::is_full)
+}
+
+/// Sets a sealed tree aside that an attempt was refused for.
+fn set_aside(engine: &Engine, refusal: &Refusal, disk: &semel_host::volume::Volume, say: Say<'_>) {
+    if refusal.reason.as_deref() == Some(input::SEALED_TREE)
+        && let Err(error) = engine.volumes.damaged_lower(disk)
+    {
+        // The next attempt finds it, too.
+        say.line(&format!("the damaged tree cannot be set aside: {}", host(error)));
+    }
 }
 
 /// Says how the generation of a refused attempt ends.
