@@ -110,7 +110,9 @@ impl Suite {
             stated.saturating_sub(cases.not_run)
         };
         (stated > cases.not_run && tests.saturating_sub(unseen) < least).then(|| {
-            format!("of {tests} tests a suite states {stated} as not run, and {ran} are said to have passed in it")
+            format!(
+                "of {tests} tests a suite states {stated} as not run, and {ran} are said to have passed in it"
+            )
         })
     }
 }

@@ -265,7 +265,10 @@ fn sums_of_honest_writers_are_taken() {
             counts(2, 0, 0, None),
         ),
         // Writers that count skipped tests and do not write them down.
-        ("<testsuite tests='3' skipped='2'>{one}</testsuite>", counts(1, 0, 0, None)),
+        (
+            "<testsuite tests='3' skipped='2'>{one}</testsuite>",
+            counts(1, 0, 0, None),
+        ),
         // Writers that leave skipped tests out of the sum, and sums that are empty.
         (
             "<testsuite tests='1' skipped='1'>{one}<testcase name='s'><skipped/></testcase></testsuite>",
@@ -312,6 +315,9 @@ fn a_block_that_does_not_add_up_is_no_evidence() {
         CARGO.replace("running 3 tests\n", ""),
         CARGO.replace("test result: ok. 2 passed;", "test result: ok. many passed;"),
         "test result: ok. 9 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out".to_owned(),
+        // What `cargo test --no-run` and `cargo test -- --list` print.
+        "  Executable unittests src/lib.rs (target/debug/deps/a-0)\n".to_owned(),
+        "a: test\nb: test\n\n2 tests, 0 benchmarks\n".to_owned(),
     ];
     for case in cases {
         let refusal = cargo_test(case.as_bytes(), Ending::Exit(0)).unwrap_err();
