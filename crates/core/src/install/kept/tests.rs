@@ -255,7 +255,10 @@ fn a_link_to_another_interpreter_leads_away_though_it_vouches_for_itself() {
         assert_eq!(made.code, held.code, "{held}");
         held
     };
-    let away = check(&[("bin/python", "->/srv/older/bin/python")], "/srv/older/bin/python");
+    let away = check(
+        &[("bin/python", "->/srv/older/bin/python")],
+        "/srv/older/bin/python",
+    );
     assert_eq!(away.code, Code::RecordOutsideRoot, "{away}");
     assert!(
         away.names.contains(&"changed .venv/bin/python".to_owned()),
