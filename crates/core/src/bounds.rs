@@ -237,6 +237,11 @@ mod tests {
                 (refusal.code, refusal.reason.as_deref()),
                 (Code::QuotaExceeded, Some(met.wire()))
             );
+            // None of these is a quota of a volume, and no table of quotas helps.
+            assert_ne!(refusal.meaning(), Code::QuotaExceeded.meaning());
+            assert!(!refusal.next().contains("quota"), "{}", refusal.next());
+            let of_limits = !matches!(met, Met::DiskFull);
+            assert_eq!(refusal.next().contains("[limits]"), of_limits, "{text}");
         }
     }
 }

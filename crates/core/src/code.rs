@@ -353,6 +353,26 @@ const NEXT: &[(Code, &[&str], &str)] = &[
         "use the daemon that runs; one that a command started ends by itself 10 s after its last work",
     ),
     (
+        Code::VolumeBusy,
+        &["living_owner"],
+        "wait for its owner, or end the work of its job with semel cancel",
+    ),
+    (
+        Code::VolumeBusy,
+        &["being_opened"],
+        "wait until it is open, or whoever opens it has given up",
+    ),
+    (
+        Code::QuotaExceeded,
+        &["processes", "memory", "file_size"],
+        "have it need less, or raise the limit in [limits] of the operator's file, and of the job where that says less",
+    ),
+    (
+        Code::QuotaExceeded,
+        &["machine_memory"],
+        "run less at once on this machine, or bound what each may hold by memory_bytes in [limits]",
+    ),
+    (
         Code::QuotaExceeded,
         &["disk_full"],
         "make room, by semel gc or by destroying volumes that are named, then do the same again",
@@ -509,6 +529,11 @@ impl Refusal {
         match (self.code, self.reason.as_deref()) {
             (_, Some(CANCELLED)) => "it was told to end",
             (Code::MissingIdentity, Some("workspace")) => "the disk was not named so that it can be no other",
+            (Code::QuotaExceeded, Some("processes" | "memory" | "file_size")) => {
+                "what ran met one of its limits"
+            }
+            (Code::QuotaExceeded, Some("machine_memory")) => "the memory of the machine was nearly used up",
+            (Code::QuotaExceeded, Some("disk_full")) => "the disk of the volumes is full",
             (code, _) => code.meaning(),
         }
     }

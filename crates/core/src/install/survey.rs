@@ -77,12 +77,12 @@ pub(super) fn leads_out(tree: Tree, observed: &Observed, place: &Place) -> Resul
         Tree::Venv => match Venv::open(observed, place) {
             Ok(venv) => vec![
                 venv.links_stay(),
+                venv.home_stays(),
                 venv.editables_stay(),
                 venv.paths_stay(),
                 venv.scripts_stay(),
             ],
-            // It may say itself that its interpreter is another one.
-            Err(refusal) => vec![Err(refusal), links_stay(observed, place)],
+            Err(_) => vec![links_stay(observed, place)],
         },
         Tree::NodeModules | Tree::CargoHome | Tree::CargoVendor => vec![links_stay(observed, place)],
     };

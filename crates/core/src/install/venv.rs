@@ -103,13 +103,7 @@ impl<'a> Venv<'a> {
                 "include-system-site-packages",
             ));
         }
-        let home = keys.get("home").copied().unwrap_or("");
-        if !self
-            .interpreter_dirs()
-            .any(|d| Some(d) == lexical(home.as_bytes()))
-        {
-            return Err(outside("pyvenv.cfg names another interpreter").name(home));
-        }
+        self.home(keys.get("home").copied().unwrap_or(""))?;
         let version = keys.get("version_info").or_else(|| keys.get("version"));
         let minor: Option<Vec<&str>> = version.map(|v| v.split('.').take(2).collect());
         if let Some(minor) = minor {
@@ -119,6 +113,26 @@ impl<'a> Venv<'a> {
             }
         }
         Ok(())
+    }
+
+    fn home(&self, home: &str) -> Result<(), Refusal> {
+        let whole = lexical(home.as_bytes());
+        match self.interpreter_dirs().any(|dir| Some(dir) == whole) {
+            true => Ok(()),
+            false => Err(outside("pyvenv.cfg names another interpreter").name(home)),
+        }
+    }
+
+    /// Checks that every interpreter that `pyvenv.cfg` names is the one that the links lead to: where a link was changed,
+    /// the two differ. What cannot be read names none.
+    pub(super) fn home_stays(&self) -> Result<(), Refusal> {
+        let config = RelPath::parse(b"pyvenv.cfg")?;
+        let Ok(text) = self.observed.text(&config) else {
+            return Ok(());
+        };
+        let pairs = text.lines().filter_map(|line| line.split_once('='));
+        let mut homes = pairs.filter(|(key, _)| key.trim().eq_ignore_ascii_case("home"));
+        homes.try_for_each(|(_, home)| self.home(home.trim()))
     }
 
     fn interpreter_dirs(&self) -> impl Iterator<Item = Vec<u8>> {

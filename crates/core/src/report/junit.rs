@@ -3,7 +3,7 @@
 //! It counts `testcase` elements, and doubts a report whose own sums say that fewer of them ran or more of them failed.
 //! It expands no entity of a document type and follows nothing.
 
-use super::sums::Suite;
+use super::sums::{Cases, Suite};
 use super::{Report, Stamp, stands_for_a_file};
 use crate::code::{Code, Refusal};
 use quick_xml::Reader;
@@ -11,17 +11,49 @@ use quick_xml::events::{BytesStart, Event};
 
 const DEEPEST: usize = 64;
 
-/// What `status` and `result` say of a case that was not run, as GoogleTest, CTest and others write it.
-const NOT_RUN: [&str; 6] = [
+/// What `status` and `result` say of a case that was not run, as GoogleTest, CTest, behave, NUnit and others write it, without
+/// case and separators.
+const NOT_RUN: [&str; 22] = [
     "notrun",
+    "notexecuted",
+    "notstarted",
+    "unexecuted",
     "disabled",
     "skipped",
+    "skip",
     "suppressed",
     "pending",
     "ignored",
+    "ignore",
+    "untested",
+    "untestedpending",
+    "untestedundefined",
+    "undefined",
+    "inconclusive",
+    "incomplete",
+    "deselected",
+    "excluded",
+    "filtered",
+    "listed",
+    "dryrun",
 ];
 /// What they say of one that did not hold.
-const NOT_HELD: [&str; 4] = ["fail", "failed", "failure", "error"];
+const NOT_HELD: [&str; 12] = [
+    "fail",
+    "failed",
+    "failure",
+    "error",
+    "errored",
+    "hookerror",
+    "cleanuperror",
+    "broken",
+    "crashed",
+    "aborted",
+    "timeout",
+    "timedout",
+];
+/// What they say of one that ran.
+const RAN: [&str; 6] = ["run", "completed", "passed", "pass", "success", "ok"];
 
 #[derive(Default)]
 struct Case {
@@ -32,6 +64,7 @@ struct Case {
     skipped: bool,
     todo: bool,
     file: bool,
+    said: bool,
 }
 
 /// Is what was read so far.
@@ -163,20 +196,30 @@ impl Reading {
                 self.report.fail(&ended.name);
             } else if ended.skipped {
                 self.report.counts.skipped += 1;
+                self.each_count(|cases| cases.not_run += 1);
             } else {
                 if !ended.file {
                     self.report.pass(&ended.own_name);
                 }
-                if let Some(suite) = self.suites.last_mut() {
-                    suite.own += 1;
-                }
-                self.each_suite(|suite| suite.all += 1);
+                let said = u64::from(ended.said);
+                self.each_count(|cases| {
+                    cases.ran += 1;
+                    cases.said += said;
+                });
             }
         } else if let Some(ended) = self.suites.pop_if(|suite| suite.depth == depth)
             && let Some(doubt) = ended.contradicts_itself()
         {
             self.report.doubt.get_or_insert(doubt);
         }
+    }
+
+    /// Counts a case: in its own suite, and in all that it lies in.
+    fn each_count(&mut self, count: impl Fn(&mut Cases)) {
+        if let Some(suite) = self.suites.last_mut() {
+            count(&mut suite.own);
+        }
+        self.each_suite(|suite| count(&mut suite.all));
     }
 
     fn each_suite(&mut self, change: impl FnMut(&mut Suite)) {
@@ -189,8 +232,10 @@ impl Case {
         let says = |words: &[&str]| -> Result<bool, Refusal> {
             let mut found = false;
             for key in ["status", "result"] {
-                found |= attribute(element, key)?
-                    .is_some_and(|value| words.iter().any(|word| value.eq_ignore_ascii_case(word)));
+                let value = attribute(element, key)?.unwrap_or_default();
+                let letters = value.chars().filter(char::is_ascii_alphanumeric);
+                let word: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
+                found |= words.contains(&word.as_str());
             }
             Ok(found)
         };
@@ -208,6 +253,7 @@ impl Case {
             failed: says(&NOT_HELD)?,
             skipped: says(&NOT_RUN)? || is_listed(element)?,
             todo: false,
+            said: says(&RAN)?,
         })
     }
 }

@@ -138,6 +138,21 @@ fn a_report_that_contradicts_itself_is_no_evidence() {
         "<testsuite errors='1'>{one}</testsuite>",
         "<testsuites failures='1'><testsuite>{one}</testsuite></testsuites>",
         "<testsuite failures='2'>{one}<testcase name='b'><flakyFailure/></testcase></testsuite>",
+        // Of its tests it says itself that they were not run.
+        "<testsuite tests='2' skipped='2' failures='0'>{one}{one}</testsuite>",
+        "<testsuite tests='2' disabled='2'>{one}{one}</testsuite>",
+        "<testsuite tests='2' skipped='1' disabled='1'>{one}{one}</testsuite>",
+        "<testsuite tests='2' skipped='1'>{one}{one}</testsuite>",
+        "<testsuite tests='2' skipped='2'>{one}<testcase name='s'><skipped/></testcase></testsuite>",
+        "<testsuites tests='2' skipped='2'><testsuite>{one}{one}</testsuite></testsuites>",
+        "<testsuite tests='2' skipped='2'><testcase name='a' status='run'/>{one}</testsuite>",
+        // A sum is a number.
+        "<testsuite tests='1' errors='one' failures='-1'>{one}</testsuite>",
+        "<testsuite tests='1' failures='NaN'>{one}</testsuite>",
+        "<testsuite tests='1' errors='-1'>{one}</testsuite>",
+        "<testsuite tests='some'>{one}</testsuite>",
+        "<testsuites skipped='1.5'><testsuite>{one}</testsuite></testsuites>",
+        "<testsuite disabled='all'>{one}</testsuite>",
     ];
     for text in cases {
         let text = spelled(text);
@@ -171,7 +186,19 @@ fn a_failure_outside_of_a_case_and_a_case_not_run_are_told() {
             "{text}"
         );
     }
-    for status in ["status='notrun'", "status='disabled'", "result='Skipped'"] {
+    for status in [
+        "status='notrun'",
+        "status='Not Run'",
+        "result='not_run'",
+        "status='disabled'",
+        "result='Skipped'",
+        "status='untested'",
+        "status='untested_undefined'",
+        "status='undefined'",
+        "status='ignored'",
+        "result='Inconclusive'",
+        "result='NotExecuted'",
+    ] {
         let text = format!("<testsuite><testcase name='off' {status}/></testsuite>");
         assert_eq!(
             junit(text.as_bytes()).unwrap().counts,
@@ -232,13 +259,27 @@ fn sums_of_honest_writers_are_taken() {
             "<testsuite tests='3' failures='1' errors='0'>{one}{flaky}</testsuite>",
             counts(2, 0, 0, None),
         ),
-        // Writers that leave skipped tests out of the sum, and sums that are no numbers.
+        // The same, where it ran what is disabled.
+        (
+            "<testsuites tests='2' failures='0' disabled='1' errors='0'><testsuite name='A' tests='2' disabled='1' skipped='0'><testcase name='a' status='run' result='completed'/><testcase name='DISABLED_b' status='run' result='completed'/></testsuite></testsuites>",
+            counts(2, 0, 0, None),
+        ),
+        // Writers that count skipped tests and do not write them down.
+        (
+            "<testsuite tests='3' skipped='2'>{one}</testsuite>",
+            counts(1, 0, 0, None),
+        ),
+        // Writers that leave skipped tests out of the sum, and sums that are empty.
+        (
+            "<testsuite tests='1' skipped='1'>{one}<testcase name='s'><skipped/></testcase></testsuite>",
+            counts(1, 0, 1, None),
+        ),
         (
             "<testsuite tests='1'>{one}<testcase name='s'><skipped/></testcase></testsuite>",
             counts(1, 0, 1, None),
         ),
         (
-            "<testsuite tests='' failures='NaN' errors='-1'>{one}</testsuite>",
+            "<testsuite tests='' failures='' errors=' '>{one}</testsuite>",
             counts(1, 0, 0, None),
         ),
     ];
@@ -274,6 +315,9 @@ fn a_block_that_does_not_add_up_is_no_evidence() {
         CARGO.replace("running 3 tests\n", ""),
         CARGO.replace("test result: ok. 2 passed;", "test result: ok. many passed;"),
         "test result: ok. 9 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out".to_owned(),
+        // What `cargo test --no-run` and `cargo test -- --list` print.
+        "  Executable unittests src/lib.rs (target/debug/deps/a-0)\n".to_owned(),
+        "a: test\nb: test\n\n2 tests, 0 benchmarks\n".to_owned(),
     ];
     for case in cases {
         let refusal = cargo_test(case.as_bytes(), Ending::Exit(0)).unwrap_err();

@@ -49,7 +49,7 @@ pub use relocate::{Move, kind_at, prepare_move, prepare_restore};
 pub use remove::{Removable, Remove, prepare_remove};
 pub use search::{Found, FoundEntry, Wanted, search};
 pub use semel_core::volume::Durability;
-pub use stamp::{Stamp, stamps};
+pub use stamp::{DirectoryStamp, Stamp, directory_stamps, stamps};
 pub use steps::{NoSteps, Step, Steps};
 pub use write::{Write, prepare_write};
 

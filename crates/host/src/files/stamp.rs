@@ -25,14 +25,53 @@ pub struct Stamp {
 /// `not_found`, `path_escapes_root`, `io_failed`.
 pub fn stamps<'a>(root: &Root, paths: impl IntoIterator<Item = &'a RelPath>) -> Result<Vec<Stamp>> {
     let stamp = |path: &RelPath| {
-        let place = root.place(path, LastLink::Keep)?;
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let stat = rustix::fs::statat(place.parent.as_fd(), place.name.as_slice(), flags)
-            .map_err(|e| failed(e, path))?;
+        let stat = look(root, path)?;
         Ok(Stamp {
             inode: stat.st_ino,
             links: read::links(&stat),
             size: stat.st_size,
+            changed: (stat.st_ctime, stat.st_ctime_nsec),
+        })
+    };
+    paths.into_iter().map(stamp).collect()
+}
+
+fn look(root: &Root, path: &RelPath) -> Result<rustix::fs::Stat> {
+    let place = root.place(path, LastLink::Keep)?;
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    rustix::fs::statat(place.parent.as_fd(), place.name.as_slice(), flags).map_err(|e| failed(e, path))
+}
+
+/// Is what a directory looks like without what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectoryStamp {
+    /// Seconds and nanoseconds of the last change of its names.
+    modified: (i64, u64),
+    /// Of the last change of the directory itself: its names, mode, owner, attributes or its own name.
+    changed: (i64, u64),
+}
+
+impl DirectoryStamp {
+    /// Says whether the same names are said to lie in it; who wishes can set that time.
+    #[must_use]
+    pub fn names_as(&self, other: &Self) -> bool {
+        self.modified == other.modified
+    }
+}
+
+/// Looks at directories beneath a root, each itself. The number of its inode is left out: a stack of filesystems may give
+/// one another.
+///
+/// # Errors
+/// `not_found`, `path_escapes_root`, `io_failed`.
+pub fn directory_stamps<'a>(
+    root: &Root,
+    paths: impl IntoIterator<Item = &'a RelPath>,
+) -> Result<Vec<DirectoryStamp>> {
+    let stamp = |path: &RelPath| {
+        let stat = look(root, path)?;
+        Ok(DirectoryStamp {
+            modified: (stat.st_mtime, stat.st_mtime_nsec),
             changed: (stat.st_ctime, stat.st_ctime_nsec),
         })
     };

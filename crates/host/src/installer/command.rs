@@ -397,7 +397,8 @@ pub fn verify_command(
 /// As [`stamps_of`](super::stamps_of).
 pub fn stamps_of_command(plan: &CommandPlan, record: &InstallRecord) -> Result<Vec<Stamp>> {
     let paths = record.entries.keys().map(in_tree).collect::<Result<Vec<_>>>()?;
-    stamps(&Root::open(&plan.tree)?, &paths).map_err(gone)
+    let tree = RelPath::parse(TREE)?;
+    stamps(&Root::open(&plan.tree)?, &paths).map_err(|error| gone(error, &tree))
 }
 
 /// Gives the directories of programs in what was recorded.

@@ -120,17 +120,25 @@ pub fn stamps_of(plan: &Plan, record: &InstallRecord) -> Result<Vec<Stamp>> {
     for path in record.entries.keys().filter(|path| path.is_below(&place)) {
         below.push(RelPath::parse(&path.as_bytes()[place.as_bytes().len() + 1..])?);
     }
-    stamps(&Root::open(&environment(plan))?, &below).map_err(gone)
+    let root = Root::open(&environment(plan)).map_err(|error| gone(error, &place))?;
+    stamps(&root, &below).map_err(|error| gone(error, &place))
 }
 
 /// Tells of an entry that is not there any more as of one that was touched.
-pub(super) fn gone(error: Error) -> Error {
-    match error.code() {
-        Code::NotFound => {
+pub(super) fn gone(error: Error, place: &RelPath) -> Error {
+    let named = |refusal: &Refusal| {
+        let first = refusal.names.first();
+        first.map_or_else(|| place.to_string(), |name| format!("{place}/{name}"))
+    };
+    match error {
+        Error::Refused(refusal) if refusal.code == Code::NotFound => {
             let why = "an installed entry is gone";
-            Refusal::new(Code::RecordMismatch, why).reason("touched").into()
+            Refusal::new(Code::RecordMismatch, why)
+                .reason("touched")
+                .name(named(&refusal))
+                .into()
         }
-        _ => error,
+        Error::Refused(_) | Error::Io { .. } | Error::Unproven { .. } | Error::Git(_) => error,
     }
 }
 

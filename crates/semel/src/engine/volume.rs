@@ -327,16 +327,33 @@ pub(crate) fn end_of_hand(engine: &Engine, known: &Volume, how: End) -> Result<E
 /// # Errors
 /// `volume_busy`; `unknown_state`, `io_failed`.
 pub(crate) fn nobody_owns(engine: &Engine, known: &Volume) -> Result<(), Refusal> {
-    let why = match (known.state, known.owner) {
-        (VolumeState::Opening, _) => "the volume is still being opened",
-        (VolumeState::Open, Owner::Process) => "a process owns the volume; end it with semel cancel",
+    match (known.state, known.owner) {
+        (VolumeState::Opening, _) | (VolumeState::Open, Owner::Process) => {}
         (VolumeState::Open, Owner::Operator)
         | (VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed, _) => return Ok(()),
-    };
-    if at_work(engine, known)? {
-        return Err(Refusal::new(Code::VolumeBusy, why).name(known.generation.as_str()));
     }
-    Ok(())
+    match at_work(engine, known)? {
+        true => Err(busy(known)),
+        false => Ok(()),
+    }
+}
+
+/// Tells of a volume that is open and that somebody works in, or that a person has to end.
+fn busy(known: &Volume) -> Refusal {
+    let refusal = |why: &str| Refusal::new(Code::VolumeBusy, why).name(known.generation.as_str());
+    match (known.state, known.owner) {
+        (VolumeState::Opening, _) => refusal("the volume is still being opened").reason("being_opened"),
+        (VolumeState::Open, Owner::Process) => {
+            let why = format!(
+                "a living process owns the volume; semel cancel {} ends it",
+                known.job
+            );
+            refusal(&why).reason("living_owner")
+        }
+        (VolumeState::Open | VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed, _) => {
+            refusal("the volume is still open; end it first")
+        }
+    }
 }
 
 /// Says how a volume ends whose owner died: dirty, but for an attempt whose pass the journal has, since that is all it had
@@ -391,8 +408,7 @@ fn buried(engine: &Engine, known: Volume) -> Result<Volume, Refusal> {
         (VolumeState::Opening, _) | (VolumeState::Open, Owner::Process) => !at_work(engine, &known)?,
     };
     if !dead {
-        let why = "the volume is still open; end it first";
-        return Err(Refusal::new(Code::VolumeBusy, why).name(known.generation.as_str()));
+        return Err(busy(&known));
     }
     let end = end_of_dead(engine, &known)?;
     let passed = end == End::Clean;
@@ -492,6 +508,7 @@ pub(crate) fn salvage(
 ) -> Result<(Volume, Salvaged), Refusal> {
     let known = find(engine, generation)?;
     match known.state {
+        VolumeState::Open | VolumeState::Opening if at_work(engine, &known)? => return Err(busy(&known)),
         VolumeState::Open | VolumeState::Opening => {
             let why = "the volume is still open; end it first";
             return Err(Refusal::new(Code::VolumeBusy, why).name(generation.as_str()));

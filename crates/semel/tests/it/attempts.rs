@@ -131,6 +131,13 @@ fn the_volume_of_a_killed_process_is_ended_and_freed_by_hand() {
         for command in ["end", "destroy"] {
             let out = site.run(&["volume", command, &generation]);
             assert_eq!(out.status.code(), Some(32), "{command}: {}", said(&out));
+            let words = said(&out);
+            assert!(words.contains("volume_busy (living_owner)"), "{words}");
+            assert!(words.contains(&format!("semel cancel {job}")), "{words}");
+            assert!(
+                !words.contains("semel volume end"),
+                "it was refused just now: {words}"
+            );
         }
         assert!(slow.child.try_wait().unwrap().is_none(), "its owner lives");
         slow.signal(signal);

@@ -138,7 +138,7 @@ const ALONE: [(&str, i32, &str); 5] = [
 
 /// What a script does besides, when it has done what the good one does.
 #[rustfmt::skip]
-const AFTER: [(&str, i32, &str); 22] = [
+const AFTER: [(&str, i32, &str); 24] = [
     ("$pip evil", 25, "record_mismatch"),
     ("echo 'LIMIT = 2' > $leaf", 25, "record_mismatch"),
     ("rm $leaf", 25, "record_mismatch"),
@@ -154,6 +154,8 @@ const AFTER: [(&str, i32, &str); 22] = [
     ("chmod +x run.py", 28, "tree_mismatch"),
     ("cp -p run.py x; echo >> run.py; cat x > run.py; rm x", 28, "tree_mismatch (touched)"),
     ("cp -p run.py x; mv x run.py", 28, "tree_mismatch (touched)"),
+    ("mv wheels w; mkdir wheels; rmdir wheels; mv w wheels", 28, "tree_mismatch (touched)"),
+    ("mkdir wheels/x; rmdir wheels/x", 28, "tree_mismatch (touched)"),
     ("echo '# more' >> requirements.txt", 6, "lockfile_drift"),
     ("rm requirements.txt", 6, "lockfile_drift"),
     ("echo > conftest.py", 28, "tree_mismatch (new_file)"),
@@ -371,6 +373,18 @@ fn a_command_runs_after_the_installers_and_leaves_their_work_alone() {
         &format!("mkdir vendor; echo 1 > vendor/data; echo 'LIMIT = 1 ' | tee {LEAF}\n"),
     );
     assert_eq!(answer(&out)["code"], "record_mismatch", "{}", said(&out));
+    // Put back, it is what it was, and was another one while the command ran.
+    let bent = format!(
+        "leaf=$(echo {LEAF})\nmkdir vendor\ncp -p $leaf vendor/d\necho 'LIMIT = 9' > $leaf\ncp -p vendor/d $leaf\n"
+    );
+    let anew = "rm -r .venv\npython3 -m venv --without-pip .venv\nmkdir vendor; echo 1 > vendor/data\n";
+    for (script, named) in [(bent.as_str(), "leaf/__init__.py"), (anew, ".venv/")] {
+        let refusal = answer(&run(&lab, script));
+        let got = (&refusal["code"], &refusal["reason"]);
+        assert_eq!(got, (&json!("record_mismatch"), &json!("touched")), "{refusal}");
+        assert!(text(&refusal["names"][0]).contains(named), "{refusal}");
+    }
+    assert_eq!(lab.site.passes(), 1);
     let args = [
         "certify",
         "--job",
@@ -387,6 +401,57 @@ fn a_command_runs_after_the_installers_and_leaves_their_work_alone() {
     .concat();
     let out = lab.command(&two).output().unwrap();
     assert!(said(&out).contains("by one command"), "{}", said(&out));
+}
+
+/// A directory may be left more than it had, wherever it lies; and one that is left nothing stays where it stood.
+#[test]
+fn a_sealed_directory_stands_where_it_stood() {
+    let lab = lab();
+    for path in ["app/one/a.txt", "app/one/deep/b.txt", "app/two/c.txt"] {
+        lab.write(path, path);
+    }
+    let run = |lab: &Lab, script: &str, backend: &str| {
+        lab.write("install.sh", &format!("{GOOD}{script}\n"));
+        let commit = lab.site.commit_all("more");
+        let args = [
+            "certify",
+            "--job",
+            "case",
+            "--repository",
+            "repo",
+            "--git",
+            &commit,
+        ];
+        let more = ["--install", SH, "--test", TEST, "--backend", backend];
+        lab.command(&[&args[..], &more].concat()).output().unwrap()
+    };
+    let back = "mv app/one/deep away; mkdir app/one/deep; rmdir app/one/deep; mv away app/one/deep";
+    let left = "mkdir -p app/one/new/own; echo 1 > app/one/new/own/data.bin";
+    for backend in ["dir", "overlay"] {
+        let out = run(&lab, left, backend);
+        if backend == "overlay" && answer(&out)["reason"] == "backend_unavailable" {
+            skipped("an overlay cannot be mounted here");
+            continue;
+        }
+        assert!(out.status.success(), "{backend}: {}", said(&out));
+        for (script, named) in [
+            (back.to_owned(), "app/one/deep"),
+            // What is left elsewhere excuses nothing.
+            (format!("{left}; {back}"), "app/one/deep"),
+            (format!("{left}; mv app/two x; mv x app/two"), "app/two"),
+            ("mkdir app/two/empty".to_owned(), "app/two"),
+            ("chmod 700 app/two; chmod 755 app/two".to_owned(), "app/two"),
+        ] {
+            let refusal = answer(&run(&lab, &script, backend));
+            let got = (&refusal["code"], &refusal["reason"]);
+            let wanted = (&json!("tree_mismatch"), &json!("touched"));
+            assert_eq!(got, wanted, "{backend}: {script}: {refusal}");
+            assert!(
+                refusal["names"].to_string().contains(named),
+                "{backend}: {script}: {refusal}"
+            );
+        }
+    }
 }
 
 /// npm, called as a person calls it.

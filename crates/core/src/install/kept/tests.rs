@@ -242,6 +242,48 @@ fn what_leads_away_comes_before_what_is_not_whole() {
     }
 }
 
+/// The host takes for interpreters what the links lead to: where one was changed, `pyvenv.cfg` alone says what was meant.
+#[test]
+fn a_link_to_another_interpreter_leads_away_though_it_vouches_for_itself() {
+    let (record, _) = Kept::make(&facts(), &[], &[venv(&[], &[])]).unwrap();
+    let check = |more: &[(&str, &str)], interpreter: &str| {
+        let mut seen = venv(&["leaf/__init__.py"], more);
+        seen.place.interpreters = vec![interpreter.as_bytes().to_vec()];
+        let seen = [seen];
+        let made = Kept::make(&facts(), &[], &seen).unwrap_err();
+        let held = record.still(&facts(), &seen).unwrap_err();
+        assert_eq!(made.code, held.code, "{held}");
+        held
+    };
+    let away = check(
+        &[("bin/python", "->/srv/older/bin/python")],
+        "/srv/older/bin/python",
+    );
+    assert_eq!(away.code, Code::RecordOutsideRoot, "{away}");
+    assert!(
+        away.names.contains(&"changed .venv/bin/python".to_owned()),
+        "{away}"
+    );
+    // A wrapper in the place of the link leads to itself.
+    let wrapper = check(
+        &[("bin/python", "#!/bin/sh\nexec /usr/bin/python3\n")],
+        "/disk/.venv/bin/python",
+    );
+    assert_eq!(wrapper.code, Code::RecordOutsideRoot, "{wrapper}");
+    // Of two lines the second could be the one that is read.
+    let twice = "home = /usr/bin\nhome = /srv/older/bin\ninclude-system-site-packages = false\n";
+    assert_eq!(
+        check(&[("pyvenv.cfg", twice)], "/usr/bin/python3").code,
+        Code::RecordOutsideRoot
+    );
+    for text in ["no pair\n", "home = /usr/bin\n"] {
+        assert_eq!(
+            check(&[("pyvenv.cfg", text)], "/usr/bin/python3").code,
+            Code::RecordMismatch
+        );
+    }
+}
+
 #[test]
 fn writing_wants_an_identity_a_lockfile_and_a_tree() {
     let seen = [venv(&[], &[])];

@@ -3,6 +3,7 @@
 //! Installed and source trees are read-only, the network is a loopback device, the environment is a list. It
 //! counts nothing itself: core reads the report.
 
+mod dry;
 mod evidence;
 mod runner;
 

@@ -3,7 +3,7 @@
 //! It knows pytest, `cargo test`, `cargo nextest run`, `node --test`, mocha and vitest; every other command names the place of its report itself.
 
 use super::super::{environment, plan::SYSTEM_PATH};
-use super::{Places, ReportFrom, TestPlan};
+use super::{Places, ReportFrom, TestPlan, dry};
 use crate::error::Result;
 use semel_core::installer::Installer;
 use semel_core::path::shown;
@@ -35,6 +35,7 @@ impl Runner {
         let Some((name, args)) = plan.command.split_first() else {
             return Err(Refusal::new(Code::BadConfig, "the test command is empty").into());
         };
+        dry::refuse(&plan.command)?;
         let mut args = args.to_vec();
         let program = find_program(plan, name)?;
         let ours = places.home.join(OsStr::from_bytes(REPORT_NAME));
@@ -94,6 +95,7 @@ impl Runner {
         } else {
             return Err(no_report(name).into());
         };
+        dry::override_settings(name, &mut args);
         Ok(Self {
             program,
             args,
@@ -105,11 +107,13 @@ impl Runner {
 /// Checks, before anything is installed, that a test command leaves a report that is known.
 ///
 /// # Errors
-/// `bad_config` for an empty command, and for one whose report is not known.
+/// `bad_config` for an empty command, for one whose report is not known, and, reason `dry_run`, for one that asks for a run
+/// without tests.
 pub fn check_report(command: &[OsString], report: &ReportFrom) -> Result<()> {
     let Some((name, args)) = command.split_first() else {
         return Err(Refusal::new(Code::BadConfig, "the test command is empty").into());
     };
+    dry::refuse(command)?;
     let known = matches!(report, ReportFrom::File(_))
         || args.iter().any(|arg| contains(arg, PLACEHOLDER))
         || is_pytest(name, args)
@@ -129,7 +133,7 @@ fn no_report(name: &OsStr) -> Refusal {
     Refusal::new(Code::BadConfig, why).name(shown(name.as_bytes()))
 }
 
-fn base_name(name: &OsStr) -> &[u8] {
+pub(super) fn base_name(name: &OsStr) -> &[u8] {
     Path::new(name).file_name().unwrap_or_default().as_bytes()
 }
 

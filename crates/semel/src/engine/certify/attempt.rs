@@ -6,6 +6,7 @@
 mod beside;
 mod installed;
 mod installing;
+mod moved;
 
 use super::super::proposal::{Base, BaseTree, Proposal};
 use super::super::{Engine, host};
@@ -179,9 +180,9 @@ pub(super) fn run(
     attempt.keep_records(&installed.records, evidence)?;
     against.tell_modules(&installed.records, evidence)?;
     say.reached(Point::Recorded);
-    // Before anything is looked at again: whatever is changed from here on, and be it put back, bears another stamp.
+    // Before anything is looked at again: whatever is changed from here on, and be it put back, bears another stamp. So does
+    // what was installed, since each part of it was recorded.
     let untouched = Untouched::now(&manifest, disk.tree())?;
-    let stamps = installed.stamps()?;
     attempt.verify(&installed, &manifest)?;
     let apart = attempt.set_apart(&installed, &manifest, evidence)?;
     disk.loosen().map_err(host)?;
@@ -189,7 +190,7 @@ pub(super) fn run(
     say.reached(Point::Tested);
     attempt.verify(&installed, &manifest)?;
     untouched.still(&manifest, disk.tree())?;
-    installed.untouched(&stamps)?;
+    installed.untouched()?;
     attempt.nothing_appeared(&installed, &manifest, &apart, evidence)?;
     say.reached(Point::Verified);
     say.line("verify   locks, installed bytes and source tree are what they were");

@@ -140,7 +140,7 @@ fn none_guilty<'p>(
     }
 }
 
-fn place_in_tree(root: &RelPath) -> Result<RelPath, Refusal> {
+pub(super) fn place_in_tree(root: &RelPath) -> Result<RelPath, Refusal> {
     let parts: Vec<&[u8]> = root.components().skip(1).collect();
     RelPath::parse(&parts.join(&b'/'))
 }

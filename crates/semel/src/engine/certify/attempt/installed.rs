@@ -26,6 +26,8 @@ pub(super) struct Installed {
     pub(super) command: Option<CommandPlan>,
     /// The record of each installer, in the order of the plans, and then that of the command.
     pub(super) records: Vec<InstallRecord>,
+    /// What the entries of each record looked like when it was made.
+    stamps: Vec<Vec<Stamp>>,
 }
 
 impl Installed {
@@ -88,8 +90,24 @@ impl Installed {
         Ok(())
     }
 
+    /// Adds what an installer installed, as it is now.
+    pub(super) fn add(&mut self, plan: Plan, record: InstallRecord) -> Result<(), Refusal> {
+        self.stamps.push(stamps_of(&plan, &record).map_err(host)?);
+        self.plans.push(plan);
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// Adds what the command installed, as it is now; no installer follows it.
+    pub(super) fn add_command(&mut self, plan: CommandPlan, record: InstallRecord) -> Result<(), Refusal> {
+        self.stamps.push(stamps_of_command(&plan, &record).map_err(host)?);
+        self.command = Some(plan);
+        self.records.push(record);
+        Ok(())
+    }
+
     /// Looks at every installed entry for what shows that it was touched.
-    pub(super) fn stamps(&self) -> Result<Vec<Vec<Stamp>>, Refusal> {
+    fn stamps(&self) -> Result<Vec<Vec<Stamp>>, Refusal> {
         let mut all = Vec::new();
         for (plan, record) in self.of_installers() {
             all.push(stamps_of(plan, record).map_err(host)?);
@@ -100,10 +118,15 @@ impl Installed {
         Ok(all)
     }
 
-    /// Checks that no installed entry was touched since, not even to be put back.
-    pub(super) fn untouched(&self, before: &[Vec<Stamp>]) -> Result<(), Refusal> {
+    /// Checks that every installed entry is there still.
+    pub(super) fn there(&self) -> Result<(), Refusal> {
+        self.stamps().map(drop)
+    }
+
+    /// Checks that no installed entry was touched since it was recorded, not even to be put back.
+    pub(super) fn untouched(&self) -> Result<(), Refusal> {
         let now = self.stamps()?;
-        let looks = self.records.iter().zip(before.iter().zip(&now));
+        let looks = self.records.iter().zip(self.stamps.iter().zip(&now));
         let touched = looks.flat_map(|(record, (before, now))| {
             let entries = record.entries.keys().zip(before.iter().zip(now));
             entries.filter(|(_, (before, now))| before != now)

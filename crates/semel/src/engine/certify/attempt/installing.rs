@@ -1,11 +1,13 @@
 //! The install stages of an attempt: first the installers that the job names, then its command.
 //!
-//! Each is recorded before the next one runs, so that nothing that runs later changes what came before it unseen.
+//! Each is recorded and stamped before the next one runs, so that nothing that runs later changes what came before it
+//! unseen, not even to put it back.
 
 use super::super::super::host;
 use super::super::input::{self, Locks, Untouched};
 use super::super::shut::within_reach;
 use super::installed::Installed;
+use super::moved::Standing;
 use super::{Attempt, Evidence, ended};
 use crate::config;
 use crate::engine::job::say::Point;
@@ -90,10 +92,8 @@ impl Attempt<'_> {
             self.say.reached(Point::Fetched);
             let (outcome, supply) = installer::install(&plan, &own, self.cancel).map_err(host)?;
             self.stage("install", *installer, outcome, evidence)?;
-            installed
-                .records
-                .push(self.record(&plan, &own, &supply, evidence)?);
-            installed.plans.push(plan);
+            let record = self.record(&plan, &own, &supply, evidence)?;
+            installed.add(plan, record)?;
         }
         if let Some(command) = &self.ask.certify.install.command {
             self.by_command(command, locks, manifest, &mut installed, evidence)?;
@@ -162,6 +162,7 @@ impl Attempt<'_> {
         };
         evidence.toolchain.extend(plan.tools.identities());
         let before = Untouched::now(manifest, self.disk.tree())?;
+        let standing = Standing::now(manifest, self.disk.tree())?;
         let run = run_command(&plan, self.cancel).map_err(host)?;
         self.ran(&run, evidence)?;
         // What it keeps in its HOME is no part of the installation; links from the tree to there lead to nothing now.
@@ -173,6 +174,9 @@ impl Attempt<'_> {
         input::locks_stand(&locks.digests, self.disk.tree())?;
         input::still_there(manifest, self.disk.tree())?;
         before.still(manifest, self.disk.tree())?;
+        installed.there()?;
+        installed.verify(self.disk.generation(), manifest, &[])?;
+        installed.untouched()?;
 
         let apart: Vec<_> = installed
             .environments(&plan.tree)
@@ -182,12 +186,11 @@ impl Attempt<'_> {
         let sealed = Sealed::of(manifest, &apart);
         let filled = filled_by(&plan, &sealed).map_err(host)?;
         self.none_astray(&filled, &sealed)?;
+        standing.still(self.disk.tree(), &filled)?;
         let made = record_command(&plan, self.disk.generation(), &filled, &locks.commanded).map_err(host)?;
         evidence.weaken(UNBOUND_INSTALL, made.weak.iter().cloned());
         self.tell_record(&made);
-        installed.records.push(made);
-        installed.command = Some(plan);
-        Ok(())
+        installed.add_command(plan, made)
     }
 
     /// Keeps what the command printed, and refuses where it did not succeed.

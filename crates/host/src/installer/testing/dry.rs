@@ -1,0 +1,172 @@
+//! Ways to make a runner say of tests that they passed where none of them ran.
+//!
+//! Most listings are seen by the report: it holds no test, or there is none. What is here writes a report like that of a
+//! run. A file of settings is overridden where the runner is known and takes an argument for that; a test command that asks for it
+//! is refused. It does *not* look into scripts.
+
+use super::runner::base_name;
+use semel_core::path::shown;
+use semel_core::{Code, Refusal};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+/// What mocha is told, so that no file of settings says otherwise.
+const NO_DRY_RUN: &str = "--no-dry-run";
+/// By what mocha is run, if not by itself.
+const LAUNCHERS: [&[u8]; 6] = [b"node", b"npx", b"nyc", b"c8", b"pnpm", b"yarn"];
+/// Runners that are looked for in the text of a shell.
+const RUNNERS: [&[u8]; 16] = [
+    b"_mocha",
+    b"behave",
+    b"cucumber",
+    b"cucumber-js",
+    b"ginkgo",
+    b"jest",
+    b"mocha",
+    b"mocha.js",
+    b"node",
+    b"py.test",
+    b"pytest",
+    b"robot",
+    b"rspec",
+    b"tap",
+    b"vitest",
+    b"vitest.mjs",
+];
+
+/// Refuses a test command that asks for a run without tests.
+///
+/// # Errors
+/// `bad_config`, reason `dry_run`, naming the argument.
+pub(super) fn refuse(command: &[OsString]) -> Result<(), Refusal> {
+    let found = command.iter().find_map(|argument| {
+        let argument = argument.as_bytes();
+        match argument.contains(&b' ') {
+            true => in_text(argument),
+            false => asks(argument).then_some(argument),
+        }
+    });
+    match found {
+        None => Ok(()),
+        Some(word) => {
+            let why =
+                "the test command asks its runner for tests that are not run, and says that they passed";
+            Err(Refusal::new(Code::BadConfig, why)
+                .reason("dry_run")
+                .name(shown(word)))
+        }
+    }
+}
+
+/// Finds such an argument behind a runner in a text, as of `sh -c`.
+fn in_text(text: &[u8]) -> Option<&[u8]> {
+    let mut words = text.split(|byte| byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'' | b';'));
+    words.find(|word| RUNNERS.contains(&base_name(OsStr::from_bytes(word))))?;
+    words.find(|word| asks(word))
+}
+
+/// Recognises `--dry-run` of mocha, rspec, robot, ginkgo and others; what reports earlier results as those of this run: `--merge-reports` of
+/// vitest, `--test-rerun-failures` of Node.
+fn asks(argument: &[u8]) -> bool {
+    let Some(option) = argument.strip_prefix(b"-") else {
+        return false;
+    };
+    let mut parts = option.splitn(2, |byte| *byte == b'=');
+    let name = parts.next().unwrap_or_default();
+    let letters = name.iter().filter(|byte| byte.is_ascii_alphanumeric());
+    let name: Vec<u8> = letters.map(u8::to_ascii_lowercase).collect();
+    let off = matches!(parts.next(), Some(b"false" | b"no" | b"0"));
+    let dry = name.ends_with(b"dryrun") && !name.starts_with(b"no");
+    !off && (dry || matches!(&name[..], b"mergereports" | b"testrerunfailures"))
+}
+
+/// Tells mocha to run its tests, whatever `.mocharc.*`, `package.json` or a variable says.
+pub(super) fn override_settings(name: &OsStr, args: &mut Vec<OsString>) {
+    let is_mocha =
+        |word: &OsStr| matches!(base_name(word), b"mocha" | b"_mocha" | b"mocha.js" | b"mocha.mjs");
+    let at = if is_mocha(name) {
+        Some(0)
+    } else if LAUNCHERS.contains(&base_name(name)) {
+        let first = args
+            .iter()
+            .position(|arg| !arg.as_bytes().starts_with(b"-") && arg != "exec");
+        first.filter(|at| is_mocha(&args[*at])).map(|at| at + 1)
+    } else {
+        None
+    };
+    if let Some(at) = at {
+        args.insert(at, NO_DRY_RUN.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &[&str]) -> Vec<OsString> {
+        line.iter().map(Into::into).collect()
+    }
+
+    #[test]
+    fn what_asks_for_no_run_is_refused() {
+        for line in [
+            &["mocha", "--dry-run"][..],
+            &["mocha", "--dryRun", "test"],
+            &["mocha", "--dry-run=true"],
+            &[
+                "npx",
+                "mocha",
+                "--reporter-option",
+                "output={report}",
+                "--dry-run",
+            ],
+            &["rspec", "--dry-run", "--out", "{report}"],
+            &["ginkgo", "--ginkgo.dry-run", "--junit-report={report}"],
+            &["sh", "-c", "mocha --dry-run --reporter-option output={report}"],
+            &["sh", "-c", "cd x; node_modules/.bin/mocha '--dry-run' > {report}"],
+            &["vitest", "run", "--merge-reports", "old"],
+            &["vitest", "run", "--mergeReports=old"],
+            &["node", "--test", "--test-rerun-failures=state.json"],
+        ] {
+            let refusal = refuse(&words(line)).unwrap_err();
+            let got = (refusal.code, refusal.reason.as_deref());
+            assert_eq!(got, (Code::BadConfig, Some("dry_run")), "{line:?}");
+        }
+        for line in [
+            &["mocha", "--no-dry-run"][..],
+            &["mocha", "--dry-run=false", "dry-run"],
+            &["pytest", "tests/test_dry-run.py"],
+            &["sh", "-c", "tool deploy --dry-run && run {report}"],
+            &["sh", "-c", "make --dry-run; pytest --junitxml={report}"],
+            &["vitest", "run"],
+        ] {
+            assert_eq!(refuse(&words(line)), Ok(()), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn mocha_is_told_to_run_wherever_it_stands() {
+        let told = |line: &[&str]| {
+            let mut args = words(&line[1..]);
+            override_settings(OsStr::new(line[0]), &mut args);
+            args
+        };
+        for (line, wanted) in [
+            (&["mocha", "test"][..], &["--no-dry-run", "test"][..]),
+            (&["./node_modules/.bin/mocha"], &["--no-dry-run"]),
+            (
+                &["npx", "--", "mocha", "a"],
+                &["--", "mocha", "--no-dry-run", "a"],
+            ),
+            (
+                &["node", "node_modules/mocha/bin/mocha.js"],
+                &["node_modules/mocha/bin/mocha.js", "--no-dry-run"],
+            ),
+            (&["pnpm", "exec", "mocha"], &["exec", "mocha", "--no-dry-run"]),
+            (&["node", "--test", "mocha.test.js"], &["--test", "mocha.test.js"]),
+            (&["sh", "run.sh", "mocha"], &["run.sh", "mocha"]),
+        ] {
+            assert_eq!(told(line), words(wanted), "{line:?}");
+        }
+    }
+}
