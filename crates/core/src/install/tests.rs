@@ -323,9 +323,13 @@ fn modules() -> Fake {
         ("ms", "2.1.3"),
         ("semver", "7.8.6"),
     ] {
+        let bin = match name {
+            "semver" => ",\"bin\":{\"semver\":\"bin/semver.js\"}",
+            _ => "",
+        };
         node.file(
             &format!("{name}/package.json"),
-            format!("{{\"name\":\"{name}\",\"version\":\"{version}\"}}").as_bytes(),
+            format!("{{\"name\":\"{name}\",\"version\":\"{version}\"{bin}}}").as_bytes(),
         );
         node.file(&format!("{name}/index.js"), b"x");
     }

@@ -4,7 +4,7 @@
 //! A checksum is of the archive in Yarn's cache, not of the tarball of the registry. Yarn writes none for a package
 //! with conditions; such a package is named as bound by nothing.
 
-use super::fetchable;
+use super::berry_range::{self, Form, Patched, Side, split};
 use super::graph::{Graph, Lost};
 use super::npm::Project;
 use super::yaml::{self, Entry, Node};
@@ -31,6 +31,10 @@ pub(super) struct Facts {
     optional: BTreeMap<RelPath, BTreeSet<String>>,
     /// Patches that Yarn itself puts on packages, and that nobody asks for.
     builtin: Vec<usize>,
+    /// Which entry is of which resolution, such as `ms@npm:2.1.3`.
+    resolutions: BTreeMap<String, usize>,
+    /// The patches that are files of the tree.
+    pub(super) patches: BTreeSet<RelPath>,
 }
 
 /// Parses yarn.lock into `lock`.
@@ -51,9 +55,11 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         let at = lock.packages.len();
         let package = package(lock, entry)?;
         for pattern in entry.key.split(", ") {
-            if pattern.is_empty() || facts.patterns.insert(pattern.to_owned(), at).is_some() {
-                return Err(incomplete(&lock.path, "holds an entry twice").name(pattern));
-            }
+            asked(lock, entry, &package, pattern, at, &mut facts)?;
+        }
+        let resolution = entry.value.get("resolution").and_then(Node::text).unwrap_or("");
+        if facts.resolutions.insert(resolution.to_owned(), at).is_some() {
+            return Err(incomplete(&lock.path, "holds an entry twice").name(resolution));
         }
         if let Source::Virtual(home) = &package.source {
             let keys = |section: &str| entry.value.get(section).map_or(&[][..], Node::entries).iter();
@@ -69,9 +75,6 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         } else if package.source == Source::Hashed && package.artifacts.is_empty() {
             lock.unbound.push(label(&package));
         }
-        if entry.key.contains("@patch:") && entry.key.contains("builtin<") {
-            facts.builtin.push(at);
-        }
         lock.packages.push(package);
     }
     lock.say_unbound(super::weak::BERRY);
@@ -82,14 +85,36 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses what Yarn would clone, since it would build it; what it asks of a registry goes by name and version.
-fn sound(name: &str, version: &str, kind: &str, reference: &str) -> Result<(), &'static str> {
-    match kind {
-        "npm" => fetchable::check(name, version, ""),
-        "https" | "http" if fetchable::is_repository(reference) => {
-            Err("takes a package from git, which no hash binds")
+/// Reads what an entry answers, and enters it.
+fn asked(
+    lock: &Lockfile,
+    entry: &Entry,
+    package: &Package,
+    pattern: &str,
+    at: usize,
+    facts: &mut Facts,
+) -> Result<(), Refusal> {
+    let wrong = |why: &str| {
+        incomplete(&lock.path, why).names([format!("line {}: {}", entry.line, entry.key), pattern.to_owned()])
+    };
+    let (name, range) = split(pattern).ok_or_else(|| wrong("has a package whose name no registry has"))?;
+    let form = berry_range::read(Side::Asked, name, range, &lock.directory()).map_err(wrong)?;
+    let of = match &form {
+        Form::Npm(range) => split(range).map_or(name, |(other, _)| other),
+        _ => name,
+    };
+    if of != package.name {
+        return Err(wrong("gives a package the artifact of another one"));
+    }
+    if let Form::Patched(Patched { files, builtin, .. }) = form {
+        facts.patches.extend(files);
+        if builtin > 0 {
+            facts.builtin.push(at);
         }
-        _ => Ok(()),
+    }
+    match facts.patterns.insert(pattern.to_owned(), at) {
+        None => Ok(()),
+        Some(_) => Err(incomplete(&lock.path, "holds an entry twice").name(pattern)),
     }
 }
 
@@ -103,21 +128,20 @@ fn package(lock: &Lockfile, entry: &Entry) -> Result<Package, Refusal> {
     let link = link.ok_or_else(|| wrong("is cut: an entry of it has no end"))?;
     let (name, reference) =
         split(resolution).ok_or_else(|| wrong("has a resolution that is not understood"))?;
-    let (kind, rest) = reference.split_once(':').unwrap_or(("", reference));
-    let inside = |path: &str| {
-        let path = path.split("::").next().unwrap_or(path);
-        resolve(&lock.directory(), path).ok_or_else(|| wrong("takes a package from outside of the tree"))
-    };
-    if kind == "npm" && rest.split("::").next() != Some(version) {
+    let form = berry_range::read(Side::Taken, name, reference, &lock.directory())
+        .map_err(|why| wrong(why).name(resolution))?;
+    if matches!(&form, Form::Npm(taken) if taken != version) {
         return Err(wrong("gives a package the artifact of another one").name(resolution));
     }
-    sound(name, version, kind, reference).map_err(|why| wrong(why).name(resolution))?;
     let condition = field("conditions").map(str::to_owned);
     let mut artifacts = Vec::new();
-    let source = match (link, kind) {
-        ("soft", "workspace") => Source::Virtual(inside(rest)?),
-        ("soft", "link" | "portal") => Source::Local(inside(rest)?),
-        ("hard", "npm" | "patch" | "file" | "https" | "http") if !reference.contains(".git#") => {
+    let source = match (link, form) {
+        ("soft", Form::Project(at)) => Source::Virtual(
+            resolve(&lock.directory(), &at)
+                .ok_or_else(|| wrong("takes a package from outside of the tree"))?,
+        ),
+        ("soft", Form::Linked(at)) => Source::Local(at),
+        ("hard", Form::Npm(_) | Form::Patched(_) | Form::Packed(_) | Form::Tarball(_)) => {
             match field("checksum") {
                 Some(checksum) => artifacts.push(
                     artifact(checksum, resolution)
@@ -185,12 +209,6 @@ fn artifact(checksum: &str, resolution: &str) -> Option<Artifact> {
     })
 }
 
-fn split(resolution: &str) -> Option<(&str, &str)> {
-    let from = usize::from(resolution.starts_with('@'));
-    let at = resolution[from..].find('@')? + from;
-    (at > 0).then(|| (&resolution[..at], &resolution[at + 1..]))
-}
-
 /// Takes `npm:` away, which newer versions write before a plain range.
 fn plain(range: &str) -> &str {
     match range.strip_prefix("npm:") {
@@ -218,49 +236,126 @@ pub(super) fn close_over(
         compare(lock, facts, declared, home, &lock.packages[*at])?;
     }
     let by_hand = resolved_by_hand(&root);
+    let asked = all_known(lock, facts, declared, &root)?;
     let graph = Graph::new(lock);
     let find = |edge: &Dependency| -> Vec<usize> {
         let range = edge.version.as_deref().unwrap_or("");
-        let exact = [
-            format!("{}@{range}", edge.name),
-            format!("{}@npm:{range}", edge.name),
-        ];
-        let mut found: Vec<usize> = exact
-            .iter()
-            .filter_map(|key| facts.patterns.get(key))
-            .copied()
-            .collect();
-        if found.is_empty() {
-            // Yarn adds to whom a path belongs, and from which version a patch is.
-            let longer = format!("{}::", exact[0]);
-            found.extend(
-                facts
-                    .patterns
-                    .range(longer.clone()..)
-                    .take_while(|(k, _)| k.starts_with(&longer))
-                    .map(|(_, at)| *at),
-            );
-        }
-        if found.is_empty() && by_hand.contains(&edge.name) {
+        let mut found: Vec<usize> = facts.answers(&edge.name, range).collect();
+        // What a registry is asked for runs nothing, whichever version of it `resolutions` name.
+        let data = berry_range::read(Side::Asked, &edge.name, range, &lock.directory());
+        if found.is_empty() && by_hand.contains(&edge.name) && matches!(data, Ok(Form::Npm(_))) {
             found.extend(graph.named(&edge.name));
         }
         found
     };
     let mut edges = graph.edges_by(|_, edge| find(edge), |_, _| Lost::Refused)?;
-    // A patch stands on the package that it changes.
-    for (pattern, at) in &facts.patterns {
-        if let Some((name, inner)) =
-            split(pattern).and_then(|(name, range)| Some((name, range.strip_prefix("patch:")?)))
-        {
-            let inner = inner.split('#').next().unwrap_or(inner).replace("%3A", ":");
-            let below = facts.patterns.get(&inner).copied();
-            let below = below.or_else(|| graph.named(name).iter().find(|b| *b != at).copied());
+    patches_stand(lock, facts, &mut edges)?;
+    let roots = facts.projects.values().chain(&facts.builtin).copied();
+    let roots = roots.chain(asked).collect();
+    graph.no_orphan(&edges, roots)?;
+    Ok(Vec::new())
+}
+
+impl Facts {
+    /// Finds the entries that answer what is asked for; none that only look alike.
+    fn answers(&self, name: &str, range: &str) -> impl Iterator<Item = usize> {
+        let exact = [format!("{name}@{range}"), format!("{name}@npm:{range}")];
+        let mut found: Vec<usize> = exact
+            .iter()
+            .filter_map(|key| self.patterns.get(key))
+            .copied()
+            .collect();
+        if found.is_empty() {
+            // Yarn adds to whom a path belongs, and from which version a patch is.
+            let longer = format!("{}::", exact[0]);
+            let alike = self.patterns.range(longer.clone()..);
+            found.extend(
+                alike
+                    .take_while(|(k, _)| k.starts_with(&longer))
+                    .map(|(_, at)| *at),
+            );
+        }
+        found.into_iter()
+    }
+}
+
+/// Proves that a patch stands on a package that the lock holds by an entry of its own, and of the same version.
+fn patches_stand(lock: &Lockfile, facts: &Facts, edges: &mut [Vec<usize>]) -> Result<(), Refusal> {
+    let home = lock.directory();
+    let sides = [(Side::Asked, &facts.patterns), (Side::Taken, &facts.resolutions)];
+    for (side, entries) in sides {
+        for (text, at) in entries {
+            let read = split(text).map(|(name, range)| berry_range::read(side, name, range, &home));
+            let Some(Ok(Form::Patched(Patched { inner, .. }))) = read else {
+                continue;
+            };
+            let below: Vec<usize> = match side {
+                Side::Taken => facts.resolutions.get(&inner).copied().into_iter().collect(),
+                Side::Asked => split(&inner)
+                    .map(|(name, range)| facts.answers(name, range).collect())
+                    .unwrap_or_default(),
+            };
+            let same = |below: &usize| lock.packages[*below].version == lock.packages[*at].version;
+            if below.is_empty() || !below.iter().all(same) {
+                return Err(
+                    incomplete(&lock.path, "has a patch on a package that it does not hold")
+                        .names([text.clone(), inner]),
+                );
+            }
             edges[*at].extend(below);
         }
     }
-    let roots = facts.projects.values().chain(&facts.builtin).copied().collect();
-    graph.no_orphan(&edges, roots)?;
-    Ok(Vec::new())
+    Ok(())
+}
+
+/// Proves that everything that the projects ask Yarn for, by whichever section, is data of a registry, or an entry of
+/// the lock: Yarn looks at some of it in another order than it is compared here. Gives what `resolutions` lead to.
+fn all_known(
+    lock: &Lockfile,
+    facts: &Facts,
+    declared: &Declared,
+    root: &Project,
+) -> Result<Vec<usize>, Refusal> {
+    let top = lock.directory();
+    let known = |home: &RelPath, name: &str, range: &str| {
+        let wrong = |why: &str| {
+            incomplete(&lock.path, why).names([format!("{name}@{range}"), format!("{home}/package.json")])
+        };
+        let form = berry_range::read_of(home, name, range, &top).map_err(wrong)?;
+        let mut found: Vec<usize> = facts.answers(name, range).collect();
+        if matches!(form, Form::Npm(_) | Form::Project(_)) {
+            return Ok(found);
+        }
+        // Yarn writes what is patched in one way, whichever way it was asked for.
+        let start = format!("{name}@");
+        let own = facts.patterns.range(start.clone()..);
+        let own = own.take_while(|(key, _)| found.is_empty() && key.starts_with(&start));
+        let alike = own.filter(|(key, _)| {
+            berry_range::read(Side::Asked, name, &key[start.len()..], &top).as_ref() == Ok(&form)
+        });
+        let alike: Vec<usize> = alike.map(|(_, at)| *at).collect();
+        found.extend(alike);
+        match found.is_empty() {
+            true => Err(wrong("lacks a declared dependency")),
+            false => Ok(found),
+        }
+    };
+    let mut by_hand = Vec::new();
+    for (key, range) in &root.resolutions.0 {
+        by_hand.extend(known(&top, &super::yarn::spoken_of(key), range)?);
+    }
+    for home in facts.projects.keys() {
+        let file = Project::read(lock, declared, home)?;
+        let sections = [
+            &file.dependencies,
+            &file.dev_dependencies,
+            &file.optional_dependencies,
+        ];
+        for (name, range) in sections.iter().flat_map(|section| &section.0) {
+            known(home, name, range)?;
+        }
+    }
+    Ok(by_hand)
 }
 
 fn compare(

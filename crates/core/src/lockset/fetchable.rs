@@ -65,13 +65,23 @@ pub(super) fn is_repository(url: &str) -> bool {
     let host = host.split(':').next().unwrap_or(host).to_ascii_lowercase();
     let host = host.strip_prefix("www.").unwrap_or(&host);
     let last = path.trim_end_matches('/');
-    // Yarn has an address of its own for these, which it clones.
-    let cloned = host == "github.com" && path.split('/').nth(2) == Some("tarball");
-    last.ends_with(".git") || cloned || (HOSTS.contains(&host) && !is_tarball(last))
+    let parts: Vec<&str> = path.split('/').collect();
+    let third = parts.get(2).copied().unwrap_or("");
+    // Of these hosts, an address with an owner and a name is a repository, however the name ends.
+    let archive = match host {
+        // Yarn has an address of its own for `tarball`, which it clones.
+        "github.com" => !matches!(third, "" | "tree" | "tarball"),
+        "gitlab.com" => path.contains("/-/") || path.contains("/archive.tar.gz"),
+        "bitbucket.org" => third == "get",
+        "gist.github.com" => third == "raw",
+        "git.sr.ht" => third == "archive",
+        _ => true,
+    };
+    last.ends_with(".git") || (HOSTS.contains(&host) && !(archive && is_tarball(last)))
 }
 
 /// The names that a registry may have, of old packages too; none that reads as a path or a file.
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     let plain = |part: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || "-._~!'()*".contains(c);
         !part.is_empty() && !part.starts_with(['.', '-', '~']) && part.chars().all(known)
@@ -131,6 +141,12 @@ mod tests {
             "https://token@github.com:443/user/repo",
             "https://github.com/user/repo/tree/main",
             "https://github.com/user/repo/tarball/main.tgz",
+            "https://github.com/user/repo.tgz",
+            "https://github.com/user/repo.tar.gz",
+            "https://gitlab.com/user/repo.tgz",
+            "https://bitbucket.org/user/repo/src/x.tgz",
+            "https://gist.github.com/user/0123.tgz",
+            "https://git.sr.ht/~user/repo.tar.gz",
             "https://host/x/repo.git",
             "https://host/x/repo.git#main",
             "HTTPS://host/x.tgz",

@@ -35,6 +35,9 @@ kept! {
     BERRY_LOCK = "berry.lock", "From `yarn install` of Yarn 4.";
     BERRY_PACKAGE = "berry.package.json", "The manifest of the lock above.";
     BERRY_PACKAGE_B = "berry-b.package.json", "The manifest of its workspace.";
+    BERRY_PATCHED_LOCK = "berry-patched.lock", "From `yarn install` of Yarn 4, with patches and links.";
+    BERRY_PATCHED_PACKAGE = "berry-patched.package.json", "The manifest of the lock above.";
+    BERRY_PATCHED_PACKAGE_C = "berry-patched-c.package.json", "The manifest of its workspace.";
     GO_SUM = "go.sum", "From `go mod tidy`, of cobra 1.8.0.";
     GO_MOD = "go.mod", "The manifest of the lock above.";
     GEMFILE_LOCK = "Gemfile.lock", "From `bundle lock`, of the test gems of RubyGems.";

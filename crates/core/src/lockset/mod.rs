@@ -6,6 +6,7 @@
 //! strictest mode.
 
 mod berry;
+mod berry_range;
 mod cargo;
 mod composer;
 mod fetchable;
@@ -436,6 +437,15 @@ impl Lockfile {
             Facts::Yarn(_) => Some(Yarn::Classic),
             Facts::Berry(_) => Some(Yarn::Modern),
             _ => None,
+        }
+    }
+
+    /// Names the patches of a lock of Yarn 2 or later that are files of the tree.
+    #[must_use]
+    pub fn patches(&self) -> BTreeSet<RelPath> {
+        match &self.facts {
+            Facts::Berry(facts) => facts.patches.clone(),
+            _ => BTreeSet::new(),
         }
     }
 

@@ -53,6 +53,7 @@ pub(super) fn parse(lock: &mut Lockfile, text: &str) -> Result<(), Refusal> {
         file: &file,
         shape,
     };
+    reader.patches()?;
     let mut facts = reader.settings();
     let packages = reader.packages()?;
     let mut used = BTreeSet::new();
@@ -156,6 +157,19 @@ impl Reader<'_> {
             Some(Node::Map(all)) => Ok(all),
             Some(_) => Err(incomplete(&self.lock.path, "is cut: a section of it is empty").name(name)),
         }
+    }
+
+    /// Refuses a patch that is no file of the tree, or of a package that is not named.
+    fn patches(&self) -> Result<(), Refusal> {
+        for entry in self.section("patchedDependencies")? {
+            let path = entry.value.get("path").and_then(Node::text).unwrap_or("");
+            let inside = resolve(&self.lock.directory(), path).filter(|path| !path.is_root());
+            let name = split(&entry.key).map_or(entry.key.as_str(), |(name, _)| name);
+            if path.is_empty() || inside.is_none() || !fetchable::is_name(name) {
+                return Err(self.wrong(entry, "has a patch that is not understood").name(path));
+            }
+        }
+        Ok(())
     }
 
     fn settings(&self) -> Facts {

@@ -324,17 +324,19 @@ pub(super) fn projects(lock: &Lockfile, declared: &Declared) -> Result<Vec<(RelP
 
 /// Names the packages that `resolutions` speak of: their ranges are not those that packages ask for.
 pub(super) fn resolved_by_hand(root: &Project) -> BTreeSet<String> {
-    let last = |key: &String| {
-        let parts: Vec<&str> = key.split('/').collect();
-        let scoped = parts.len() > 1 && parts[parts.len() - 2].starts_with('@');
-        let name = if scoped {
-            parts[parts.len() - 2..].join("/")
-        } else {
-            parts[parts.len() - 1].to_owned()
-        };
-        split(&name).map(|(name, _)| name.to_owned()).unwrap_or(name)
+    root.resolutions.0.keys().map(|key| spoken_of(key)).collect()
+}
+
+/// Names the package that one of `resolutions` speaks of.
+pub(super) fn spoken_of(key: &str) -> String {
+    let parts: Vec<&str> = key.split('/').collect();
+    let scoped = parts.len() > 1 && parts[parts.len() - 2].starts_with('@');
+    let name = if scoped {
+        parts[parts.len() - 2..].join("/")
+    } else {
+        parts[parts.len() - 1].to_owned()
     };
-    root.resolutions.0.keys().map(last).collect()
+    split(&name).map(|(name, _)| name.to_owned()).unwrap_or(name)
 }
 
 /// Proves that the lock answers everything that the projects and the packages ask for, and nothing besides.

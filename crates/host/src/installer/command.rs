@@ -24,7 +24,7 @@ use semel_core::install::kept::{Named, Signs, Tree};
 use semel_core::install::{InstallRecord, Kind, Observed, Place, compare};
 use semel_core::installer::InstallCommand;
 use semel_core::lockset::Lockfile;
-use semel_core::manifest::Manifest;
+use semel_core::manifest::{Entry, Manifest};
 use semel_core::{Code, Refusal, RelPath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -153,6 +153,7 @@ pub fn run_command(plan: &CommandPlan, cancel: &Cancel) -> Result<CommandRun> {
 #[derive(Debug)]
 pub struct Sealed<'a> {
     files: BTreeSet<&'a RelPath>,
+    links: BTreeSet<&'a RelPath>,
     directories: BTreeSet<RelPath>,
     apart: &'a [RelPath],
 }
@@ -162,6 +163,10 @@ impl<'a> Sealed<'a> {
     #[must_use]
     pub fn of(manifest: &'a Manifest, apart: &'a [RelPath]) -> Self {
         let files: BTreeSet<&RelPath> = manifest.entries.iter().map(|entry| entry.path()).collect();
+        let links = manifest.entries.iter().filter_map(|entry| match entry {
+            Entry::Symlink { path, .. } => Some(path),
+            Entry::File { .. } => None,
+        });
         let mut directories = BTreeSet::from([RelPath::root()]);
         for file in &files {
             let mut at = (*file).clone();
@@ -173,6 +178,7 @@ impl<'a> Sealed<'a> {
             }
         }
         Self {
+            links: links.collect(),
             files,
             directories,
             apart,
@@ -183,6 +189,24 @@ impl<'a> Sealed<'a> {
     #[must_use]
     pub fn has(&self, directory: &RelPath) -> bool {
         self.directories.contains(directory)
+    }
+
+    /// Says whether a path is a sealed entry, or a directory in which one lies.
+    #[must_use]
+    pub fn holds(&self, path: &RelPath) -> bool {
+        self.files.contains(path) || self.directories.contains(path)
+    }
+
+    /// Gives every sealed entry.
+    pub fn entries(&self) -> impl Iterator<Item = &RelPath> {
+        self.files.iter().copied()
+    }
+
+    /// Says whether a path is a sealed link, or leads through one.
+    #[must_use]
+    pub fn leads_on(&self, path: &RelPath) -> bool {
+        let mut links = self.links.iter();
+        links.any(|link| path == *link || path.is_below(link))
     }
 
     fn regard(&self, path: &RelPath) -> Regard {

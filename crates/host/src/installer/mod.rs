@@ -32,7 +32,9 @@ pub(crate) use observe::observe_with_links;
 pub use plan::{Isolation, Plan, StageOutcome};
 pub use record::{observe_environment, record, stamps_of, verify_again};
 pub use testing::{Commanded, ReportFrom, TestPlan, TestRun, check_report, run_tests};
-pub use toolchain::{CommandTools, Hints, Program, Reach, Runs, Tool, Tools, resolve, resolve_command};
+pub use toolchain::{
+    CommandTools, Hints, Program, Reach, Runs, Tool, Tools, check_program, resolve, resolve_command,
+};
 pub use trust::trust_machine;
 
 use crate::error::{Error, Result};

@@ -5,7 +5,7 @@
 
 mod command;
 
-pub use command::{CommandTools, Program, resolve_command};
+pub use command::{CommandTools, Program, check_program, resolve_command};
 
 use crate::error::{Error, Result};
 use crate::plain::digest_file;

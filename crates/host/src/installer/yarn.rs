@@ -9,7 +9,7 @@ use super::registry;
 use super::supply::{self, Need, write_linked};
 use super::toolchain::Tools;
 use crate::error::{Error, Result};
-use crate::files::{FileKind, list_directory, read_file};
+use crate::files::read_file;
 use crate::plain::private_directory;
 use crate::root::Root;
 use crate::sandbox::Network;
@@ -112,6 +112,7 @@ pub(super) fn fetch(plan: &Plan, locks: &[&Lockfile]) -> Result<Vec<Step>> {
     let kind = kind(plan, locks)?;
     if kind == Yarn::Modern {
         refuse_other_linkers(plan)?;
+        refuse_old(&plan.tools.program().identity.version)?;
     }
     let needs = needs(plan, locks, kind)?;
     let lacking = supply::missing(plan, &needs);
@@ -133,12 +134,8 @@ fn archives(plan: &Plan, locks: &[&Lockfile]) -> Result<Step> {
             files.push(home.join(b"package.json")?);
         }
     }
-    let patches = plan.directory.join(b".yarn")?.join(b"patches")?;
-    for entry in list_directory(&root, &patches, 10_000).unwrap_or_default() {
-        if entry.kind == FileKind::File {
-            files.push(patches.join(&entry.name)?);
-        }
-    }
+    // Of what lies in the tree, no file but those that the lock names as patches.
+    files.extend(locks.iter().flat_map(|lock| lock.patches()));
     for path in files {
         let content = read_file(&root, &path, LARGEST_TEXT)?;
         let to = copy.join(OsStr::from_bytes(path.as_bytes()));
@@ -212,6 +209,22 @@ pub(super) fn install(plan: &Plan, locks: &[&Lockfile]) -> Result<(Supply, Vec<S
     Ok((supply, vec![step.writes_tree()]))
 }
 
+/// The oldest Yarn that runs nothing for `exec:` and of git, where it is told so.
+const OLDEST: (u32, u32) = (4, 14);
+
+/// An older one runs code of a package while it only looks what that package needs, where credentials are.
+fn refuse_old(version: &str) -> std::result::Result<(), Refusal> {
+    let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if found >= OLDEST {
+        return Ok(());
+    }
+    let why = "a Yarn before 4.14 runs code of packages from git while it fetches, whatever it is told";
+    Err(Refusal::new(Code::BadConfig, why)
+        .reason("old_yarn")
+        .name(format!("yarn {version}")))
+}
+
 /// `.pnp.cjs` would bring packages in without any file of them being there to be looked at.
 fn refuse_other_linkers(plan: &Plan) -> Result<()> {
     let text = plan.text(".yarnrc.yml")?.unwrap_or_default();
@@ -255,6 +268,8 @@ fn modern(plan: &Plan, network: Network) -> Result<Step> {
     }
     Ok(registry::npm_step(plan, node, yarn, network)
         .var("YARN_IGNORE_PATH", "1")
+        // A pattern that no address fits: for older locks Yarn would let all be cloned and built.
+        .var("YARN_APPROVED_GIT_REPOSITORIES", "none")
         .var("YARN_CHECKSUM_BEHAVIOR", "throw")
         .var("YARN_ENABLE_GLOBAL_CACHE", "0")
         .var("YARN_ENABLE_HARDENED_MODE", "0")
@@ -276,7 +291,22 @@ pub(super) fn selected(plan: &Plan) -> Selection {
 
 #[cfg(test)]
 mod tests {
-    use super::mirrored;
+    use super::{mirrored, refuse_old};
+    use semel_core::Code;
+
+    #[test]
+    fn a_yarn_that_runs_what_it_fetches_is_refused() {
+        for version in ["4.14.0", "4.18.1", "5.0.0-rc.1", "10.1.0"] {
+            assert!(refuse_old(version).is_ok(), "{version}");
+        }
+        for version in ["2.4.3", "3.8.7", "4.9.1", "4.13.0", "4", "x"] {
+            let refusal = refuse_old(version).unwrap_err();
+            assert_eq!(
+                (refusal.code, refusal.reason.as_deref()),
+                (Code::BadConfig, Some("old_yarn"))
+            );
+        }
+    }
 
     #[test]
     fn tarballs_are_named_as_yarns_mirror_names_them() {

@@ -108,6 +108,18 @@ fn a_file_of_the_tree_is_a_command_and_a_misspelt_name_is_none() {
     let place = lab.site.repository().join("tools/install");
     let refused = lab.certify("tools/install", TEST);
     assert_eq!(answer(&refused)["code"], "not_found", "{}", said(&refused));
+    for gone in ["nosuch x", "tools/nosuch", "/nosuch/x"] {
+        let refused = lab.certify(gone, TEST);
+        assert_eq!(
+            answer(&refused)["code"],
+            "not_found",
+            "{gone}: {}",
+            said(&refused)
+        );
+    }
+    // That is known before anything begins: no attempt is counted, no generation opened.
+    let volumes = lab.site.json(&["volume", "list"]).to_string();
+    assert!(!volumes.contains("\"cert\""), "{volumes}");
     std::fs::set_permissions(place, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let out = lab.certify("tools/install", TEST);
     assert!(out.status.success(), "{}", said(&out));
@@ -138,7 +150,7 @@ const ALONE: [(&str, i32, &str); 5] = [
 
 /// What a script does besides, when it has done what the good one does.
 #[rustfmt::skip]
-const AFTER: [(&str, i32, &str); 24] = [
+const AFTER: [(&str, i32, &str); 29] = [
     ("$pip evil", 25, "record_mismatch"),
     ("echo 'LIMIT = 2' > $leaf", 25, "record_mismatch"),
     ("rm $leaf", 25, "record_mismatch"),
@@ -163,6 +175,11 @@ const AFTER: [(&str, i32, &str); 24] = [
     ("mkdir leaf; echo > leaf/__init__.py", 28, "tree_mismatch (new_file)"),
     ("mkdir vendor; echo > vendor/test_more.py", 28, "tree_mismatch (new_file)"),
     ("mkdir .cargo; echo > .cargo/config.toml", 28, "tree_mismatch (new_file)"),
+    ("ln -s . again", 28, "tree_mismatch (new_file)"),
+    ("mkdir vendor; ln -s wheels vendor/tests", 28, "tree_mismatch (new_file)"),
+    ("mkdir -p node_modules/.bin", 25, "record_mismatch"),
+    ("mkdir -p node_modules/.bin; cp install.sh node_modules/.bin/sh; chmod +x node_modules/.bin/sh", 25, "record_mismatch"),
+    ("mkdir -p node_modules; ln -s ../wheels node_modules/.bin", 25, "record_mismatch"),
 ];
 
 #[test]

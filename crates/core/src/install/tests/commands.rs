@@ -36,20 +36,8 @@ fn venv_of(fake: &Fake) -> Result<Vec<Bound>, Refusal> {
     )
 }
 
-/// The modules of the fixture, with each `package.json` in hand.
 fn node_filled(fake: &Fake) -> Filled {
-    let mut one = filled(fake, Some(Tree::NodeModules));
-    for name in ["is-number", "is-odd", "ms", "semver"] {
-        let path = at(&format!("{name}/package.json"));
-        let version = PACKAGE_LOCK
-            .split(&format!("\"node_modules/{name}\": {{\n      \"version\": \""))
-            .nth(1)
-            .and_then(|rest| rest.split('"').next())
-            .unwrap();
-        let text = format!("{{\"name\":\"{name}\",\"version\":\"{version}\"}}");
-        one.observed.texts.insert(path, text.into_bytes());
-    }
-    one
+    filled(fake, Some(Tree::NodeModules))
 }
 
 #[test]
@@ -135,14 +123,6 @@ fn node_modules_are_held_against_their_lock() {
     more.observed.texts.insert(path, text.to_vec());
     let refusal = bind(&command(), &[more], &locks).unwrap_err();
     assert!(refusal.names.join(" ").contains("evil==1.0.0"), "{refusal}");
-    for (target, taken) in [("../ms/node.js", false), ("../node/bin/node", true)] {
-        let mut one = node_filled(&modules());
-        let link = Fact::Symlink {
-            target: target.as_bytes().to_vec(),
-        };
-        one.observed.entries.insert(at(".bin/node"), link);
-        assert_eq!(bind(&command(), &[one], &locks).is_ok(), taken, "{target}");
-    }
     // A lock whose packages are nowhere.
     let refusal = bind(&command(), &[other(&[("vendor/a", "1")])], &locks).unwrap_err();
     assert_eq!(refusal.code, Code::RecordMismatch);
@@ -211,4 +191,91 @@ fn a_record_names_the_command_and_claims_no_artifact() {
     );
     assert!(text.contains("no artifact"), "{text}");
     assert!(text.contains("\"tree/vendor/a\""), "{text}");
+}
+
+/// Every command of `node_modules` leads to a file that a package there declares, whoever made the link.
+#[test]
+fn a_command_of_nobody_is_refused() {
+    let locks = [lock("package-lock.json", PACKAGE_LOCK)];
+    let bound = |change: &dyn Fn(&mut Fake)| {
+        let mut fake = modules();
+        change(&mut fake);
+        bind(&command(), &[node_filled(&fake)], &locks)
+    };
+    let link = |path: &'static str, target: &'static str| {
+        move |fake: &mut Fake| {
+            fake.link(path, target);
+        }
+    };
+    let text = |path: &'static str, text: String| {
+        move |fake: &mut Fake| {
+            fake.file(path, text.as_bytes());
+        }
+    };
+    bound(&|_| {}).unwrap();
+    for (path, target) in [
+        (".bin/cargo", "../semver/bin/semver.js"),
+        (".bin/other", "../semver/bin/semver.js"),
+        (".bin/semver", "../semver/index.js"),
+        (".bin/semver", "../ms/../semver/bin/semver.js"),
+        (".bin/semver", "../semver/bin/gone.js"),
+        (".bin/semver", "../../evil/semver"),
+        (".bin/semver", "semver"),
+        (".bin", "../evil"),
+        ("is-odd/node_modules/.bin/x", "../../index.js"),
+        ("is-odd/node_modules/.bin", "../../ms"),
+    ] {
+        let refusal = bound(&link(path, target)).unwrap_err();
+        assert_eq!(
+            refusal.code,
+            Code::RecordMismatch,
+            "{path} -> {target}: {refusal}"
+        );
+        assert!(
+            refusal.names.iter().any(|name| name == path),
+            "{path} -> {target}: {refusal}"
+        );
+    }
+    for lines in ["#!/bin/sh\necho test result: ok\n", ""] {
+        for path in [".bin/cargo", ".bin/sh", ".bin/semver"] {
+            assert!(bound(&text(path, lines.to_owned())).is_err(), "{path}");
+        }
+    }
+    // What a package declares is no tool by which tests are run, but of the package that is one.
+    for tool in ["sh", "node", "cargo", "python3"] {
+        let declared = format!(
+            "{{\"name\":\"semver\",\"version\":\"7.8.6\",\"bin\":{{\"semver\":\"bin/semver.js\",\"{tool}\":\"bin/semver.js\"}}}}"
+        );
+        let refusal = bound(&|fake| {
+            fake.file("semver/package.json", declared.as_bytes());
+            fake.link(&format!(".bin/{tool}"), "../semver/bin/semver.js");
+        })
+        .unwrap_err();
+        assert!(refusal.why.contains("the tool of its name"), "{refusal}");
+    }
+    // As pnpm writes it, and through a link to a package, as pnpm keeps them.
+    let lines = |file: &str| {
+        format!(
+            "#!/bin/sh\nif [ -x \"$basedir/node\" ]; then\n  exec \"$basedir/node\"  \"$basedir/{file}\" \"$@\"\nelse\n  exec node  \"$basedir/{file}\" \"$@\"\nfi\n"
+        )
+    };
+    bound(&text(".bin/semver", lines("../semver/bin/semver.js"))).unwrap();
+    assert!(bound(&text(".bin/semver", lines("../semver/index.js"))).is_err());
+    assert!(bound(&text(".bin/semver", lines("../ms/../semver/bin/semver.js"))).is_err());
+    bound(&|fake| {
+        fake.link("linked", "semver");
+        fake.link(".bin/semver", "../linked/bin/semver.js");
+    })
+    .unwrap();
+}
+
+#[test]
+fn modules_without_a_lock_of_node_are_refused() {
+    let mut bare = Fake::new(Kind::Node, "tree/node_modules");
+    bare.dir(".bin");
+    for locks in [vec![], vec![lock("uv.lock", UV_LOCK)]] {
+        let refusal = bind(&command(), &[filled(&bare, Some(Tree::NodeModules))], &locks).unwrap_err();
+        assert_eq!(refusal.code, Code::RecordMismatch);
+        assert!(refusal.why.contains("no lock of Node"), "{refusal}");
+    }
 }

@@ -246,7 +246,8 @@ fn replaced(arg: &OsStr, part: &str, with: &OsStr) -> OsString {
     OsString::from_vec(whole)
 }
 
-/// The directories in which programs are found by name: what was installed, its toolchains, the system.
+/// The directories in which programs are found by name: what was installed, its toolchains, the system. What a command of
+/// the job installed, which nothing binds, stands before the system alone.
 pub(super) fn search(plan: &TestPlan<'_>) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     for installed in plan.installed {
@@ -260,10 +261,16 @@ pub(super) fn search(plan: &TestPlan<'_>) -> Vec<PathBuf> {
             Installer::Cargo => {}
         }
     }
+    let tools = plan
+        .installed
+        .iter()
+        .flat_map(|installed| installed.tools.program_dirs());
+    // A toolchain of the system stands there, or `python` would be that of the system, too.
+    let (of_system, own): (Vec<PathBuf>, Vec<PathBuf>) =
+        tools.partition(|dir| SYSTEM_PATH.split(':').any(|system| Path::new(system) == dir));
+    dirs.extend(own);
     dirs.extend(plan.commanded.iter().flat_map(|commanded| commanded.bins.clone()));
-    for installed in plan.installed {
-        dirs.extend(installed.tools.program_dirs());
-    }
+    dirs.extend(of_system);
     dirs.extend(
         plan.commanded
             .iter()

@@ -7,6 +7,7 @@ use crate::process::Cancel;
 use crate::sandbox::{is_executable, resolve_program, toolchain_roots};
 use semel_core::install::InstalledBy;
 use semel_core::installer::{InstallCommand, Toolchain};
+use semel_core::manifest::{Entry, FileMode, Manifest};
 use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::ffi::OsStr;
@@ -98,6 +99,37 @@ impl CommandTools {
     }
 }
 
+/// Checks, before anything is installed, that the program of a command is there and may be run; a path in the tree is one
+/// of what was sealed.
+///
+/// # Errors
+/// `not_found` where it is missing or cannot be run; those of [`resolve_program`]; `path_escapes_root` for a relative path
+/// that leaves the tree.
+pub fn check_program(command: &InstallCommand, path: &[PathBuf], manifest: &Manifest) -> Result<()> {
+    let name = command.program();
+    if !name.contains('/') || name.starts_with('/') {
+        return resolve_program(OsStr::new(name), path).map(drop);
+    }
+    let inside = RelPath::parse(name.as_bytes())?;
+    let mut sealed = manifest.entries.iter().filter(|entry| *entry.path() == inside);
+    let may_run = match sealed.next() {
+        Some(Entry::File { mode, .. }) => *mode == FileMode::Executable,
+        // What it leads to is looked at in the tree itself.
+        Some(Entry::Symlink { .. }) => true,
+        // A directory on the way may be a link.
+        None => manifest
+            .entries
+            .iter()
+            .any(|entry| matches!(entry, Entry::Symlink { .. }) && inside.is_below(entry.path())),
+    };
+    if may_run {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::NotFound, NOT_RUN).name(name).into())
+}
+
+const NOT_RUN: &str = "the install command is no file of the tree that may be run";
+
 /// Resolves the tools of a command for a tree; `path` is where the operator's programs lie.
 ///
 /// # Errors
@@ -125,8 +157,7 @@ fn program(command: &InstallCommand, finder: &Finder<'_>, path: &[PathBuf]) -> R
         let inside = RelPath::parse(name.as_bytes())?;
         let place = finder.tree.join(OsStr::from_bytes(inside.as_bytes()));
         if !is_executable(&place) {
-            let why = "the install command is no file of the tree that may be run";
-            return Err(Refusal::new(Code::NotFound, why).name(name).into());
+            return Err(Refusal::new(Code::NotFound, NOT_RUN).name(name).into());
         }
         let digest = digest_file(&place)?;
         return Ok(Program::OfTree(place, digest));

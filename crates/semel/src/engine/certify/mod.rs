@@ -28,7 +28,7 @@ use semel_core::record::Judgement;
 use semel_core::report::Counts;
 use semel_core::volume::{Durability, End, Owner, Role};
 use semel_core::{Code, Refusal, Sha256};
-use semel_host::installer::{check_arguments, check_report};
+use semel_host::installer::{check_arguments, check_program, check_report};
 use semel_host::process::Cancel;
 use semel_host::volume::write_record;
 
@@ -89,6 +89,9 @@ pub(crate) fn certify(
     .map_err(host)?;
     for (installer, args) in &ask.certify.install_args {
         check_arguments(*installer, args).map_err(host)?;
+    }
+    if let Some(command) = &ask.certify.install.command {
+        check_program(command, &engine.config.path, &proposal.manifest).map_err(host)?;
     }
     let mut left = ask.certify.attempts;
     let mut may_unseal = Unseal::Once;

