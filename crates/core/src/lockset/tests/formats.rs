@@ -534,22 +534,27 @@ fn patches_and_links_as_yarn_writes_them_are_taken() {
     assert_eq!(Vec::from_iter(lock.patches()), patches);
 }
 
-/// A patch of Yarn stands on a package of its own entry, and nothing in a lock or a manifest reaches Yarn that is more
-/// than data.
+fn with_package_b(package: &str) -> Declared {
+    declared(&[
+        ("package.json", package),
+        ("packages/b/package.json", BERRY_PACKAGE_B),
+    ])
+}
+
+/// Refuses a lock of Yarn beside such a manifest, and names a part.
+fn bad(lock: &str, package: &str, part: &str) {
+    refused("yarn.lock", lock, &with_package_b(package), part);
+}
+
+/// A patch of Yarn stands on a package of its own entry.
 #[test]
-fn yarn_is_asked_for_data_alone() {
+fn what_yarn_patches_is_locked_as_data() {
     const PATCH: &str = "patch:ms@npm%3A^2.1.3#~/.yarn/patches/ms.patch";
     const OWN: &str = "\"ms@npm:^2.1.3\":\n  version: 2.1.3\n  resolution: \"ms@npm:2.1.3\"\n  checksum: 10c0/d924b57e7312b3b63ad21fc5b3dc0af5e78d61a1fc7cfb5457edaf26326bf62be5307cc87ffb6862ef1c2b33b0233cdb5d4f01c4c958cc0d660948b65a287a48\n  languageName: node\n  linkType: hard\n\n";
     let entry = format!(
         "\"ms@{PATCH}\":\n  version: 2.1.3\n  resolution: \"ms@patch:ms@npm%3A2.1.3#~/.yarn/patches/ms.patch::version=2.1.3&hash=0123ab\"\n  checksum: 10c0/{}\n  languageName: node\n  linkType: hard\n\n",
         "5d".repeat(64)
     );
-    let with = |package: &str| {
-        declared(&[
-            ("package.json", package),
-            ("packages/b/package.json", BERRY_PACKAGE_B),
-        ])
-    };
     let lock = edit(BERRY_LOCK, OWN, &format!("{OWN}{entry}"));
     let lock = edit(&lock, "    ms: \"npm:^2.1.3\"", &format!("    ms: \"{PATCH}\""));
     let package = edit(
@@ -557,10 +562,9 @@ fn yarn_is_asked_for_data_alone() {
         "\"ms\": \"^2.1.3\"",
         &format!("\"ms\": \"{PATCH}\""),
     );
-    check("yarn.lock", lock.as_bytes(), &with(&package)).unwrap();
+    check("yarn.lock", lock.as_bytes(), &with_package_b(&package)).unwrap();
     let read = parse(&at("yarn.lock"), lock.as_bytes()).unwrap();
     assert_eq!(Vec::from_iter(read.patches()), [at(".yarn/patches/ms.patch")]);
-    let bad = |lock: &str, package: &str, part: &str| refused("yarn.lock", lock, &with(package), part);
 
     // What is patched has an entry of its own, of that version.
     bad(&edit(&lock, OWN, ""), &package, "ms@npm");
@@ -587,8 +591,11 @@ fn yarn_is_asked_for_data_alone() {
         &package,
         "ms@patch",
     );
+}
 
-    // Parameters of a package of a registry, on either side.
+/// Parameters of a package of a registry, on either side.
+#[test]
+fn yarn_is_told_of_no_other_place() {
     let leak = "::__archiveUrl=http%3A%2F%2F127.0.0.1%2Fms.tgz";
     bad(
         &edit(BERRY_LOCK, "\"ms@npm:2.1.3\"", &format!("\"ms@npm:2.1.3{leak}\"")),
@@ -628,8 +635,11 @@ fn yarn_is_asked_for_data_alone() {
         BERRY_PACKAGE,
         "other@",
     );
+}
 
-    // What a manifest asks for beside what is compared: `resolutions`, and a section that Yarn prefers.
+/// What a manifest asks for beside what is compared: `resolutions`, and a section that Yarn prefers.
+#[test]
+fn a_manifest_asks_yarn_for_data_alone() {
     for range in [
         "exec:./x.cjs",
         "user/repo",
@@ -654,7 +664,7 @@ fn yarn_is_asked_for_data_alone() {
         "\"private\": true,",
         "\"private\": true, \"resolutions\": {\"@a/x/ms\": \"^2.1.3\"},",
     );
-    check("yarn.lock", BERRY_LOCK.as_bytes(), &with(&plain)).unwrap();
+    check("yarn.lock", BERRY_LOCK.as_bytes(), &with_package_b(&plain)).unwrap();
 }
 
 #[test]
