@@ -516,6 +516,7 @@ fn a_command_that_removes_mark_or_state_leaves_a_dirty_disk() {
             let clean = Command::new("sh")
                 .arg("-c")
                 .arg(EMPTY)
+                .stderr(Stdio::null())
                 .current_dir(disk.path())
                 .status();
             clean.unwrap();
