@@ -314,6 +314,11 @@ const NEXT: &[(Code, &[&str], &str)] = &[
     ),
     (
         Code::TreeMismatch,
+        &["touched"],
+        "find what changed what is named; an install command keeps what it makes in a directory of its own",
+    ),
+    (
+        Code::TreeMismatch,
         &["residue"],
         "say --clean to remove the named entries, or take them away",
     ),
