@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 mod every;
 mod formats;
+mod patches;
 
 pub(super) fn at(path: &str) -> RelPath {
     RelPath::parse(path.as_bytes()).unwrap()

@@ -193,25 +193,20 @@ fn a_record_names_the_command_and_claims_no_artifact() {
     assert!(text.contains("\"tree/vendor/a\""), "{text}");
 }
 
+/// Binds the modules of the fixture after a change.
+fn bound(change: &dyn Fn(&mut Fake)) -> Result<Vec<Bound>, Refusal> {
+    let mut fake = modules();
+    change(&mut fake);
+    bind(
+        &command(),
+        &[node_filled(&fake)],
+        &[lock("package-lock.json", PACKAGE_LOCK)],
+    )
+}
+
 /// Every command of `node_modules` leads to a file that a package there declares, whoever made the link.
 #[test]
 fn a_command_of_nobody_is_refused() {
-    let locks = [lock("package-lock.json", PACKAGE_LOCK)];
-    let bound = |change: &dyn Fn(&mut Fake)| {
-        let mut fake = modules();
-        change(&mut fake);
-        bind(&command(), &[node_filled(&fake)], &locks)
-    };
-    let link = |path: &'static str, target: &'static str| {
-        move |fake: &mut Fake| {
-            fake.link(path, target);
-        }
-    };
-    let text = |path: &'static str, text: String| {
-        move |fake: &mut Fake| {
-            fake.file(path, text.as_bytes());
-        }
-    };
     bound(&|_| {}).unwrap();
     for (path, target) in [
         (".bin/cargo", "../semver/bin/semver.js"),
@@ -225,7 +220,7 @@ fn a_command_of_nobody_is_refused() {
         ("is-odd/node_modules/.bin/x", "../../index.js"),
         ("is-odd/node_modules/.bin", "../../ms"),
     ] {
-        let refusal = bound(&link(path, target)).unwrap_err();
+        let refusal = bound(&|fake| fake.link(path, target)).unwrap_err();
         assert_eq!(
             refusal.code,
             Code::RecordMismatch,
@@ -238,9 +233,16 @@ fn a_command_of_nobody_is_refused() {
     }
     for lines in ["#!/bin/sh\necho test result: ok\n", ""] {
         for path in [".bin/cargo", ".bin/sh", ".bin/semver"] {
-            assert!(bound(&text(path, lines.to_owned())).is_err(), "{path}");
+            assert!(
+                bound(&|fake| fake.file(path, lines.as_bytes())).is_err(),
+                "{path}"
+            );
         }
     }
+}
+
+#[test]
+fn a_command_is_no_tool_and_may_be_written_as_pnpm_does() {
     // What a package declares is no tool by which tests are run, but of the package that is one.
     for tool in ["sh", "node", "cargo", "python3"] {
         let declared = format!(
@@ -259,9 +261,10 @@ fn a_command_of_nobody_is_refused() {
             "#!/bin/sh\nif [ -x \"$basedir/node\" ]; then\n  exec \"$basedir/node\"  \"$basedir/{file}\" \"$@\"\nelse\n  exec node  \"$basedir/{file}\" \"$@\"\nfi\n"
         )
     };
-    bound(&text(".bin/semver", lines("../semver/bin/semver.js"))).unwrap();
-    assert!(bound(&text(".bin/semver", lines("../semver/index.js"))).is_err());
-    assert!(bound(&text(".bin/semver", lines("../ms/../semver/bin/semver.js"))).is_err());
+    let written = |file: &str| bound(&|fake| fake.file(".bin/semver", lines(file).as_bytes()));
+    written("../semver/bin/semver.js").unwrap();
+    assert!(written("../semver/index.js").is_err());
+    assert!(written("../ms/../semver/bin/semver.js").is_err());
     bound(&|fake| {
         fake.link("linked", "semver");
         fake.link(".bin/semver", "../linked/bin/semver.js");

@@ -282,7 +282,7 @@ mod tests {
                 file("data/x.bin"),
                 Entry::Symlink {
                     path: at("again"),
-                    target: RelPath::parse(b"test").unwrap().to_string(),
+                    target: "test".to_owned(),
                 },
             ],
             left_out: Vec::new(),
