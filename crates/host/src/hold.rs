@@ -302,7 +302,9 @@ mod tests {
         assert_eq!(take(), far + 1);
         for odd in ["", "x", "1 x", "0 1 2"] {
             std::fs::write(&place, odd).unwrap();
-            assert!(take() > second, "{odd}");
+            // Two holds within one tick of the clock are ahead of it by one; what is lost is lost later.
+            soon(|| (clock::now().0 > second).then_some(()));
+            assert!(take() > second, "{odd:?}");
         }
     }
 }
