@@ -94,7 +94,10 @@ fn the_action_passes_the_certified_commit_and_tells_the_step() {
 
     // Another commit: every failed check is an annotation, and the step fails.
     std::fs::remove_file(&outputs).unwrap();
-    let other = [&common[1..], &[("GATE_COMMIT", it.site.base.as_str())]].concat();
+    it.site.git(&["checkout", "-q", "-b", "another", &it.site.base]);
+    std::fs::write(it.site.repository().join("another.txt"), "another\n").unwrap();
+    let another = it.site.commit_all("another change");
+    let other = [&common[1..], &[("GATE_COMMIT", another.as_str())]].concat();
     let out = it.script(&other);
     assert_eq!(out.status.code(), Some(30), "{}", said(&out));
     let text = String::from_utf8(out.stderr).unwrap();
