@@ -6,6 +6,7 @@
 //! the objects alone, by a view. What was not gathered is read singly, as anybody reads a repository.
 
 use super::checkout;
+use super::objects::Leaf;
 use super::repository::{Repository, object_dirs};
 use super::view::View;
 use super::worktree::{self, Found};
@@ -29,6 +30,7 @@ pub struct Gathered<'a> {
     path: &'a Path,
     cancel: &'a Cancel,
     found: Found,
+    views: BTreeMap<ObjectFormat, Arc<View>>,
     objects: BTreeMap<ObjectId, (Kind, Vec<u8>)>,
     whole: OnceCell<Repository>,
 }
@@ -52,6 +54,14 @@ fn revisions<'a>(wanted: impl Iterator<Item = &'a (ObjectId, Vec<RelPath>)>) -> 
         }
     }
     text
+}
+
+/// Gives a repository as a view shows it.
+fn seen(found: &Found, view: &Arc<View>) -> Place {
+    Place {
+        view: Some(Arc::clone(view)),
+        ..found.place()
+    }
 }
 
 /// Takes every whole answer of `cat-file --batch` whose bytes hash to what it says.
@@ -103,18 +113,18 @@ impl<'a> Gathered<'a> {
         let git = Git::unasked(Git::locate(programs)?);
         let found = worktree::find(path)?;
         object_dirs(&found.common)?;
-        let mut objects = BTreeMap::new();
+        let (mut objects, mut views) = (BTreeMap::new(), BTreeMap::new());
         for format in [ObjectFormat::Sha1, ObjectFormat::Sha256] {
             let text = revisions(wanted.iter().filter(|(commit, _)| commit.format() == format));
             if text.is_empty() {
                 continue;
             }
             // Where no view can be had, nothing is gathered.
-            let Ok(view) = View::new(format) else { continue };
-            let place = Place {
-                view: Some(Arc::new(view)),
-                ..found.place()
+            let Ok(view) = View::new(format).map(Arc::new) else {
+                continue;
             };
+            let place = seen(&found, &view);
+            views.insert(format, view);
             let call = Call::new(["cat-file", "--batch"], cancel).stdin(text);
             let said = git.run(&place, brief(call)).unwrap_or_default();
             objects.append(&mut taken(format, &said));
@@ -124,9 +134,20 @@ impl<'a> Gathered<'a> {
             path,
             cancel,
             found,
+            views,
             objects,
             whole: OnceCell::new(),
         })
+    }
+
+    /// Gives the objects of the repository, and nothing else of it, to a git that is not asked which one it is.
+    fn bare(&self, format: ObjectFormat) -> Result<(Git, Place)> {
+        let git = Git::unasked(Git::locate(self.programs)?);
+        let place = match self.views.get(&format) {
+            Some(view) => seen(&self.found, view),
+            None => seen(&self.found, &Arc::new(View::new(format)?)),
+        };
+        Ok((git, place))
     }
 
     /// Gives the repository itself, for what was not gathered.
@@ -176,20 +197,18 @@ impl<'a> Gathered<'a> {
         if later == earlier || self.commit(later)?.parents.contains(earlier) {
             return Ok(true);
         }
+        let (git, place) = self.bare(later.format())?;
         let place = Place {
-            view: Some(Arc::new(View::new(later.format())?)),
             config: vec![("core.commitGraph".into(), "false".into())],
-            ..self.found.place()
+            ..place
         };
         // Of two, it prints those that the other one does not have among its ancestors.
         let (earlier, later) = (earlier.to_string(), later.to_string());
         let asked = ["merge-base", "--independent", earlier.as_str(), later.as_str()];
-        let said = Git::unasked(Git::locate(self.programs)?)
-            .run(&place, Call::new(asked, self.cancel))
-            .map_err(|_| {
-                let why = "the history between these commits is not there; fetch all of it";
-                Refusal::new(Code::ObjectMissing, why).names([earlier.clone(), later.clone()])
-            })?;
+        let said = git.run(&place, Call::new(asked, self.cancel)).map_err(|_| {
+            let why = "the history between these commits is not there; fetch all of it";
+            Refusal::new(Code::ObjectMissing, why).names([earlier.clone(), later.clone()])
+        })?;
         Ok(!said.split(|b| *b == b'\n').any(|line| line == earlier.as_bytes()))
     }
 
@@ -199,9 +218,15 @@ impl<'a> Gathered<'a> {
     /// As [`Repository::list_tree`].
     pub fn paths_of(&self, tree: &ObjectId, bytes: &[u8]) -> Result<Vec<RelPath>> {
         let id = object_id(tree.format(), Kind::Blob, bytes)?;
-        let leaves = self.whole()?.list_tree(tree)?;
-        let same = leaves.into_iter().filter(|leaf| leaf.id == id);
+        let same = self.leaves(tree)?.into_iter().filter(|leaf| leaf.id == id);
         Ok(same.map(|leaf| leaf.path).collect())
+    }
+
+    /// Lists a tree; a repository that cannot be read without its configuration is opened.
+    fn leaves(&self, tree: &ObjectId) -> Result<Vec<Leaf>> {
+        let (git, place) = self.bare(tree.format())?;
+        let bare = Repository::unconfigured(git, place, tree.format(), self.cancel);
+        bare.list_tree(tree).or_else(|_| self.whole()?.list_tree(tree))
     }
 
     fn body(&self, id: &ObjectId, kind: Kind) -> Option<&[u8]> {

@@ -183,6 +183,18 @@ impl Repository {
         })
     }
 
+    /// Takes the objects that a place shows, without a look at the repository's configuration: enough to read objects that
+    /// are hashed again. Where git has to be told of the form of a repository, none is found.
+    pub(super) fn unconfigured(git: Git, place: Place, format: ObjectFormat, cancel: &Cancel) -> Self {
+        Self {
+            git,
+            place,
+            format,
+            config: Config::default(),
+            cancel: cancel.clone(),
+        }
+    }
+
     /// Gives the hash function of the repository.
     #[must_use]
     pub fn format(&self) -> ObjectFormat {
