@@ -22,6 +22,8 @@ scratch=$(mktemp -d -p "$dir")
 end() {
     about=$scratch/site/state/daemon.json
     [ ! -e "$about" ] || kill "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$about")" || true
+    # It goes when the daemon, which takes away what it mounted, is gone.
+    for _ in $(seq 100); do [ -e "$about" ] || break; sleep 0.1; done
     rm -rf "$scratch"
 }
 trap end EXIT

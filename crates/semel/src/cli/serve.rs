@@ -365,6 +365,7 @@ async fn until_over(
     });
     http::serve(app, doors, asked).await;
     gateway.upstreams.end().await;
+    reaping::end(gateway).await;
     Ok(())
 }
 

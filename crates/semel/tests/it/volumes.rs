@@ -1,8 +1,8 @@
 //! What volumes lie on, how they are put aside, freed and salvaged, and what a certification sees of them.
 
 use crate::harness::{
-    Daemon, Home, RUN, Site, Volume, last_draft, mounts_beneath, processes_with, said, statement, text,
-    wait_until,
+    Daemon, Home, RUN, Site, Volume, last_draft, mounts_beneath, processes_with, said, shut_down, statement,
+    text, wait_until,
 };
 use serde_json::{Value, json};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -284,6 +284,19 @@ fn what_ended_is_mounted_for_who_looks() {
     ]);
     assert_eq!(std::fs::read(to.join("d/e/f")).unwrap(), b"deep\n");
     assert!(!lab.home.json(&["seal", &volume.generation])["proposal"].is_null());
+}
+
+/// Who removes the state root of a daemon that ended finds nothing mounted in it.
+#[test]
+fn a_daemon_that_is_told_to_end_leaves_no_mount_of_what_ended() {
+    let lab = Lab::new();
+    if !had(&lab.home, "overlay") {
+        return;
+    }
+    let volume = lab.open("overlay");
+    lab.ends_clean(&volume);
+    shut_down(&lab.home.state());
+    assert_eq!(mounts_beneath(&lab.home.state()), Vec::<PathBuf>::new());
 }
 
 #[test]

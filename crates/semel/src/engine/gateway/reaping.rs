@@ -88,6 +88,12 @@ impl Gateway {
     }
 }
 
+/// Takes away the mounts of what ended since it was looked last: who removes the state root now finds nothing mounted in it
+/// but what is still open.
+pub(crate) async fn end(gateway: &Arc<Gateway>) {
+    drop(gateway.blocking(|gateway| gateway.rest_mounts()).await);
+}
+
 /// Frees what lies aside until the daemon drains.
 pub(crate) async fn keep(gateway: Arc<Gateway>) {
     let mut phase = gateway.phase();
