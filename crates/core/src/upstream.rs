@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 mod listed;
 
-pub use listed::{Effects, KeyArgument, Listed, Tool, list};
+pub use listed::{Effects, KeyArgument, Listed, OWN_KEY, Tool, list};
 
 /// Is the operator's name for another server.
 ///

@@ -234,11 +234,35 @@ impl Abandoned {
     }
 }
 
+/// Is held while the files of others are looked at: what one has locked for it, another one would take for that of a bridge
+/// that lives.
+#[derive(Debug)]
+pub struct Alone(#[expect(dead_code, reason = "its lock goes with it")] File);
+
+impl Alone {
+    /// Waits until nobody else looks at the files of others. It blocks, for as long as that takes: a few writes.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub fn wait(root: &StateRoot) -> Result<Self> {
+        let io = |errno| Error::io("lock", root.path(), errno);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(root.handle(), ".", flags, Mode::empty()).map_err(io)?;
+        loop {
+            match rustix::fs::flock(&dir, FlockOperation::LockExclusive) {
+                Ok(()) => return Ok(Self(File::from(dir))),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(io(errno)),
+            }
+        }
+    }
+}
+
 /// Finds the files whose bridges live no more, oldest first, and takes away what was never finished.
 ///
 /// # Errors
 /// `io_failed`.
-pub fn abandoned(root: &Arc<StateRoot>) -> Result<Vec<Abandoned>> {
+pub fn abandoned(root: &Arc<StateRoot>, _: &Alone) -> Result<Vec<Abandoned>> {
     let mut found = Vec::new();
     for name in root.names()? {
         let (ours, making) = (
@@ -287,6 +311,8 @@ mod tests {
         spool.append(b"2\n").unwrap();
         spool.settle().unwrap();
         assert_eq!(spool.length(), 4);
+        let alone = Alone::wait(&root).unwrap();
+        let abandoned = |root: &Arc<StateRoot>| abandoned(root, &alone);
         assert!(abandoned(&root).unwrap().is_empty());
         spool.replace(b"3\n").unwrap();
         spool.append(b"4\n").unwrap();
@@ -312,10 +338,11 @@ mod tests {
         let root = root(&dir);
         std::fs::write(dir.path().join("a.spool.new"), "half").unwrap();
         std::fs::write(dir.path().join("job.token"), "other").unwrap();
-        assert!(abandoned(&root).unwrap().is_empty());
+        let alone = Alone::wait(&root).unwrap();
+        assert!(abandoned(&root, &alone).unwrap().is_empty());
         assert_eq!(root.names().unwrap(), ["job.token"]);
         std::os::unix::fs::symlink("job.token", dir.path().join("b.spool")).unwrap();
-        assert_eq!(abandoned(&root).unwrap_err().code(), Code::IoFailed);
+        assert_eq!(abandoned(&root, &alone).unwrap_err().code(), Code::IoFailed);
     }
 
     #[test]

@@ -229,6 +229,9 @@ pub enum Step {
     New,
     /// As one that was sent before, under its key.
     Attach(IdempotencyKey),
+    /// As one that an earlier life sent, once its entry is taken from where that life left it: [`Memory::claimed`]. Another
+    /// bridge may have been faster: [`Memory::gone`].
+    Claim(IdempotencyKey),
     /// Not at all: it may repeat this one.
     Ask(Box<Entry>),
     /// That is not known yet: the answer to an identical one is being written, and may have been read.
@@ -244,10 +247,20 @@ pub enum InDoubt {
     Undelivered,
 }
 
+/// Says where the entry of a call lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lies {
+    /// In the spool of this life.
+    Here,
+    /// Where an earlier life left it, for all bridges whom it concerns.
+    Elsewhere,
+}
+
 /// Is a call that is remembered, with how it stands.
 #[derive(Debug)]
 struct Call {
     entry: Entry,
+    lies: Lies,
     /// Whether the gateway may know of it.
     sent: bool,
     /// The requests that await its answer.
@@ -263,9 +276,10 @@ struct Call {
 }
 
 impl Call {
-    const fn left(entry: Entry) -> Self {
+    const fn of(entry: Entry, lies: Lies) -> Self {
         Self {
             entry,
+            lies,
             sent: true,
             flying: Vec::new(),
             writing: Vec::new(),
@@ -302,26 +316,40 @@ impl Memory {
     #[must_use]
     pub fn new(left: Vec<Entry>) -> Self {
         Self {
-            calls: left.into_iter().map(Call::left).collect(),
+            calls: left
+                .into_iter()
+                .map(|entry| Call::of(entry, Lies::Elsewhere))
+                .collect(),
             recent: VecDeque::new(),
         }
     }
 
-    /// Says how many calls are open.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.calls.len()
-    }
-
-    /// Says whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.calls.is_empty()
-    }
-
-    /// Gives what is open.
+    /// Gives what is open, and lies in the spool of this life.
     pub fn open(&self) -> impl Iterator<Item = &Entry> {
-        self.calls.iter().map(|call| &call.entry)
+        self.lying(Lies::Here)
+    }
+
+    /// Gives what earlier lives left, and no call has claimed.
+    pub fn left_before(&self) -> impl Iterator<Item = &Entry> {
+        self.lying(Lies::Elsewhere)
+    }
+
+    fn lying(&self, where_it_does: Lies) -> impl Iterator<Item = &Entry> {
+        let calls = self.calls.iter().filter(move |call| call.lies == where_it_does);
+        calls.map(|call| &call.entry)
+    }
+
+    /// Notes that the entry of a key was taken into the spool of this life.
+    pub fn claimed(&mut self, key: &IdempotencyKey) {
+        if let Some(call) = self.calls.iter_mut().find(|call| call.entry.key == *key) {
+            call.lies = Lies::Here;
+        }
+    }
+
+    /// Notes that another bridge took the entry of a key: it is none of this life's any more.
+    pub fn gone(&mut self, key: &IdempotencyKey) {
+        self.calls
+            .retain(|call| call.lies == Lies::Here || call.entry.key != *key);
     }
 
     /// Decides what a call is sent as; an attached one flies from now on as this request, too.
@@ -358,12 +386,16 @@ impl Memory {
         }
         call.unsettled = None;
         call.flying.push(request);
-        Step::Attach(call.entry.key.clone())
+        let key = call.entry.key.clone();
+        match call.lies {
+            Lies::Here => Step::Attach(key),
+            Lies::Elsewhere => Step::Claim(key),
+        }
     }
 
     /// Remembers a new call, which flies as this request.
     pub fn add(&mut self, entry: Entry, request: u64) {
-        let mut call = Call::left(entry);
+        let mut call = Call::of(entry, Lies::Here);
         (call.sent, call.flying) = (false, vec![request]);
         self.calls.push(call);
     }
@@ -444,7 +476,7 @@ impl Memory {
         }
         let at = self.recent.iter().position(|(other, _)| *other == request)?;
         let (_, entry) = self.recent.remove(at)?;
-        self.calls.push(Call::left(entry.clone()));
+        self.calls.push(Call::of(entry.clone(), Lies::Here));
         Some(entry)
     }
 

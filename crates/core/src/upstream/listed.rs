@@ -4,6 +4,8 @@ use super::{BTreeMap, Map, UpstreamName, Value, json};
 
 /// The argument that carries a key, where nothing else does.
 const KEY: &str = "idempotency_key";
+/// The member of a description's `_meta` that says that an argument `idempotency_key` is the tool's own.
+pub const OWN_KEY: &str = "dev.semel/ownKeyArgument";
 /// The member of a schema that names the header which says an argument again.
 const MIRROR: &str = "x-mcp-header";
 
@@ -81,6 +83,9 @@ fn read(server: &UpstreamName, told: &Value) -> Option<(String, Tool)> {
         described.insert("outputSchema".to_owned(), output_schema(output));
     }
     described.insert("annotations".to_owned(), annotations(told, effect));
+    if key == KeyArgument::Own {
+        described.insert("_meta".to_owned(), json!({OWN_KEY: true}));
+    }
     let tool = Tool {
         name: name.to_owned(),
         effect,

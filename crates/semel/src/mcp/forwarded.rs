@@ -138,8 +138,8 @@ fn whole(answer: Value, ours: &Map<String, Value>, replayed: Replayed) -> Value 
         other => json!({"content": [{"type": "text", "text": other.to_string()}]}),
     };
     // Marks of ours are ours alone to set.
-    let mut meta = match result["_meta"].take() {
-        Value::Object(meta) => meta,
+    let mut meta = match result.get_mut("_meta").map(Value::take) {
+        Some(Value::Object(meta)) => meta,
         _ => Map::new(),
     };
     meta.retain(|name, _| !name.starts_with("dev.semel/"));
@@ -148,7 +148,7 @@ fn whole(answer: Value, ours: &Map<String, Value>, replayed: Replayed) -> Value 
     if replayed == Replayed::Yes {
         let execution = ours["dev.semel/executionId"].as_str().unwrap_or("?");
         let line = format!("Replayed: the recorded answer of execution {execution}; nothing was done again.");
-        if let Some(content) = result["content"].as_array_mut() {
+        if let Some(content) = result.get_mut("content").and_then(Value::as_array_mut) {
             content.push(json!({"type": "text", "text": line}));
         }
     }

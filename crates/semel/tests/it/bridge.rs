@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 /// A bridge with an agent that says what it is told to; killed when dropped.
-struct Agent {
+pub(crate) struct Agent {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
@@ -36,7 +36,7 @@ fn aimed(command: &mut Command, home: &Home, volume: &Volume, args: &[&str]) {
 }
 
 impl Agent {
-    fn start(home: &Home, volume: &Volume, args: &[&str]) -> Self {
+    pub(crate) fn start(home: &Home, volume: &Volume, args: &[&str]) -> Self {
         Self::of(&mut bridge(home, volume, args))
     }
 
@@ -73,11 +73,11 @@ impl Agent {
         }
     }
 
-    fn hear(&mut self) -> Value {
+    pub(crate) fn hear(&mut self) -> Value {
         self.try_hear().expect("a message")
     }
 
-    fn ask(&mut self, id: u64, method: &str, params: &Value) -> Value {
+    pub(crate) fn ask(&mut self, id: u64, method: &str, params: &Value) -> Value {
         self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         let answer = self.hear();
         assert_eq!(answer["id"], id, "{answer}");
@@ -85,12 +85,12 @@ impl Agent {
     }
 
     /// Calls a tool without a key.
-    fn call(&mut self, id: u64, tool: &str, arguments: &Value) -> Value {
+    pub(crate) fn call(&mut self, id: u64, tool: &str, arguments: &Value) -> Value {
         self.ask(id, "tools/call", &json!({"name": tool, "arguments": arguments}))
     }
 
     /// Sends a call, and waits for nothing.
-    fn send(&mut self, id: u64, tool: &str, arguments: &Value) {
+    pub(crate) fn send(&mut self, id: u64, tool: &str, arguments: &Value) {
         let params = json!({"name": tool, "arguments": arguments});
         self.say(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}));
     }

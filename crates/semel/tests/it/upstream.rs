@@ -1,5 +1,6 @@
 //! Another server of tools behind the gateway: each call once, whatever breaks on the way.
 
+mod bridged;
 mod broken;
 mod crashes;
 mod guarded;

@@ -105,7 +105,7 @@ fn a_b_a_with_answers_delivered_is_three_calls() {
         memory.written(request);
     }
     memory.heard();
-    assert!(memory.is_empty());
+    assert_eq!(memory.open().count(), 0);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn what_was_not_delivered_is_attached_to_asked_about_or_run_again_as_is_wished()
     let left = || Memory::new(vec![entry(1, "k1")]);
     assert_eq!(
         left().admit(&spelt(1), 1, Reissue::Attach, InDoubt::Wait),
-        Step::Attach(key("k1"))
+        Step::Claim(key("k1"))
     );
     let asked = Step::Ask(Box::new(entry(1, "k1")));
     assert_eq!(left().admit(&spelt(1), 1, Reissue::Ask, InDoubt::Wait), asked);
@@ -128,12 +128,37 @@ fn what_was_not_delivered_is_attached_to_asked_about_or_run_again_as_is_wished()
     // Attached, and answered: then it is over, and the next one is new.
     let mut memory = left();
     memory.admit(&spelt(1), 1, Reissue::Attach, InDoubt::Wait);
+    memory.claimed(&key("k1"));
     memory.written(1);
     assert_eq!(memory.heard(), [key("k1")]);
     assert_eq!(
         memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
         Step::New
     );
+}
+
+/// Several bridges know of one entry, and one of them has it.
+#[test]
+fn what_another_bridge_took_is_no_call_of_this_one() {
+    let mut memory = Memory::new(vec![entry(1, "k1"), entry(2, "k2")]);
+    assert_eq!(memory.open().count(), 0, "it lies in no spool of this life");
+    assert_eq!(memory.left_before().count(), 2);
+    let step = memory.admit(&spelt(1), 1, Reissue::Attach, InDoubt::Wait);
+    assert_eq!(step, Step::Claim(key("k1")));
+    memory.gone(&key("k1"));
+    let step = memory.admit(&spelt(1), 1, Reissue::Attach, InDoubt::Wait);
+    assert_eq!(step, Step::New);
+    let step = memory.admit(&spelt(2), 2, Reissue::Attach, InDoubt::Wait);
+    assert_eq!(step, Step::Claim(key("k2")));
+    memory.claimed(&key("k2"));
+    memory.gone(&key("k2"));
+    assert_eq!(
+        memory.open().collect::<Vec<_>>(),
+        [&entry(2, "k2")],
+        "nobody takes it from here"
+    );
+    let step = memory.admit(&spelt(2), 3, Reissue::Attach, InDoubt::Wait);
+    assert_eq!(step, Step::Attach(key("k2")));
 }
 
 #[test]
@@ -216,10 +241,11 @@ fn what_was_never_forwarded_is_forgotten_with_its_last_request() {
     let mut memory = Memory::default();
     memory.add(entry(1, "k1"), 1);
     assert_eq!(memory.left(1, None), Some(key("k1")));
-    assert!(memory.is_empty());
+    assert_eq!(memory.open().count(), 0);
     // One that was attached to what an earlier life sent takes nothing with it.
     let mut memory = Memory::new(vec![entry(1, "k1")]);
     memory.admit(&spelt(1), 1, Reissue::Attach, InDoubt::Wait);
+    memory.claimed(&key("k1"));
     assert_eq!(memory.left(1, None), None);
     assert_eq!(
         memory.admit(&spelt(1), 2, Reissue::Attach, InDoubt::Wait),
@@ -232,7 +258,7 @@ fn what_was_never_forwarded_is_forgotten_with_its_last_request() {
     assert_eq!(memory.left(1, None), None);
     memory.sends(2);
     assert_eq!(memory.left(2, None), None);
-    assert_eq!(memory.len(), 1);
+    assert_eq!(memory.open().count(), 1);
 }
 
 /// Whoever read an answer can come again before it is noted that the answer was written.
@@ -287,7 +313,10 @@ fn the_oldest_that_nobody_awaits_go_first() {
     assert_eq!(memory.trim(2), [key("k2"), key("k3")]);
     assert_eq!(memory.trim(2), []);
     assert_eq!(
-        memory.open().map(|entry| entry.key.as_str()).collect::<Vec<_>>(),
+        memory
+            .left_before()
+            .map(|entry| entry.key.as_str())
+            .collect::<Vec<_>>(),
         ["k1", "k4"]
     );
 }
@@ -378,7 +407,8 @@ proptest! {
                             model.push((name.clone(), n, false, Vec::new()));
                             name
                         }
-                        Step::Attach(key) => {
+                        Step::Attach(key) | Step::Claim(key) => {
+                            memory.claimed(&key);
                             prop_assert_eq!(Some(key.as_str()), identical.map(|(key, ..)| key.as_str()));
                             key.to_string()
                         }

@@ -12,6 +12,8 @@ use std::time::Duration;
 pub(super) enum Means {
     /// It is told, and the call is over.
     ForGood,
+    /// It is told; the gateway has not looked at what it knows of the key, so that it says nothing of an earlier sending.
+    Unread,
     /// It is told, and the same call goes on under its key.
     Unsettled(Unsettled),
     /// The call runs: it is sent again after a while, to hear how it ended.
@@ -34,10 +36,18 @@ pub(super) fn judge(answer: &Incomings, body: Option<&Value>) -> Means {
             _ => Means::Foreign,
         };
     };
+    let of_protocol = |code: i64| (-32768..=-32000).contains(&code);
+    let unread = body
+        .pointer("/error/code")
+        .and_then(Value::as_i64)
+        .is_some_and(of_protocol)
+        && !is_of_another(body);
     let Some((code, after)) = refused(body) else {
-        return Means::ForGood;
+        return if unread { Means::Unread } else { Means::ForGood };
     };
     match (code, code.retry()) {
+        (Code::Unauthorized, _) => Means::Unread,
+        _ if unread => Means::Unread,
         (Code::CallInFlight, _) => Means::Runs(after),
         (_, Retry::LaterSameKey) => Means::Again(after),
         (Code::TooMany, _) => Means::Crowded(after),
@@ -56,10 +66,15 @@ pub(super) fn judge(answer: &Incomings, body: Option<&Value>) -> Means {
     }
 }
 
+/// Says whether an answer is that of another server behind the gateway, which is recorded: it is no word of the gateway's.
+fn is_of_another(body: &Value) -> bool {
+    let marks = ["/result/_meta/dev.semel~1upstream", "/error/data/upstream"];
+    marks.iter().any(|mark| body.pointer(mark).is_some())
+}
+
 /// Gives the refusal that an answer carries in either face, and after which while it wants to be asked again.
 fn refused(body: &Value) -> Option<(Code, Duration)> {
-    // What another server behind the gateway says is recorded: it is no word of the gateway's.
-    if body.pointer("/result/_meta/dev.semel~1upstream").is_some() {
+    if is_of_another(body) {
         return None;
     }
     let faces = [
@@ -111,7 +126,7 @@ mod tests {
             (Code::IoFailed, Means::ForGood),
             (Code::ReplayConflict, Means::ForGood),
             (Code::PreconditionFailed, Means::ForGood),
-            (Code::Unauthorized, Means::ForGood),
+            (Code::Unauthorized, Means::Unread),
             (Code::KeyExpired, Means::ForGood),
         ];
         for (code, wanted) in cases {
@@ -129,7 +144,12 @@ mod tests {
         // A file may hold the words of a refusal.
         let said = json!({"result": {"structuredContent": {"content": "call_in_flight"}}});
         assert_eq!(means(200, &said), Means::ForGood);
-        assert_eq!(means(404, &json!({"error": {"code": -32601}})), Means::ForGood);
+        assert_eq!(means(404, &json!({"error": {"code": -32601}})), Means::Unread);
+        let no_tool = json!({"error": {"code": -32602, "data": {"type": "bad_input"}}});
+        assert_eq!(means(200, &no_tool), Means::Unread);
+        // An error of another server is recorded, whatever its number.
+        let theirs = json!({"error": {"code": -32602, "data": {"type": "upstream_error", "upstream": "fs"}}});
+        assert_eq!(means(200, &theirs), Means::ForGood);
         assert_eq!(means(503, &Value::Null), Means::Again(Duration::ZERO));
         assert_eq!(
             means(502, &json!({"title": "bad gateway"})),

@@ -2,12 +2,12 @@
 
 use crate::engine::host;
 use crate::limits;
-use semel_core::ids::UnixMs;
+use semel_core::ids::{IdempotencyKey, UnixMs};
 use semel_core::mcp::spool::{Entry, Line, Memory, read};
 use semel_core::{Code, Refusal};
 use semel_host::clock;
 use semel_host::daemon::{Keep, StateRoot};
-use semel_host::spool::{Abandoned, Spool, abandoned};
+use semel_host::spool::{Abandoned, Alone, Spool, abandoned};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
@@ -103,7 +103,7 @@ fn write(mut spool: Spool, shared: &Shared, todo: &Receiver<Job>) {
         }
         if let Some(tell) = end {
             // Whoever hears of the end may look for what is left at once; a locked spool is one that lives.
-            if remembered(shared).is_empty() {
+            if remembered(shared).open().next().is_none() {
                 drop(spool.remove());
             } else {
                 drop(spool);
@@ -132,54 +132,100 @@ fn lines(open: &[Entry]) -> Result<Vec<u8>, Refusal> {
     Ok(bytes)
 }
 
-/// Makes a spool, and takes over what bridges left that live no more.
+/// Makes a spool, and reads what bridges left that live no more. It stays where it lies: several bridges whom it concerns
+/// may begin at once, and whose client repeats a call is known only when it does.
 ///
 /// # Errors
 /// `unknown_state`, reason `spool_damaged`; `io_failed`, `bad_config`.
-///
-/// # Durability
-/// What is taken over lies in the new spool before it goes from the old one.
 pub(super) fn open(
     root: &Arc<StateRoot>,
     mine: impl Fn(&Entry) -> bool,
     keep: Keep,
 ) -> Result<(Spool, Vec<Entry>), Refusal> {
+    let alone = Alone::wait(root).map_err(host)?;
     let mut left: Vec<Entry> = Vec::new();
-    let mut emptied: Vec<(Abandoned, Vec<u8>)> = Vec::new();
-    let mut found = abandoned(root).map_err(host)?;
+    let mut found = abandoned(root, &alone).map_err(host)?;
     let beyond = found.len().saturating_sub(limits::BRIDGE_SPOOLS);
     for old in found.drain(..beyond) {
         old.leave(b"").map_err(host)?;
     }
     let now = clock::now();
     for mut old in found {
-        let bytes = old.read(2 * limits::BRIDGE_SPOOL).map_err(host)?;
         if is_past(old.changed, now) {
-            emptied.push((old, Vec::new()));
+            old.leave(b"").map_err(host)?;
             continue;
         }
-        let entries = read(&bytes).map_err(|refusal| {
-            let place = root.path().join(old.name());
-            refusal.name(place.display().to_string())
-        })?;
-        let all = entries.len();
-        let (ours, others): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(&mine);
-        if ours.is_empty() && all > 0 {
+        let entries = entries(root, &mut old)?;
+        if entries.is_empty() {
+            old.leave(b"").map_err(host)?;
             continue;
         }
         // A kill may have left one in two spools.
-        left.retain(|known| ours.iter().all(|entry| entry.key != known.key));
-        left.extend(ours);
-        emptied.push((old, lines(&others)?));
+        left.retain(|known| entries.iter().all(|entry| entry.key != known.key));
+        left.extend(entries.into_iter().filter(&mine));
     }
-    // The oldest go where there are too many.
+    // The oldest are forgotten where there are too many.
     left.drain(..left.len().saturating_sub(limits::BRIDGE_OPEN / 2));
     let name = clock::seed().map_err(host)?.uuid_v7();
-    let spool = Spool::make(root.clone(), &name, &lines(&left)?, keep).map_err(host)?;
-    for (old, others) in emptied {
-        old.leave(&others).map_err(host)?;
-    }
+    let spool = Spool::make(root.clone(), &name, b"", keep).map_err(host)?;
     Ok((spool, left))
+}
+
+fn entries(root: &StateRoot, old: &mut Abandoned) -> Result<Vec<Entry>, Refusal> {
+    let bytes = old.read(2 * limits::BRIDGE_SPOOL).map_err(host)?;
+    read(&bytes).map_err(|refusal| {
+        let place = root.path().join(old.name());
+        refusal.name(place.display().to_string())
+    })
+}
+
+/// Is an entry that an earlier life left, held so that no other bridge takes it.
+pub(super) struct Claim {
+    entry: Entry,
+    /// Where it lies, each with what stays there.
+    from: Vec<(Abandoned, Vec<u8>)>,
+    _alone: Alone,
+}
+
+impl Claim {
+    /// Takes hold of the entry of a key; `None` where another bridge was faster. It blocks.
+    ///
+    /// # Errors
+    /// `unknown_state`, reason `spool_damaged`; `io_failed`.
+    pub(super) fn of(root: &Arc<StateRoot>, key: &IdempotencyKey) -> Result<Option<Self>, Refusal> {
+        let alone = Alone::wait(root).map_err(host)?;
+        let (mut from, mut found) = (Vec::new(), None);
+        for mut old in abandoned(root, &alone).map_err(host)? {
+            let (claimed, others): (Vec<Entry>, Vec<Entry>) = entries(root, &mut old)?
+                .into_iter()
+                .partition(|entry| entry.key == *key);
+            if let Some(entry) = claimed.into_iter().next() {
+                from.push((old, lines(&others)?));
+                found = Some(entry);
+            }
+        }
+        Ok(found.map(|entry| Self {
+            entry,
+            from,
+            _alone: alone,
+        }))
+    }
+
+    /// Gives the line by which it lies in the spool of this life.
+    pub(super) fn line(&self) -> Result<Vec<u8>, Refusal> {
+        Line::Spooled(Box::new(self.entry.clone())).encode()
+    }
+
+    /// Takes it away from where it lay; that it lies in the spool of this life is known. It blocks.
+    ///
+    /// # Errors
+    /// `io_failed`.
+    pub(super) fn take_away(self) -> Result<(), Refusal> {
+        for (old, others) in self.from {
+            old.leave(&others).map_err(host)?;
+        }
+        Ok(())
+    }
 }
 
 fn is_past(changed: UnixMs, now: UnixMs) -> bool {
@@ -213,23 +259,54 @@ mod tests {
     }
 
     #[test]
-    fn what_bridges_left_is_taken_over_by_whom_it_concerns() {
+    fn what_bridges_left_is_claimed_once_by_whom_it_concerns() {
         let dir = tempfile::tempdir().unwrap();
         let root = root(&dir);
         let of = |name: &'static str| move |entry: &Entry| entry.reach.principal.as_str() == name;
-        let both = lines(&[entry("a1", "job:a"), entry("b1", "job:b")]).unwrap();
-        drop(Spool::make(root.clone(), "old", &both, Keep::Synced).unwrap());
+        let (a1, a2) = (entry("a1", "job:a"), entry("a2", "job:a"));
+        let all = lines(&[a1.clone(), entry("b1", "job:b"), a2]).unwrap();
+        drop(Spool::make(root.clone(), "old", &all, Keep::Synced).unwrap());
         // One that lives keeps what it has.
         let (alive, _) = open(&root, of("job:c"), Keep::Synced).unwrap();
-        let (first, left) = open(&root, of("job:a"), Keep::Synced).unwrap();
-        assert_eq!(keys(&left), ["a1"]);
-        let (second, left) = open(&root, of("job:b"), Keep::Synced).unwrap();
+        let (mut first, left) = open(&root, of("job:a"), Keep::Synced).unwrap();
+        assert_eq!(keys(&left), ["a1", "a2"]);
+        let (second, left) = open(&root, of("job:a"), Keep::Synced).unwrap();
+        assert_eq!(keys(&left), ["a1", "a2"], "whose they are is not known yet");
+        let claim = Claim::of(&root, &a1.key).unwrap().unwrap();
+        assert_eq!(claim.line().unwrap(), lines(std::slice::from_ref(&a1)).unwrap());
+        first.append(&claim.line().unwrap()).unwrap();
+        claim.take_away().unwrap();
+        assert!(Claim::of(&root, &a1.key).unwrap().is_none(), "it has one owner");
+        drop(second);
+        let (third, left) = open(&root, of("job:a"), Keep::Synced).unwrap();
+        assert_eq!(keys(&left), ["a2"]);
+        drop((alive, first, third));
+        let (_, left) = open(&root, of("job:b"), Keep::Synced).unwrap();
         assert_eq!(keys(&left), ["b1"]);
-        assert_eq!(root.names().unwrap().len(), 3, "the old one is gone");
-        drop((alive, first, second));
-        let (_, left) = open(&root, of("job:a"), Keep::Synced).unwrap();
+        let (_, mut left) = open(&root, of("job:a"), Keep::Synced).unwrap();
+        left.sort_by(|one, other| one.key.cmp(&other.key));
+        assert_eq!(
+            keys(&left),
+            ["a1", "a2"],
+            "what a dead one claimed is there again"
+        );
+        assert_eq!(root.names().unwrap().len(), 3, "empty ones go, others stay");
+    }
+
+    /// A kill between the two steps of a claim leaves an entry in two spools.
+    #[test]
+    fn what_lies_in_two_spools_is_claimed_from_both() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = root(&dir);
+        let one = entry("a1", "job:a");
+        let bytes = lines(std::slice::from_ref(&one)).unwrap();
+        for name in ["old", "older"] {
+            drop(Spool::make(root.clone(), name, &bytes, Keep::Synced).unwrap());
+        }
+        let (_spool, left) = open(&root, |_| true, Keep::Synced).unwrap();
         assert_eq!(keys(&left), ["a1"]);
-        assert_eq!(root.names().unwrap().len(), 2, "empty ones go, others stay");
+        Claim::of(&root, &one.key).unwrap().unwrap().take_away().unwrap();
+        assert_eq!(root.names().unwrap().len(), 1);
     }
 
     #[test]
@@ -265,6 +342,10 @@ mod tests {
         assert_eq!(left, std::slice::from_ref(&one));
         let shared = Arc::new(Mutex::new(Memory::new(left)));
         let writer = Writer::start(spool, shared.clone()).unwrap();
+        let claim = Claim::of(&root, &one.key).unwrap().unwrap();
+        writer.append(claim.line().unwrap()).await.unwrap();
+        claim.take_away().unwrap();
+        remembered(&shared).claimed(&one.key);
         remembered(&shared).admit(
             &Spelt::of(&serde_json::Map::new()),
             1,

@@ -11,18 +11,18 @@ pub(crate) mod stdio;
 mod way;
 
 use self::answer::{Means, judge};
-use self::keep::{Shared, Writer, remembered};
+use self::keep::{Claim, Shared, Writer, remembered};
 pub(crate) use self::way::{Hears, Incomings, Outgoing, Way, Where};
 use crate::engine::host;
 use crate::limits;
-use crate::wire::private_directory;
+use crate::wire::{Unanswered, private_directory};
 use semel_core::ids::{Generation, IdempotencyKey, Principal};
 use semel_core::mcp::spool::{Entry, InDoubt, Line, Memory, Reach, Reissue, Salt, Spelt, Step, Unsettled};
 use semel_core::mcp::{Era, era};
 use semel_core::volume::Durability;
 use semel_core::{Code, Refusal};
 use semel_host::clock;
-use semel_host::daemon::Keep;
+use semel_host::daemon::{Keep, StateRoot};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,6 +46,8 @@ pub(crate) struct Bridge {
 
 /// Is what keys are made and remembered by.
 struct Keys {
+    /// Where spools lie.
+    root: Arc<StateRoot>,
     memory: Shared,
     writer: Writer,
     salt: Salt,
@@ -69,6 +71,20 @@ pub(crate) struct Admitted {
     pub(crate) request: u64,
     key: Option<IdempotencyKey>,
     kept: Option<Kept>,
+    before: Before,
+}
+
+/// Says who has an entry that an earlier life left.
+enum Claimed {
+    Ours,
+    ByAnother,
+}
+
+/// Says whether a call may have reached the gateway before, without an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Never,
+    Perhaps,
 }
 
 /// Is the answer to a request.
@@ -128,12 +144,15 @@ impl Bridge {
         let request = self.number();
         let spelt = Spelt::of(params);
         let step = self.step(keys, params, &spelt, request, look).await?;
-        let (key, line) = match step {
-            Ok(entry) => (entry.key.clone(), Line::Spooled(Box::new(entry)).encode()?),
+        let (key, line, before) = match step {
+            Ok(entry) => {
+                let key = entry.key.clone();
+                (key, Line::Spooled(Box::new(entry)).encode()?, Before::Never)
+            }
             // What it is attached to may not lie on the disk yet.
-            Err(Step::Attach(key)) => (key, Vec::new()),
+            Err(Step::Attach(key)) => (key, Vec::new(), Before::Perhaps),
             Err(Step::Ask(entry)) => return Err(self.asked(&entry).await),
-            Err(Step::New | Step::Wait) => {
+            Err(Step::New | Step::Claim(_) | Step::Wait) => {
                 return Err(Refusal::new(Code::Internal, "a new call has no entry"));
             }
         };
@@ -141,6 +160,7 @@ impl Bridge {
             request,
             key: Some(key),
             kept: Some(Box::pin(keys.writer.append(line))),
+            before,
         })
     }
 
@@ -172,8 +192,26 @@ impl Bridge {
                 }
             };
             keys.forget(over);
-            if decided != Err(Step::Wait) {
-                return Ok(decided);
+            match decided {
+                Err(Step::Wait) => {}
+                Err(Step::Claim(key)) => {
+                    let claimed = keys.claim(&key).await;
+                    let mut memory = remembered(&keys.memory);
+                    match claimed {
+                        Ok(Claimed::Ours) => memory.claimed(&key),
+                        // It is looked again: without that one.
+                        Ok(Claimed::ByAnother) => {
+                            memory.gone(&key);
+                            continue;
+                        }
+                        Err(refusal) => {
+                            memory.left(request, None);
+                            return Err(refusal);
+                        }
+                    }
+                    return Ok(Err(Step::Attach(key)));
+                }
+                decided => return Ok(decided),
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
             look();
@@ -186,6 +224,7 @@ impl Bridge {
             request: self.number(),
             key: None,
             kept: None,
+            before: Before::Never,
         }
     }
 
@@ -216,7 +255,7 @@ impl Bridge {
         if let Some(keys) = self.keys.get() {
             remembered(&keys.memory).sends(admitted.request);
         }
-        self.settle(&outgoing, hears, patience).await
+        self.settle(&outgoing, hears, patience, admitted.before).await
     }
 
     /// Sends a message again and again until there is an answer to tell.
@@ -225,6 +264,7 @@ impl Bridge {
         outgoing: &Outgoing,
         hears: Hears<'_>,
         patience: Duration,
+        mut before: Before,
     ) -> Result<Answered, Refusal> {
         let began = Instant::now();
         let (mut heard, mut pause) = (began, Duration::from_millis(10));
@@ -232,7 +272,11 @@ impl Bridge {
             let after = match self.way.post(outgoing, hears).await {
                 Ok(message) => {
                     let body: Option<Value> = serde_json::from_slice(&message.body).ok();
-                    match judge(&message, body.as_ref()) {
+                    let means = judge(&message, body.as_ref());
+                    if matches!(means, Means::Runs(_) | Means::Again(_)) {
+                        before = Before::Perhaps;
+                    }
+                    match means {
                         Means::Runs(after) => {
                             heard = Instant::now();
                             after
@@ -244,7 +288,12 @@ impl Bridge {
                             return Ok(Answered { message, unsettled });
                         }
                         Means::Crowded(after) if began.elapsed() < limits::BRIDGE_CROWD => after,
-                        Means::ForGood | Means::Crowded(_) => {
+                        // Who knows nothing of the call says nothing of what came of it before.
+                        Means::Unread if before == Before::Perhaps => {
+                            let unsettled = Some(Unsettled::Unknown);
+                            return Ok(Answered { message, unsettled });
+                        }
+                        Means::ForGood | Means::Unread | Means::Crowded(_) => {
                             return Ok(Answered {
                                 message,
                                 unsettled: None,
@@ -264,6 +313,9 @@ impl Bridge {
                     }
                 }
                 Err(unanswered) => {
+                    if matches!(unanswered, Unanswered::BrokenOff(_)) {
+                        before = Before::Perhaps;
+                    }
                     if heard.elapsed() >= patience {
                         return Err(unanswered.into_refusal());
                     }
@@ -361,6 +413,7 @@ impl Bridge {
             let (spool, left) = keep::open(&root, concerns, keep)?;
             let memory = Shared::new(Memory::new(left).into());
             Ok(Keys {
+                root,
                 writer: Writer::start(spool, memory.clone())?,
                 memory,
                 salt: Salt::from_bytes(clock::random().map_err(host)?),
@@ -375,7 +428,11 @@ impl Bridge {
     /// Asks what came of the calls that earlier lives left, and tells a person; they are never sent again from here.
     async fn tell_of_what_is_left(&self, keys: &Keys) {
         const TOLD: usize = 100;
-        let left: Vec<Entry> = remembered(&keys.memory).open().take(TOLD).cloned().collect();
+        let left: Vec<Entry> = remembered(&keys.memory)
+            .left_before()
+            .take(TOLD)
+            .cloned()
+            .collect();
         for entry in left {
             let (state, execution) = self.receipt(&entry.key).await;
             let execution = execution.map_or_else(String::new, |id| format!(", execution {id}"));
@@ -477,7 +534,9 @@ impl Bridge {
             body: message.to_string().into_bytes().into(),
             headers,
         };
-        let answered = self.settle(&outgoing, &|_| {}, limits::DAEMON_START).await?;
+        let answered = self
+            .settle(&outgoing, &|_| {}, limits::DAEMON_START, Before::Never)
+            .await?;
         serde_json::from_slice(&answered.message.body)
             .map_err(|e| Refusal::new(Code::Internal, format!("the answer is no message: {e}")))
     }
@@ -498,6 +557,23 @@ impl Keys {
         let tool = params.get("name").and_then(Value::as_str).unwrap_or_default();
         let tool: String = tool.chars().take(128).collect();
         Ok(Entry::new(spelt, self.salt, key, reach, &tool, clock::now()))
+    }
+
+    /// Takes the entry of a key into the spool of this life, unless another bridge has it.
+    ///
+    /// # Errors
+    /// `unknown_state`, reason `spool_damaged`; `io_failed`.
+    ///
+    /// # Durability
+    /// It lies in the new spool before it goes from the old one.
+    async fn claim(&self, key: &IdempotencyKey) -> Result<Claimed, Refusal> {
+        let (root, wanted) = (self.root.clone(), key.clone());
+        let Some(claim) = blocking(move || Claim::of(&root, &wanted)).await? else {
+            return Ok(Claimed::ByAnother);
+        };
+        self.writer.append(claim.line()?).await?;
+        blocking(move || claim.take_away()).await?;
+        Ok(Claimed::Ours)
     }
 
     fn forget(&self, over: impl IntoIterator<Item = IdempotencyKey>) {

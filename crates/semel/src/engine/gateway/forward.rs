@@ -225,9 +225,31 @@ impl Gateway {
             Err(refusal) => return Err(self.turned_away(early, refusal).await),
         };
         match &asks.tool {
-            Ok(tool) if tool.effect == Effects::Reads => self.passed_on(&asks, tool).await,
+            Ok(tool) if tool.effect == Effects::Reads => match self.began(&asks).await {
+                Ok(false) => self.passed_on(&asks, tool).await,
+                Ok(true) => self.forwarded(&asks).await,
+                Err(refusal) => Err(refusal.into()),
+            },
             Ok(_) | Err(_) => self.forwarded(&asks).await,
         }
+    }
+
+    /// Says whether this very call was begun under its key while its server did not say yet that the tool only reads.
+    async fn began(self: &Arc<Self>, asks: &Arc<Asks>) -> Result<bool, Refusal> {
+        if asks.key.is_none() {
+            return Ok(false);
+        }
+        let (gateway, mine) = (self.clone(), asks.clone());
+        let looked = self.by_hand(Work::Quick, async move {
+            let Some(key) = &mine.key else { return Ok(false) };
+            let prior = gateway.known_here(&mine, &mine.scope(), key).map_err(store)?;
+            // A key says nothing of a call that reads: with any other call it is not in conflict.
+            let same = |decided: Decision| {
+                !matches!(decided, Decision::Refuse(refusal) if refusal.code == Code::ReplayConflict)
+            };
+            Ok(prior.is_some() && same(admit(prior.as_ref(), &mine.request)))
+        });
+        looked.await?
     }
 
     /// Notes a refusal of a call that was not understood.
@@ -539,11 +561,13 @@ fn understood(
     (since, gone): (Instant, Arc<AtomicBool>),
 ) -> Result<Asks, Refusal> {
     let mut arguments = call.arguments;
-    let mut keys = Vec::new();
     let changes = !matches!(&tool, Ok(tool) if tool.effect == Effects::Reads);
-    if changes {
-        for carried in &call.keys {
-            keys.push(carried.key()?);
+    let mut keys = Vec::new();
+    for carried in &call.keys {
+        match carried.key() {
+            Ok(key) => keys.push(key),
+            Err(refusal) if changes => return Err(refusal),
+            Err(_) => {}
         }
     }
     match &tool {
@@ -559,7 +583,11 @@ fn understood(
             }
         },
     }
-    let key = agree(keys)?.filter(|_| changes);
+    // Of a call that reads a key says at most that it was another one before.
+    let key = match agree(keys) {
+        Err(refusal) if changes => return Err(refusal),
+        agreed => agreed.ok().flatten(),
+    };
     if key.is_none() && changes {
         let why = format!("{} does not say that it only reads, and needs a key", call.tool);
         return Err(match &tool {

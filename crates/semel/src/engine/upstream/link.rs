@@ -203,15 +203,18 @@ impl Link {
                 json!({"cursor": cursor})
             };
             match self.request(Wanted::plain("tools/list", params)).await {
-                Came::Answer(Said::Result, mut page) => {
-                    if let Value::Array(more) = page["tools"].take() {
+                Came::Answer(Said::Result, Value::Object(mut page)) => {
+                    if let Some(Value::Array(more)) = page.remove("tools") {
                         tools.extend(more);
                     }
-                    cursor = page["nextCursor"].take();
+                    cursor = page.remove("nextCursor").unwrap_or_default();
                     if !cursor.is_string() || tools.len() > TOOLS {
                         tools.truncate(TOOLS);
                         return Ok(tools);
                     }
+                }
+                Came::Answer(Said::Result, _) => {
+                    return Err("it answers tools/list with no object".to_owned());
                 }
                 Came::Answer(Said::Error, error) => {
                     return Err(format!("it does not list its tools: {}", error["message"]));

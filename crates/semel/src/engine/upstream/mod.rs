@@ -235,12 +235,24 @@ impl Upstream {
     /// Says that it cannot be asked.
     pub(crate) fn unavailable(&self, why: &str) -> Refusal {
         let why: String = why.chars().take(600).collect();
-        Refusal::new(
-            Code::IoFailed,
-            format!("the server behind the gateway cannot be asked: {why}; nothing was done"),
-        )
-        .reason("upstream_unavailable")
-        .name(self.name.as_str())
+        self.refusal(format!(
+            "the server behind the gateway cannot be asked: {why}; nothing was done"
+        ))
+    }
+
+    /// Says that a call that reads, by the server's word, has no answer.
+    pub(crate) fn gave_no_answer(&self, why: &str) -> Refusal {
+        let why: String = why.chars().take(600).collect();
+        self.refusal(format!(
+            "the server behind the gateway may have had the call, which by its word only reads, and gave no answer: {why}; \
+             it was not sent again"
+        ))
+    }
+
+    fn refusal(&self, why: String) -> Refusal {
+        Refusal::new(Code::IoFailed, why)
+            .reason("upstream_unavailable")
+            .name(self.name.as_str())
     }
 
     /// Kills it, if it is a program.

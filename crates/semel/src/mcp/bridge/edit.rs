@@ -2,6 +2,7 @@
 
 use crate::engine::gateway::tool::KEY_ARGUMENT;
 use crate::mcp::serve::EXTENSION;
+use semel_core::upstream::OWN_KEY;
 use serde_json::{Value, json};
 
 const INSTRUCTIONS: &str = "Tools for the files and commands of one volume. A call has its effect once, whatever breaks on \
@@ -52,6 +53,10 @@ impl Edit {
 fn list(result: &mut Value) {
     let tools = result.get_mut("tools").and_then(Value::as_array_mut);
     for tool in tools.into_iter().flatten() {
+        // Of a server behind the gateway it may be an argument like any other.
+        if tool.get("_meta").is_some_and(|meta| meta.get(OWN_KEY).is_some()) {
+            continue;
+        }
         let properties = tool.pointer_mut("/inputSchema/properties");
         if let Some(properties) = properties.and_then(Value::as_object_mut) {
             properties.remove(KEY_ARGUMENT);

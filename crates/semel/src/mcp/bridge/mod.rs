@@ -167,8 +167,12 @@ impl Server {
             Ok(Message::Notification { .. } | Message::Response) => {}
             Err(malformed) => {
                 let error = super::malformed(&malformed);
-                self.output
-                    .tell(bytes_of(&rpc::refused(malformed.id.as_ref(), &error)));
+                let mut refused = rpc::refused(malformed.id.as_ref(), &error);
+                // On a line of its own an error without an id is nobody's: whoever asked would wait for ever.
+                if let (None, Some(id)) = (&malformed.id, id_of(&bytes)) {
+                    refused["id"] = id;
+                }
+                self.output.tell(bytes_of(&refused));
             }
         }
     }
@@ -196,7 +200,8 @@ impl Server {
         let Ok(room) = self.room.clone().acquire_owned().await else {
             return;
         };
-        let admitted = if needs_a_key(&request) {
+        let key = key_of(&request);
+        let admitted = if key == Key::Made {
             match self.bridge.admit(&request.params, &|| self.goes_on()).await {
                 Ok(admitted) => admitted,
                 Err(refusal) => return self.refuse(&id, era, refusal, self.bridge.number(), Some(room)),
@@ -207,7 +212,7 @@ impl Server {
         let (tell, cancelled) = oneshot::channel();
         let (name, number) = (id.as_value().to_string(), admitted.request);
         self.calls().flying.insert(name.clone(), (number, tell));
-        let mut headers = vec![self.revision(era)];
+        let mut headers = vec![self.revision(era, &request)];
         if era.is_modern() {
             headers.extend(write_headers(&request));
         }
@@ -220,31 +225,49 @@ impl Server {
                 body: bytes.into(),
                 headers,
             },
+            unkeyed: (key == Key::Perhaps).then_some(request.params),
         };
         self.under_way.send_modify(|count| *count += 1);
         let server = self.clone();
         tokio::spawn(async move {
-            server.answer(asked, admitted, cancelled, room).await;
+            let number = server.answer(asked, admitted, cancelled, room).await;
             server.calls().done(&name, number);
             server.under_way.send_modify(|count| *count -= 1);
         });
     }
 
-    /// Forwards a request, and writes its answer.
+    /// Forwards a request, and writes its answer. Gives the number that it was admitted with last.
     async fn answer(
         &self,
-        asked: Asked,
+        mut asked: Asked,
         mut admitted: Admitted,
-        cancelled: oneshot::Receiver<()>,
+        mut cancelled: oneshot::Receiver<()>,
         room: OwnedSemaphorePermit,
-    ) {
-        let request = admitted.request;
+    ) -> u64 {
         let told = self.output.clone();
         let hears = move |message: hyper::body::Bytes| told.tell(message.to_vec());
-        let answered = tokio::select! {
-            answered = self.bridge.forward(&mut admitted, asked.outgoing, &hears) => answered,
-            Ok(()) = cancelled => return self.bridge.left(request),
+        let answered = loop {
+            let answered = tokio::select! {
+                answered = self.bridge.forward(&mut admitted, asked.outgoing.clone(), &hears) => answered,
+                Ok(()) = &mut cancelled => {
+                    self.bridge.left(admitted.request);
+                    return admitted.request;
+                }
+            };
+            let lacking = matches!(&answered, Ok(answered) if lacks_a_key(&answered.message.body));
+            let Some(params) = asked.unkeyed.take().filter(|_| lacking) else {
+                break answered;
+            };
+            // What looked like a key is an argument of the tool's own; nothing was begun.
+            match self.bridge.admit(&params, &|| self.goes_on()).await {
+                Ok(keyed) => {
+                    self.calls().renumbered(&asked.id, keyed.request);
+                    admitted = keyed;
+                }
+                Err(refusal) => break Err(refusal),
+            }
         };
+        let request = admitted.request;
         match answered {
             Ok(Answered { message, unsettled }) => {
                 let line = match asked.edit {
@@ -260,6 +283,7 @@ impl Server {
                 self.refuse(&asked.id, asked.era, refusal, request, Some(room));
             }
         }
+        request
     }
 
     /// Changes what the gateway says where it is otherwise at the end of a bridge.
@@ -293,12 +317,16 @@ impl Server {
         self.output.answer(bytes_of(&body), request, None, room);
     }
 
-    fn revision(&self, era: Era) -> (String, String) {
+    /// Gives the header of the revision that a request speaks: the one that it says, else the one that was agreed on.
+    fn revision(&self, era: Era, request: &Request) -> (String, String) {
+        let says = request
+            .params
+            .get("_meta")
+            .and_then(|meta| meta.get(era::VERSION));
         let agreed = *self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = if era.is_modern() {
-            era.name()
-        } else {
-            agreed.unwrap_or(era.name())
+        let name = match agreed {
+            Some(agreed) if says.is_none() && !era.is_modern() => agreed,
+            Some(_) | None => era.name(),
         };
         ("mcp-protocol-version".to_owned(), name.to_owned())
     }
@@ -336,9 +364,17 @@ struct Asked {
     era: Era,
     edit: Option<Edit>,
     outgoing: Outgoing,
+    /// Its parameters, where it may turn out to have no key.
+    unkeyed: Option<Map<String, Value>>,
 }
 
 impl Calls {
+    fn renumbered(&mut self, id: &Id, request: u64) {
+        if let Some((number, _)) = self.flying.get_mut(&id.as_value().to_string()) {
+            *number = request;
+        }
+    }
+
     fn done(&mut self, name: &str, request: u64) {
         if self.flying.get(name).is_some_and(|(other, _)| *other == request) {
             self.flying.remove(name);
@@ -349,21 +385,47 @@ impl Calls {
     }
 }
 
-/// Says whether a request changes something, or may, and has no key.
-fn needs_a_key(request: &Request) -> bool {
+/// Says whose the key of a request is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Key {
+    /// It needs none, or has its own.
+    AsItIs,
+    /// It changes something, or may, and has none: one is made here.
+    Made,
+    /// It has an argument by which it may be carried, unless a server behind the gateway has a use of its own for it.
+    Perhaps,
+}
+
+fn key_of(request: &Request) -> Key {
     if request.method != call::METHOD {
-        return false;
+        return Key::AsItIs;
     }
     let params = &request.params;
     let within = |name: &str, member: &str| params.get(name).is_some_and(|value| value.get(member).is_some());
-    let has_one =
-        params.contains_key(PARAMS_KEY) || within("_meta", META_KEY) || within("arguments", KEY_ARGUMENT);
+    if params.contains_key(PARAMS_KEY) || within("_meta", META_KEY) {
+        return Key::AsItIs;
+    }
     let tool = params.get("name").and_then(Value::as_str);
+    let tool = tool.and_then(|name| Tool::parse(name).ok());
     // A tool that is not known here may be one of another server behind the gateway.
-    let reads = tool
-        .and_then(|name| Tool::parse(name).ok())
-        .is_some_and(|tool| matches!(tool.kind(), Kind::Read | Kind::Journal));
-    !has_one && !reads
+    let reads = tool.is_some_and(|tool| matches!(tool.kind(), Kind::Read | Kind::Journal));
+    match (within("arguments", KEY_ARGUMENT), tool) {
+        _ if reads => Key::AsItIs,
+        (false, _) => Key::Made,
+        (true, Some(_)) => Key::AsItIs,
+        (true, None) => Key::Perhaps,
+    }
+}
+
+/// Says whether a call was refused since it had no key.
+fn lacks_a_key(message: &[u8]) -> bool {
+    let said: Option<Value> = serde_json::from_slice(message).ok();
+    let faces = ["/error/data/type", "/result/structuredContent/error/type"];
+    said.is_some_and(|said| {
+        let mut types = faces.iter().filter_map(|face| said.pointer(face));
+        types.any(|named| *named == json!(Code::MissingIdempotencyKey))
+            && said.pointer("/result/_meta/dev.semel~1upstream").is_none()
+    })
 }
 
 /// Says what answers a request takes: in pieces only where it wants to be told how it goes on.
@@ -383,11 +445,11 @@ fn accepts(request: &Request) -> (String, String) {
 
 fn with_id(id: &Id, message: &[u8]) -> Vec<u8> {
     match serde_json::from_slice::<Value>(message) {
-        Ok(mut body) => {
-            body["id"] = id.as_value().clone();
-            bytes_of(&body)
+        Ok(Value::Object(mut body)) => {
+            body.insert("id".to_owned(), id.as_value().clone());
+            bytes_of(&Value::Object(body))
         }
-        Err(_) => message.to_vec(),
+        Ok(_) | Err(_) => message.to_vec(),
     }
 }
 
@@ -395,12 +457,15 @@ fn bytes_of(message: &Value) -> Vec<u8> {
     message.to_string().into_bytes()
 }
 
-/// Finds the id of a message that is too large to be read, where there is one.
+/// Finds the id of a request that is not read, where it has one and no reader could find another.
 fn id_of(bytes: &[u8]) -> Option<Value> {
     #[derive(Deserialize)]
     struct Envelope {
         id: Value,
+        // Else it is an answer, which is not answered.
+        #[serde(rename = "method")]
+        _method: String,
     }
-    let envelope: Envelope = serde_json::from_slice(bytes).ok()?;
-    (envelope.id.is_string() || envelope.id.is_i64() || envelope.id.is_u64()).then_some(envelope.id)
+    let Envelope { id, .. } = serde_json::from_slice(bytes).ok()?;
+    (id.is_string() || id.is_i64() || id.is_u64()).then_some(id)
 }

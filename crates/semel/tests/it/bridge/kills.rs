@@ -147,6 +147,49 @@ fn two_bridges_at_once_do_not_take_each_others_calls() {
     assert_eq!(marks(&volume), 2);
 }
 
+/// Which of two agents begins first says nothing of whose an earlier call was.
+#[test]
+fn two_bridges_that_were_killed_find_each_its_own_call() {
+    let (home, _daemon, volume, file) = held("receipted");
+    let mut one = Agent::start(&home, &volume, &[]);
+    one.send(1, "edit_file", &mark());
+    wait_for(&file);
+    let mut other = Agent::start(&home, &volume, &[]);
+    let second = json!({"path": "second", "content": "1"});
+    other.send(1, "write_file", &second);
+    until("both are spooled", || {
+        let spooled = |spool: &std::path::PathBuf| {
+            std::fs::read_to_string(spool).is_ok_and(|text| text.contains("spooled"))
+        };
+        spools(&home).iter().filter(|spool| spooled(spool)).count() == 2
+    });
+    one.kill();
+    other.kill();
+    std::fs::remove_file(&file).unwrap();
+    for order in ["as before", "again"] {
+        let mut one = Agent::start(&home, &volume, &[]);
+        let mut other = Agent::start(&home, &volume, &[]);
+        let read = json!({"path": "log"});
+        assert_eq!(one.call(1, "read_file", &read)["result"]["isError"], false);
+        if order == "as before" {
+            // Both have looked at what is left before either comes to it.
+            one.call(2, "write_file", &json!({"path": "a", "content": "1"}));
+            other.call(2, "write_file", &json!({"path": "b", "content": "1"}));
+            assert!(replayed(&one.call(3, "edit_file", &mark())));
+            assert!(replayed(&other.call(3, "write_file", &second)));
+            assert_eq!(marks(&volume), 1);
+        } else {
+            assert!(
+                !replayed(&other.call(3, "edit_file", &mark())),
+                "each has one owner"
+            );
+            assert_eq!(marks(&volume), 2);
+        }
+        assert!(one.ends().1.success());
+        assert!(other.ends().1.success());
+    }
+}
+
 #[test]
 fn a_damaged_spool_is_refused_by_name_and_reads_go_on() {
     let (home, _daemon, volume, file) = held("begun");

@@ -77,6 +77,36 @@ fn what_is_no_message_is_answered_and_harms_nobody() {
     let twice = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"b"}}"#;
     agent.raw(&[&twice[..], b"\n"].concat());
     assert_eq!(agent.hear()["error"]["code"], -32600);
+    // Clients wait for an answer to their id, and take no other.
+    let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+    for content in [
+        r#""\ud800""#,
+        "9007199254740993",
+        "1e999",
+        &deep,
+        r#"{"a":1,"a":2}"#,
+    ] {
+        agent.raw(
+            format!(r#"{{"jsonrpc":"2.0","id":"i","method":"tools/call","params":{{"name":"write_file","arguments":{{"content":{content}}}}}}}"#)
+                .as_bytes(),
+        );
+        agent.raw(b"\n");
+        let refused = agent.hear();
+        assert_eq!(
+            (&refused["id"], refused.get("result")),
+            (&json!("i"), None),
+            "{content}"
+        );
+    }
+    // Which of two ids is meant, nobody can say; and nobody waits for an answer to an answer.
+    for nobodys in [
+        r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"a":1,"a":2}}"#,
+    ] {
+        agent.raw(nobodys.as_bytes());
+        agent.raw(b"\n");
+        assert_eq!(agent.hear().get("id"), None, "{nobodys}");
+    }
     agent.say(&json!([{"jsonrpc": "2.0", "id": 1, "method": "ping"}]));
     let batch = agent.hear();
     assert_eq!((&batch["error"]["code"], batch.get("id")), (&json!(-32600), None));

@@ -73,11 +73,20 @@ fn a_server_that_ends_in_a_call_leaves_an_outcome_that_nobody_knows() {
 }
 
 #[test]
-fn a_call_that_reads_is_sent_again() {
+fn a_call_that_reads_is_not_sent_again_by_itself() {
     let scene = Scene::new();
     let daemon = scene.serve();
     let volume = scene.home.open("job", "process");
     let mut client = Client::new(&daemon, &volume);
+    let reply = client.call("fake__look", None, &json!({"how": "die_once"}));
+    assert_eq!(refused(&reply), "io_failed", "{}", reply.body);
+    let told = reply.body.to_string();
+    assert!(
+        told.contains("may have had the call") && !told.contains("nothing was done"),
+        "{told}"
+    );
+    let looks = scene.seen().iter().filter(|seen| seen["name"] == "look").count();
+    assert_eq!(looks, 1);
     let reply = client.call("fake__look", None, &json!({"how": "die_once"}));
     assert_eq!(reply.body["result"]["content"][0]["text"], "0", "{}", reply.body);
     assert_eq!(scene.starts(), 2);
@@ -229,6 +238,34 @@ fn a_server_that_does_not_start_leaves_nothing_open() {
     std::fs::write(&program, text).unwrap();
     assert!(wait_until(LONG, || replayed(&client.note("k", "")).is_some()));
     assert_eq!(scene.effects(), 1);
+}
+
+#[test]
+fn a_list_that_is_none_is_told_and_breaks_nothing() {
+    let scene = Scene::new();
+    for (list, why) in [
+        ("[]", "no object"),
+        ("\"x\"", "no object"),
+        ("7", "no object"),
+        ("null", "no object"),
+        ("{\"tools\": 7}", "no such tool"),
+        (
+            "{\"tools\": [7, null, {\"name\": \"note\"}], \"nextCursor\": [1]}",
+            "no such tool",
+        ),
+    ] {
+        std::fs::write(scene.place.join("list"), list).unwrap();
+        let daemon = scene.serve();
+        let volume = scene.home.open("job", "process");
+        let mut client = Client::new(&daemon, &volume);
+        let reply = client.note("k", "");
+        let told = reply.body["error"]["message"].as_str().unwrap_or_default();
+        assert!(told.contains(why), "{list}: {}", reply.body);
+        assert!(client.tools().iter().any(|tool| tool["name"] == "write_file"));
+        scene.home.json(&["volume", "end", &volume.generation]);
+        daemon.kill();
+    }
+    assert_eq!(scene.effects(), 0);
 }
 
 /// A record is told though its server is gone for good.

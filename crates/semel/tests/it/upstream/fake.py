@@ -52,10 +52,13 @@ def on_file(name, arguments):
 
 
 def tools():
+    reads = {"annotations": {"readOnlyHint": True}} if (HERE / "flip").exists() else {}
+    own = {"type": "object", "properties": {"text": {"type": "string"}, "idempotency_key": {"type": "string"}}}
     return [
-        tool("note", outputSchema={"type": "object", "required": ["count"], "properties": {"count": {"type": "integer"}}}),
+        tool("note", **reads, outputSchema={"type": "object", "required": ["count"], "properties": {"count": {"type": "integer"}}}),
         tool("look", annotations={"readOnlyHint": True, "title": "Look"}),
         tool("odd.name/here"),
+        tool("own", inputSchema=own),
         *(files() if "--files" in sys.argv else []),
         *extra,
     ]
@@ -89,7 +92,7 @@ def call(params, send, ident):
         return {"result": {"content": [{"type": "text", "text": str(count)}]}}
     if name in ("write_file", "edit_file"):
         return on_file(name, arguments)
-    if name not in ("note", "odd.name/here", "new"):
+    if name not in ("note", "odd.name/here", "own", "new"):
         return {"error": {"code": -32602, "message": f"no tool {name}"}}
     if how == "die_before":
         os._exit(1)
@@ -136,6 +139,8 @@ def call(params, send, ident):
         send({"jsonrpc": "2.0", "method": "notifications/progress", "params": message})
         send({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}})
         wait_for("progress")
+    if how == "bare":
+        del result["content"]
     if how == "grow":
         extra.append(tool("new"))
         send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
@@ -157,6 +162,8 @@ def answer(message, send):
         told = {"error": {"code": -32602, "message": "every request says its revision"}}
     elif method == "server/discover" and MODERN:
         told = {"result": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}}
+    elif method == "tools/list" and (HERE / "list").exists():
+        told = {"result": json.loads((HERE / "list").read_text())}
     elif method == "tools/list":
         # Two pages.
         listed = tools()

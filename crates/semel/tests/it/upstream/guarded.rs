@@ -242,6 +242,44 @@ fn tools_that_read_need_no_key_and_leave_no_record() {
     assert_eq!(refused(&receipt), "not_found");
 }
 
+/// What a server says of its tools may be another thing after it was started again.
+#[test]
+fn a_call_stays_done_though_its_tool_is_said_to_read_by_now() {
+    let scene = Scene::new();
+    let daemon = scene.serve();
+    let volume = scene.home.open("job", "process");
+    assert_eq!(
+        replayed(&Client::new(&daemon, &volume).note("k-1", "")),
+        Some(false)
+    );
+    daemon.kill();
+    std::fs::write(scene.place.join("flip"), "").unwrap();
+    let daemon = scene.serve();
+    let mut client = Client::new(&daemon, &volume);
+    let again = client.note("k-1", "");
+    assert_eq!(replayed(&again), Some(true), "{}", again.body);
+    assert_eq!(scene.effects(), 1);
+    // Any other call is one that reads, whatever its key.
+    for (key, text) in [("k-1", "other"), ("k-2", "k-2"), ("", "x"), ("k 3", "x")] {
+        let reply = client.call("fake__note", Some(key), &json!({"text": text}));
+        assert!(reply.body["result"]["structuredContent"]["count"].is_u64());
+        assert_eq!(replayed(&reply), None, "{}", reply.body);
+    }
+}
+
+#[test]
+fn an_answer_without_content_gets_none_when_it_is_told_again() {
+    let scene = Scene::new();
+    let daemon = scene.serve();
+    let volume = scene.home.open("job", "process");
+    let mut client = Client::new(&daemon, &volume);
+    for again in [false, true] {
+        let reply = client.note("k-1", "bare");
+        assert_eq!(replayed(&reply), Some(again), "{}", reply.body);
+        assert_eq!(reply.body["result"].get("content"), None, "{}", reply.body);
+    }
+}
+
 #[test]
 fn the_key_goes_on_to_the_server_and_two_jobs_stay_two() {
     let scene = Scene::new();

@@ -252,10 +252,11 @@ impl Server {
             };
             let id = self.send("tools/list", &params)?;
             let mut page = self.wait(id, MOST)?;
-            let more = page["result"]["tools"].take();
-            tools.extend(more.as_array().cloned().unwrap_or_default());
-            cursor = page["result"]["nextCursor"].take();
-            if cursor.is_null() || tools.len() > 1000 {
+            if let Some(Value::Array(more)) = page.pointer_mut("/result/tools").map(Value::take) {
+                tools.extend(more);
+            }
+            cursor = page.pointer("/result/nextCursor").cloned().unwrap_or_default();
+            if !cursor.is_string() || tools.len() > 1000 {
                 return Ok(tools);
             }
         }

@@ -18,7 +18,7 @@ use semel_host::clock;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// How often a call is sent that never reached its server, and one that reads.
+/// How often a call is sent that never reached its server.
 const TRIES: usize = 3;
 
 impl Gateway {
@@ -102,7 +102,8 @@ impl Gateway {
         Err(Asks::failure(refusal, Some(intent.execution_id.clone())))
     }
 
-    /// Answers a call that reads, by the word of its server: it is not recorded, and may be sent again.
+    /// Answers a call that reads, by the word of its server: it is not recorded. Nor is it sent again where the server may have
+    /// had it: that it only reads is the word of a server that has just ended.
     pub(super) async fn passed_on(self: &Arc<Self>, asks: &Arc<Asks>, tool: &Tool) -> Answered {
         let permit = self.permit()?;
         let pass = self.pass(&asks.lease.generation).await;
@@ -111,7 +112,7 @@ impl Gateway {
         if let Err(refusal) = may.await? {
             return Err(self.later(asks, refusal, None).await);
         }
-        let mut last = String::new();
+        let mut last = asks.upstream.unavailable("it was never reached");
         for _ in 0..TRIES {
             let link = match asks.upstream.link().await {
                 Ok(link) => link,
@@ -137,16 +138,14 @@ impl Gateway {
                         replayed: Replayed::No,
                     });
                 }
-                Came::Never(why) => last = why,
-                Came::Perhaps(why) if link.lives() => {
-                    last = why;
+                Came::Never(why) => last = asks.upstream.unavailable(&why),
+                Came::Perhaps(why) => {
+                    last = asks.upstream.gave_no_answer(&why);
                     break;
                 }
-                Came::Perhaps(why) => last = why,
             }
         }
-        let refusal = asks.upstream.unavailable(&last);
-        Err(self.later(asks, refusal, None).await)
+        Err(self.later(asks, last, None).await)
     }
 }
 
