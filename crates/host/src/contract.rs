@@ -12,15 +12,17 @@ pub use run::{Begun, Ended, Lasting, Left};
 
 use crate::error::{Error, Result};
 use crate::files::digest_of;
+use crate::mount_table;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use semel_core::attempt::{
     CLEAN_FILE, ContractState, DIRTY_MARK, Facts, Found, FoundLock, GENERATION_FILE, STATE_FILE,
 };
+use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -290,8 +292,10 @@ impl Disk {
     /// disk that is dirty and still known as ours, and the next one goes on.
     ///
     /// # Errors
-    /// `io_failed` naming what cannot be removed, such as a mount; the disk then stays dirty.
+    /// `precondition_failed`, reason `mount`, where something is mounted below: nothing was touched then. `io_failed` naming what
+    /// cannot be removed; the disk then stays dirty.
     pub fn wipe(&self, generation: &str) -> Result<()> {
+        self.refuse_mounts()?;
         self.mark_dirty("a wipe began")?;
         let trash = self.trash()?;
         if self.kind(DIRTY_MARK)? != Some(FileType::RegularFile) {
@@ -319,6 +323,27 @@ impl Disk {
         // The mark goes last.
         self.lift_run_mark()?;
         self.remove_mark()
+    }
+
+    /// Refuses what is mounted below: a mount would be carried along by what is put aside, and cannot be removed.
+    fn refuse_mounts(&self) -> Result<()> {
+        let io = |e| Error::io("look at", &self.path, e);
+        let real = std::fs::read_link(format!("/proc/self/fd/{}", self.dir.as_raw_fd())).map_err(io)?;
+        let mounts = match mount_table::mounted_below(&real) {
+            // Without the table, a mount is found where it cannot be removed.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            mounts => mounts.map_err(|e| Error::io("read", "/proc/self/mountinfo", e))?,
+        };
+        if mounts.is_empty() {
+            return Ok(());
+        }
+        let why =
+            "something is mounted in the workspace, and a wipe crosses into no mount; nothing was touched";
+        let names = mounts.iter().map(|place| shown(place.as_os_str().as_bytes()));
+        Err(Refusal::new(Code::PreconditionFailed, why)
+            .reason("mount")
+            .names(names.take(20))
+            .into())
     }
 
     /// Opens the place of what is put aside; anything else of that name goes.

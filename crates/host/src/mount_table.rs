@@ -1,8 +1,11 @@
 //! The kernel's tables of mounts, as far as every room reads them alike.
 
 use crate::root::mount_id;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 /// Gives back what the kernel writes as a backslash and three octal digits.
 pub(crate) fn unescaped(field: &[u8]) -> Vec<u8> {
@@ -21,6 +24,21 @@ pub(crate) fn unescaped(field: &[u8]) -> Vec<u8> {
         };
     }
     bytes
+}
+
+/// Lists where something is mounted below a directory, which is given by its real path, as this process sees it.
+///
+/// # Errors
+/// The table cannot be read.
+pub(crate) fn mounted_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    let points = text.split(|b| *b == b'\n').filter_map(|line| {
+        let point = unescaped(line.split(|b| *b == b' ').nth(4)?);
+        Some(PathBuf::from(OsStr::from_bytes(&point)))
+    });
+    Ok(points
+        .filter(|point| point.starts_with(dir) && point != dir)
+        .collect())
 }
 
 /// Gives the source of the mount that an open handle lies on, as its mounter named it; `None` where the table lists no

@@ -232,18 +232,6 @@ fn within(mount: Option<u64>, process: &str) -> Option<(Vec<u8>, PathBuf)> {
     })
 }
 
-/// Lists where something is mounted below a directory, as this process sees it.
-pub(super) fn mounted_below(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let text = std::fs::read("/proc/self/mountinfo")?;
-    let points = text.split(|b| *b == b'\n').filter_map(|line| {
-        let point = unescaped(line.split(|b| *b == b' ').nth(4)?);
-        Some(PathBuf::from(OsStr::from_bytes(&point)))
-    });
-    Ok(points
-        .filter(|point| point.starts_with(dir) && point != dir)
-        .collect())
-}
-
 fn joined(root: &[u8], point: &Path, path: &Path) -> Vec<u8> {
     let below = path.strip_prefix(point).unwrap_or(path);
     let root = Path::new(OsStr::from_bytes(root));

@@ -11,13 +11,13 @@ use super::memo::Look;
 use super::nested;
 use super::obstacles::{self, DIRECTORY};
 use super::own::Whose;
-use super::place;
 use super::removal::{Ground, KEPT, names, refused};
 use super::repository::Repository;
 use super::restore::{Leftovers, Nested};
 use super::verify::Cursor;
 use super::worktree::{path_of, pointer_at};
 use crate::error::{Error, Result};
+use crate::mount_table;
 use crate::volume::reaper;
 use rustix::fs::{Access, AtFlags, FileType, Mode as FileMode, OFlags, accessat, fstat, openat};
 use rustix::io::Errno;
@@ -358,7 +358,7 @@ impl Survey<'_> {
     /// they of the tree or not.
     fn refuse_tracked(&self) -> Result<()> {
         let at = self.ground.at;
-        let mounts = match place::mounted_below(&at.worktree) {
+        let mounts = match mount_table::mounted_below(&at.worktree) {
             Ok(mounts) => mounts,
             // The directories of the tree were looked at by their own handles.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),

@@ -171,7 +171,8 @@ pub(crate) enum Adopt {
 ///
 /// # Errors
 /// `missing_identity`, `path_escapes_root` and `bad_input` as in [`open_for_wipe`]; `path_escapes_root`, reason
-/// `not_ours`, for a disk that carries neither a generation nor a state nor the mark of a run; `io_failed` for what cannot be removed.
+/// `not_ours`, for a disk that carries neither a generation nor a state nor the mark of a run; `precondition_failed`, reason `mount`, where
+/// something is mounted in it; `io_failed` for what cannot be removed.
 pub(crate) fn wipe(
     workspace: Option<&Path>,
     generation: Option<&str>,
