@@ -129,7 +129,11 @@ impl<'a> Seeker<'a> {
             }
             match (self.sight()?, self.standing) {
                 (Place::Free, Standing::Behind) => return Ok(Observation::Free(self.line())),
-                (Place::Held(sight), _) => return Ok(Observation::Held(sight)),
+                (Place::Held(sight), _) => {
+                    // A lock in a git directory that was moved away is nobody's who works here.
+                    self.at.still_there()?;
+                    return Ok(Observation::Held(sight));
+                }
                 (Place::Free | Place::Moving, _) => {}
             }
         }
