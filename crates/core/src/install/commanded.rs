@@ -82,6 +82,8 @@ fn is_of(lock: &Lockfile, installers: &[&str]) -> bool {
 
 fn recognised(tree: Tree, one: &Filled, locks: &[Lockfile]) -> Result<Bound, Refusal> {
     let root = &one.observed.root;
+    // What leads away is told of as such, whatever else is wrong: it comes again with each attempt.
+    survey::leads_out(tree, &one.observed, &one.place)?;
     let Surveyed {
         installed,
         warnings,

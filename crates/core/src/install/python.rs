@@ -3,7 +3,9 @@
 //! `RECORD` is written by the installer and so proves no origin; each file that it names is compared with the member
 //! that it comes from, of the wheel whose digest the lock names. Environment markers are *not* evaluated.
 
+use super::kept::Tree;
 use super::record_file::{self, Row};
+use super::survey;
 use super::venv::{Venv, is_finder};
 use super::wheel::Wheel;
 use super::{Bound, Fact, Observed, Place, below, lies_in, mismatch, outside};
@@ -45,6 +47,8 @@ pub fn bind(
     place: &Place,
     supply: &Supply,
 ) -> Result<Bound, Refusal> {
+    // What leads away is told of as such, whatever else is wrong: it comes again with each attempt.
+    survey::leads_out(Tree::Venv, observed, place)?;
     let mut venv = Venv::open(observed, place)?;
     venv.scaffold()?;
     let names = venv.distributions()?;

@@ -83,7 +83,8 @@ pub(super) fn leads_out(tree: Tree, observed: &Observed, place: &Place) -> Resul
                 venv.paths_stay(),
                 venv.scripts_stay(),
             ],
-            Err(_) => vec![links_stay(observed, place)],
+            // Which links may lead to the interpreter, nobody can say then.
+            Err(_) => Vec::new(),
         },
         Tree::NodeModules | Tree::CargoHome | Tree::CargoVendor => vec![links_stay(observed, place)],
     };

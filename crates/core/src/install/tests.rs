@@ -246,6 +246,10 @@ const TAMPERED: &[Change] = &[
         v.file("lib/python3.11/site-packages/_editable_impl_demo.pth", b"/w/tree/src");
         install(v, "demo", "0.1.0", &[("_editable_impl_demo.pth", "/w/tree/src"), ("demo-0.1.0.dist-info/direct_url.json", "{\"url\":\"file:///v/tree\",\"dir_info\":{}}")]);
     }),
+    ("pth that leads out beside no RECORD", Code::RecordOutsideRoot, |v| {
+        v.remove("lib/python3.11/site-packages/six-1.17.0.dist-info/RECORD");
+        v.file("lib/python3.11/site-packages/stray.pth", b"/w/tree/src\n");
+    }),
     ("pth by dots", Code::RecordOutsideRoot, |v| install(v, "demo", "0.1.0", &[("_editable_impl_demo.pth", "../../../../../../w"), ("demo-0.1.0.dist-info/direct_url.json", "{\"url\":\"file:///v/tree\",\"dir_info\":{}}")])),
     ("finder into another generation", Code::RecordOutsideRoot, |v| install(v, "demo", "0.1.0", &[("_editable_impl_demo.pth", "/v/tree/src"), ("__editable___demo_finder.py", "MAPPING = {'demo': '/w/tree/demo'}\n"), ("demo-0.1.0.dist-info/direct_url.json", "{\"url\":\"file:///v/tree\",\"dir_info\":{}}")])),
     ("direct url outside", Code::RecordOutsideRoot, |v| install(v, "demo", "0.1.0", &[("_editable_impl_demo.pth", "/v/tree/src"), ("demo-0.1.0.dist-info/direct_url.json", "{\"url\":\"file:///v/tree/../other\",\"dir_info\":{}}")])),

@@ -51,6 +51,18 @@ fn an_environment_is_compared_with_its_lock_and_said_to_be_unbound() {
     assert!(weak.contains("demo was built from the tree"), "{weak}");
 }
 
+/// A new generation does not help against what comes again with each.
+#[test]
+fn what_leads_out_is_told_of_as_such_whatever_else_is_wrong() {
+    let mut changed = venv();
+    changed.remove("lib/python3.11/site-packages/six-1.17.0.dist-info/RECORD");
+    assert_eq!(venv_of(&changed).unwrap_err().code, Code::RecordMismatch);
+    changed.file("lib/python3.11/site-packages/stray.pth", b"/w/tree/src\n");
+    let refusal = venv_of(&changed).unwrap_err();
+    assert_eq!(refusal.code, Code::RecordOutsideRoot, "{refusal}");
+    assert!(refusal.names.join(" ").contains("stray.pth"), "{refusal}");
+}
+
 #[test]
 fn what_differs_from_the_lock_is_refused() {
     let refused = |change: &dyn Fn(&mut Fake)| {
