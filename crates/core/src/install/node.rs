@@ -1,6 +1,7 @@
 //! `node_modules` bound to package-lock.json: the set of packages, their versions, every file, nothing unowned.
 //!
-//! Each file comes from the tarball of the package that it lies in, or of the one that bundles this package.
+//! Each file comes from the tarball of the package that it lies in, or of the one that bundles this package. Beside the
+//! directory of the project there is one for each of its workspaces that needs another version than the rest.
 
 use super::tarball::Packed;
 use super::{Bound, Fact, Observed, Place, below, lies_in, link_target, mismatch, outside, special, stays};
@@ -28,26 +29,66 @@ struct Manifest {
     version: Option<String>,
 }
 
-/// Binds `node_modules` to the lock that it was installed from.
+/// Is one `node_modules` directory, as it was seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Modules<'a> {
+    /// The directory of the project that it belongs to, as the lock writes it: empty for the root of all.
+    pub home: &'a str,
+    /// Every entry of it.
+    pub observed: &'a Observed,
+    /// Where it lies on the host.
+    pub place: &'a Place,
+}
+
+impl Modules<'_> {
+    /// Gives the path below it of a place in the lock.
+    fn inner(&self, at: &str) -> Option<RelPath> {
+        let at = match self.home {
+            "" => at,
+            home => at.strip_prefix(home)?.strip_prefix('/')?,
+        };
+        RelPath::parse(at.strip_prefix("node_modules/")?.as_bytes()).ok()
+    }
+
+    fn is_main(&self) -> bool {
+        self.home.is_empty()
+    }
+
+    /// Writes a path of it for people.
+    fn shown(&self, path: &RelPath) -> String {
+        match self.home {
+            "" => path.to_string(),
+            home => format!("{home}/node_modules/{path}"),
+        }
+    }
+}
+
+/// Gives where something that a lock names lies on the host.
+fn on_host(lock: &Lockfile, place: &Place, at: &str) -> Option<Vec<u8>> {
+    let directory = lock.directory();
+    super::lexical(&[&place.tree, &b"/"[..], directory.as_bytes(), b"/", at.as_bytes()].concat())
+}
+
+/// Binds `node_modules` to the lock that it was installed from: that of the project first, then those of its workspaces.
 ///
 /// # Errors
 /// `record_mismatch` where npm's own copy of the lock, a package's `package.json` or the set of packages differs
 /// from the lock, and for anything that no package owns; `record_outside_root` for a link that leads out of this
 /// generation.
 pub fn bind(
-    observed: &Observed,
+    all: &[Modules<'_>],
     lock: &Lockfile,
     selection: &Selection,
-    place: &Place,
     supply: &Supply,
 ) -> Result<Bound, Refusal> {
     let locked = lock
         .npm_places()
         .ok_or_else(|| mismatch("node_modules is bound by a lock of npm alone"))?;
     let hidden = RelPath::parse(b".package-lock.json")?;
-    let installed = match observed.entries.is_empty() {
-        true => BTreeMap::new(),
-        false => npm::places(observed.text(&hidden)?)
+    let main = all.iter().find(|modules| modules.is_main());
+    let installed = match main.filter(|main| !main.observed.entries.is_empty()) {
+        None => BTreeMap::new(),
+        Some(main) => npm::places(main.observed.text(&hidden)?)
             .map_err(|why| mismatch("npm's record of what it installed does not parse").name(why))?,
     };
     let mut bound = Bound::default();
@@ -57,7 +98,10 @@ pub fn bind(
         .filter(|(at, _)| at.split('/').any(|p| p == "node_modules"))
     {
         same_entry(at, entry, locked.get(at))?;
-        bound.packages.insert(package(observed, at, entry, place)?);
+        let found = all.iter().find_map(|modules| Some((modules, modules.inner(at)?)));
+        let (modules, path) =
+            found.ok_or_else(|| mismatch("a package lies in no project of the lock").name(at))?;
+        bound.packages.insert(package(modules, lock, (at, &path), entry)?);
         // What a script would have made is not there, whatever the tests say.
         if locked.get(at).is_some_and(|entry| entry.has_install_script) {
             scripts.push(at.as_str());
@@ -71,15 +115,18 @@ pub fn bind(
         ));
     }
     complete(lock, selection, &installed)?;
-    unowned(observed, &installed, place)?;
-    commands(observed, locked, place)?;
-    tarballs(observed, lock, &installed, supply)?;
+    let declared = declared(lock, locked, all);
+    for modules in all {
+        unowned(modules, &installed)?;
+        commands(modules, all, &declared)?;
+        tarballs(modules, lock, &installed, supply)?;
+    }
     Ok(bound)
 }
 
 /// Proves that every file of a package is a member of its tarball, and that every member is there.
 fn tarballs(
-    observed: &Observed,
+    modules: &Modules<'_>,
     lock: &Lockfile,
     installed: &BTreeMap<String, Entry>,
     supply: &Supply,
@@ -94,7 +141,7 @@ fn tarballs(
         .iter()
         .filter(|(_, entry)| !entry.link && !entry.in_bundle)
     {
-        let Some(path) = inner(at) else { continue };
+        let Some(path) = modules.inner(at) else { continue };
         let package = artifacts.get(at.as_str());
         let held = package.and_then(|package| supply.of(&package.artifacts));
         let held = held.ok_or_else(|| {
@@ -103,7 +150,7 @@ fn tarballs(
         let bins: Vec<&str> = entry.bin.values().map(String::as_str).collect();
         packed.insert(path, Packed::open(held, &bins)?);
     }
-    for (path, fact) in &observed.entries {
+    for (path, fact) in &modules.observed.entries {
         if matches!(fact, Fact::Directory { .. }) {
             continue;
         }
@@ -151,19 +198,19 @@ fn same_entry(at: &str, entry: &Entry, locked: Option<&Entry>) -> Result<(), Ref
 }
 
 /// Checks what stands at the place of a package; gives its `name==version`.
-fn package(observed: &Observed, at: &str, entry: &Entry, place: &Place) -> Result<String, Refusal> {
-    let path = inner(at).ok_or_else(|| mismatch("a package has an odd place").name(at))?;
+fn package(
+    modules: &Modules<'_>,
+    lock: &Lockfile,
+    (at, path): (&str, &RelPath),
+    entry: &Entry,
+) -> Result<String, Refusal> {
+    let (observed, place) = (modules.observed, modules.place);
     let base = at.rsplit_once("node_modules/").map_or(at, |(_, name)| name);
     let name = entry.name.as_deref().unwrap_or(base);
-    match (entry.link, observed.entries.get(&path)) {
+    match (entry.link, observed.entries.get(path)) {
         (true, Some(Fact::Symlink { target })) => {
-            let whole = stays(place, &path, target)?;
-            let wanted = [
-                &place.tree,
-                &b"/"[..],
-                entry.resolved.as_deref().unwrap_or("").as_bytes(),
-            ]
-            .concat();
+            let whole = stays(place, path, target)?;
+            let wanted = on_host(lock, place, entry.resolved.as_deref().unwrap_or("")).unwrap_or_default();
             if !lies_in(&whole, &wanted) || !lies_in(&wanted, &whole) {
                 return Err(mismatch("a linked package leads elsewhere than the lock says")
                     .name(format!("{at} -> {}", shown(target))));
@@ -200,7 +247,7 @@ fn package(observed: &Observed, at: &str, entry: &Entry, place: &Place) -> Resul
         }
         (_, None) => Err(mismatch("an installed package is missing").name(at)),
         (_, Some(Fact::Symlink { target })) => {
-            stays(place, &path, target)?;
+            stays(place, path, target)?;
             Err(mismatch("a package is a link, but locked otherwise").name(at))
         }
         (_, Some(_)) => Err(mismatch("a package is no directory").name(at)),
@@ -227,8 +274,9 @@ fn complete(
 }
 
 /// Refuses every entry that does not lie in a package of the lock.
-fn unowned(observed: &Observed, installed: &BTreeMap<String, Entry>, place: &Place) -> Result<(), Refusal> {
-    let places: BTreeSet<RelPath> = installed.keys().filter_map(|at| inner(at)).collect();
+fn unowned(modules: &Modules<'_>, installed: &BTreeMap<String, Entry>) -> Result<(), Refusal> {
+    let (observed, place) = (modules.observed, modules.place);
+    let places: BTreeSet<RelPath> = installed.keys().filter_map(|at| modules.inner(at)).collect();
     let mut stray = Vec::new();
     for (path, fact) in &observed.entries {
         let link = match fact {
@@ -241,10 +289,10 @@ fn unowned(observed: &Observed, installed: &BTreeMap<String, Entry>, place: &Pla
                 // A link inside of a package is content; a linked package is checked by its place.
                 places.contains(&owner) && (rest.is_empty() || !is_link(observed, &owner))
             }
-            None => is_frame(path, fact, link.is_some()),
+            None => is_frame(modules, path, fact, link.is_some()),
         };
         if !owned {
-            stray.push(path.to_string());
+            stray.push(modules.shown(path));
         }
     }
     match stray.len() {
@@ -261,7 +309,7 @@ fn is_link(observed: &Observed, path: &RelPath) -> bool {
 }
 
 /// Says whether an entry belongs to the frame between packages: scopes, `node_modules`, `.bin` and its links.
-fn is_frame(path: &RelPath, fact: &Fact, link: bool) -> bool {
+fn is_frame(modules: &Modules<'_>, path: &RelPath, fact: &Fact, link: bool) -> bool {
     let parts: Vec<&[u8]> = path.components().collect();
     let at = parts
         .iter()
@@ -269,7 +317,7 @@ fn is_frame(path: &RelPath, fact: &Fact, link: bool) -> bool {
         .map_or(0, |at| at + 1);
     match (&parts[at..], fact) {
         ([], Fact::Directory { .. }) => true,
-        ([b".package-lock.json"], Fact::File { .. }) => at == 0,
+        ([b".package-lock.json"], Fact::File { .. }) => at == 0 && modules.is_main(),
         ([b".bin"], Fact::Directory { .. }) => true,
         ([b".bin", _], Fact::Symlink { .. }) => link,
         ([scope], Fact::Directory { .. }) => scope.starts_with(b"@"),
@@ -277,24 +325,38 @@ fn is_frame(path: &RelPath, fact: &Fact, link: bool) -> bool {
     }
 }
 
-/// Proves that every command in a `.bin` is one that its package declares.
-fn commands(observed: &Observed, locked: &BTreeMap<String, Entry>, place: &Place) -> Result<(), Refusal> {
-    let mut declared: BTreeSet<(Vec<u8>, Vec<u8>)> = BTreeSet::new();
+/// Are the commands that packages of a lock declare, each with the file that it leads to.
+type Commands = BTreeSet<(Vec<u8>, Vec<u8>)>;
+
+fn declared(lock: &Lockfile, locked: &BTreeMap<String, Entry>, all: &[Modules<'_>]) -> Commands {
+    let mut declared = Commands::new();
+    let Some(place) = all.first().map(|modules| modules.place) else {
+        return declared;
+    };
+    let mut links: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (link, entry) in locked.iter().filter(|(_, entry)| entry.link) {
+        links
+            .entry(entry.resolved.as_deref().unwrap_or(""))
+            .or_default()
+            .push(link);
+    }
     for (at, entry) in locked {
-        for (name, file) in &entry.bin {
-            let home = [&place.tree, &b"/"[..], at.as_bytes(), b"/", file.as_bytes()].concat();
-            declared.extend(super::lexical(&home).map(|whole| (name.clone().into_bytes(), whole)));
-            // By the link of a workspace, too.
-            for (link, _) in locked
-                .iter()
-                .filter(|(_, e)| e.link && e.resolved.as_deref() == Some(at))
-            {
-                let home = [&place.tree, &b"/"[..], link.as_bytes(), b"/", file.as_bytes()].concat();
-                declared.extend(super::lexical(&home).map(|whole| (name.clone().into_bytes(), whole)));
+        // By the link of a workspace, too.
+        let by_links = links.get(at.as_str()).into_iter().flatten().copied();
+        for home in core::iter::once(at.as_str()).chain(by_links) {
+            for (name, file) in &entry.bin {
+                let whole = on_host(lock, place, &format!("{home}/{file}"));
+                declared.extend(whole.map(|whole| (name.clone().into_bytes(), whole)));
             }
         }
     }
-    for (path, fact) in &observed.entries {
+    declared
+}
+
+/// Proves that every command in a `.bin` is one that its package declares.
+fn commands(modules: &Modules<'_>, all: &[Modules<'_>], declared: &Commands) -> Result<(), Refusal> {
+    let place = modules.place;
+    for (path, fact) in &modules.observed.entries {
         let Some((parent, name)) = path.split_last() else {
             continue;
         };
@@ -302,29 +364,26 @@ fn commands(observed: &Observed, locked: &BTreeMap<String, Entry>, place: &Place
         let (true, Fact::Symlink { target }) = (bin, fact) else {
             continue;
         };
+        let shows = modules.shown(path);
         let whole = link_target(place, path, target).unwrap_or_default();
         if !declared.contains(&(name.to_vec(), whole.clone())) {
-            return Err(
-                mismatch("no locked package declares a command").name(format!("{path} -> {}", shown(target)))
-            );
+            return Err(mismatch("no locked package declares a command")
+                .name(format!("{shows} -> {}", shown(target))));
         }
-        let inside = below(place, &whole);
-        if inside.is_some_and(|to| {
+        let inside = all
+            .iter()
+            .find_map(|other| Some((other.observed, below(other.place, &whole)?)));
+        if inside.is_some_and(|(observed, to)| {
             package_of(&to).is_some_and(|(o, _)| !is_link(observed, &o))
                 && !observed.entries.contains_key(&to)
         }) {
-            return Err(mismatch("a command leads to nothing").name(path.to_string()));
+            return Err(mismatch("a command leads to nothing").name(shows));
         }
         if !lies_in(&whole, &place.tree) {
-            return Err(outside("a command leads out of this generation").name(path.to_string()));
+            return Err(outside("a command leads out of this generation").name(shows));
         }
     }
     Ok(())
-}
-
-/// Gives the path below `node_modules` of a place in the lock.
-fn inner(at: &str) -> Option<RelPath> {
-    RelPath::parse(at.strip_prefix("node_modules/")?.as_bytes()).ok()
 }
 
 /// Splits a path below `node_modules` into the package that it lies in and the rest.

@@ -3,6 +3,7 @@ mod crates;
 mod linked;
 mod tarballs;
 mod wheels;
+mod workspaces;
 
 use super::*;
 use crate::artifact::Supply;
@@ -353,13 +354,21 @@ fn bind_node_to(node: &Fake, text: &str) -> Result<Bound, Refusal> {
         groups: BTreeSet::from(["dev".to_owned()]),
         ..Selection::default()
     };
+    let place = place("tree/node_modules");
     node::bind(
-        &node.0,
+        &[of_project(node, &place)],
         &lock("package-lock.json", text),
         &selection,
-        &place("tree/node_modules"),
         &tarballs::supply(&modules()),
     )
+}
+
+fn of_project<'a>(node: &'a Fake, place: &'a Place) -> node::Modules<'a> {
+    node::Modules {
+        home: "",
+        observed: &node.0,
+        place,
+    }
 }
 
 #[test]

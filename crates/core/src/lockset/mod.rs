@@ -473,6 +473,17 @@ impl Lockfile {
         self.npm().map(|facts| &facts.entries)
     }
 
+    /// Gives the projects of an npm lock beside that of the lock itself: as the lock writes their directories, and where they
+    /// lie in the tree.
+    #[must_use]
+    pub fn npm_workspaces(&self) -> Vec<(&str, RelPath)> {
+        let places = self.npm_places().into_iter().flat_map(|places| places.keys());
+        let homes = places.filter(|at| !at.is_empty() && !at.split('/').any(|part| part == "node_modules"));
+        homes
+            .filter_map(|at| Some((at.as_str(), resolve(&self.directory(), at)?)))
+            .collect()
+    }
+
     fn npm(&self) -> Option<&npm::Facts> {
         match &self.facts {
             Facts::Npm(facts) => Some(facts),

@@ -10,15 +10,16 @@ use crate::files::{Stamp, stamps};
 use crate::root::Root;
 use semel_core::artifact::Supply;
 use semel_core::ids::Generation;
-use semel_core::install::{self, InstallRecord, Kind, Observed, Place, compare};
+use semel_core::install::node::Modules;
+use semel_core::install::{self, Bound, InstallRecord, Kind, Observed, Place, compare};
 use semel_core::installer::{Installer, ProjectInstall};
 use semel_core::lockset::{Lockfile, Source};
 use semel_core::path::shown;
 use semel_core::{Code, Refusal, RelPath, Sha256};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 /// Binds what was installed to the locks it was installed from, and makes the record of it.
 ///
@@ -33,6 +34,7 @@ pub fn record(
 ) -> Result<InstallRecord> {
     let observed = observe_environment(plan)?;
     let place = place(plan)?;
+    let mut beside: Vec<Observed> = Vec::new();
     let bound = match plan.tools.installer() {
         Installer::Uv => {
             let selection = uv::selected(plan, locks)?;
@@ -59,8 +61,32 @@ pub fn record(
             install::linked::bind(&observed, lock, &manifest, &selection, &setting, &place, supply)?
         }
         Installer::Npm => {
-            let selection = npm::selected(plan);
-            install::node::bind(&observed, only(locks)?, &selection, &place, supply)?
+            let (lock, selection) = (only(locks)?, npm::selected(plan));
+            let workspaces = lock.npm_workspaces();
+            let mut places = Vec::new();
+            for (_, home) in &workspaces {
+                let root = [b"tree/", home.as_bytes(), b"/node_modules"].concat();
+                let root = RelPath::parse(&root)?;
+                beside.push(observe_root(plan, &root, Kind::Node)?);
+                let root = on_host(plan, &root)?.into_os_string().into_vec();
+                places.push(Place {
+                    root,
+                    ..place.clone()
+                });
+            }
+            let main = Modules {
+                home: "",
+                observed: &observed,
+                place: &place,
+            };
+            let others = workspaces.iter().zip(beside.iter().zip(&places));
+            let others = others.map(|((home, _), (observed, place))| Modules {
+                home,
+                observed,
+                place,
+            });
+            let all: Vec<Modules<'_>> = std::iter::once(main).chain(others).collect();
+            install::node::bind(&all, lock, &selection, supply)?
         }
         Installer::Cargo => {
             let lock = only(locks)?;
@@ -71,14 +97,17 @@ pub fn record(
             install::rust::bind(&observed, lock, &place, supply)?
         }
     };
-    let made = InstallRecord::make(
+    // What is proved is said once, of all of them.
+    let nothing = Bound::default();
+    let mut parts = vec![(&observed, &bound)];
+    parts.extend(beside.iter().map(|observed| (observed, &nothing)));
+    Ok(InstallRecord::make(
         generation,
         identity(&plan.tools),
         locks,
         supply,
-        &[(&observed, &bound)],
-    )?;
-    Ok(made)
+        &parts,
+    )?)
 }
 
 /// Compares a record with what stands there now: the locks and every installed entry.
@@ -89,8 +118,12 @@ pub fn record(
 /// link, `unknown_state` where the installed root is gone.
 pub fn verify_again(plan: &Plan, record: &InstallRecord, generation: &Generation) -> Result<()> {
     let locks = locks_now(&plan.tree, record)?;
-    let observed = observe_environment(plan)?;
-    Ok(compare(record, generation, &locks, &[&observed])?)
+    let roots = record.roots.iter();
+    let observed: Vec<Observed> = roots
+        .map(|root| observe_root(plan, &root.place, root.kind))
+        .collect::<Result<_>>()?;
+    let observed: Vec<&Observed> = observed.iter().collect();
+    Ok(compare(record, generation, &locks, &observed)?)
 }
 
 /// Digests the recorded lockfiles as they are now; one that is no plain file any more is left out.
@@ -112,16 +145,23 @@ pub(super) fn locks_now(tree: &Path, record: &InstallRecord) -> Result<BTreeMap<
 /// # Errors
 /// `record_mismatch` where one is gone; `unknown_state` where nothing is installed; `io_failed`.
 pub fn stamps_of(plan: &Plan, record: &InstallRecord) -> Result<Vec<Stamp>> {
-    if record.entries.is_empty() {
-        return Ok(Vec::new());
+    let mut all = Vec::with_capacity(record.entries.len());
+    // The entries of one root stand side by side, and so do the roots.
+    for root in &record.roots {
+        let entries = record.entries.keys().filter(|path| path.is_below(&root.place));
+        let below: Vec<RelPath> = entries
+            .map(|path| {
+                Ok(RelPath::parse(
+                    &path.as_bytes()[root.place.as_bytes().len() + 1..],
+                )?)
+            })
+            .collect::<Result<_>>()?;
+        if !below.is_empty() {
+            let open = Root::open(&on_host(plan, &root.place)?).map_err(|error| gone(error, &root.place))?;
+            all.extend(stamps(&open, &below).map_err(|error| gone(error, &root.place))?);
+        }
     }
-    let place = in_volume(plan)?;
-    let mut below = Vec::with_capacity(record.entries.len());
-    for path in record.entries.keys().filter(|path| path.is_below(&place)) {
-        below.push(RelPath::parse(&path.as_bytes()[place.as_bytes().len() + 1..])?);
-    }
-    let root = Root::open(&environment(plan)).map_err(|error| gone(error, &place))?;
-    stamps(&root, &below).map_err(|error| gone(error, &place))
+    Ok(all)
 }
 
 /// Tells of an entry that is not there any more as of one that was touched.
@@ -153,16 +193,47 @@ pub fn observe_environment(plan: &Plan) -> Result<Observed> {
         Installer::Npm | Installer::Pnpm | Installer::Yarn => Kind::Node,
         Installer::Cargo => Kind::Rust,
     };
-    let root = environment(plan);
+    observe_root(plan, &in_volume(plan)?, kind)
+}
+
+/// Observes one installed root by its place in the volume, as [`observe_environment`] does.
+fn observe_root(plan: &Plan, place: &RelPath, kind: Kind) -> Result<Observed> {
+    let root = on_host(plan, place)?;
     if kind == Kind::Node && !there(&root) {
         return Ok(Observed {
-            root: in_volume(plan)?,
+            root: place.clone(),
             kind,
             entries: BTreeMap::new(),
             texts: BTreeMap::new(),
         });
     }
-    observe(&root, kind, &in_volume(plan)?)
+    if let Some(parent) = root.parent() {
+        let real = std::fs::canonicalize(parent).map_err(|e| Error::io("resolve", parent, e))?;
+        if real != parent {
+            let why = "what is installed lies behind a link";
+            return Err(Refusal::new(Code::RecordOutsideRoot, why)
+                .name(place.to_string())
+                .into());
+        }
+    }
+    observe(&root, kind, place)
+}
+
+/// Gives where a place in the volume lies on the host.
+fn on_host(plan: &Plan, place: &RelPath) -> Result<PathBuf> {
+    let mut parts = place.as_bytes().splitn(2, |byte| *byte == b'/');
+    let (base, rest) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let base = match base {
+        b"tree" => &plan.tree,
+        b"home" => &plan.home,
+        _ => {
+            let why = "an installed root lies neither in the tree nor in the home of its generation";
+            return Err(Refusal::new(Code::UnknownState, why)
+                .name(place.to_string())
+                .into());
+        }
+    };
+    Ok(base.join(OsStr::from_bytes(rest)))
 }
 
 /// Where the installed root lies in the volume: beneath `tree` or beneath `home`.

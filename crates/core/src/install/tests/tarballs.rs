@@ -54,7 +54,8 @@ fn bind(node: &Fake, supply: &Supply) -> Result<Bound, Refusal> {
         ..Selection::default()
     };
     let lock = lock("package-lock.json", PACKAGE_LOCK);
-    node::bind(&node.0, &lock, &selection, &place("tree/node_modules"), supply)
+    let place = place("tree/node_modules");
+    node::bind(&[of_project(node, &place)], &lock, &selection, supply)
 }
 
 #[test]

@@ -162,3 +162,79 @@ fn a_local_package_in_a_linked_directory_is_refused() {
     let refusal = refused(fetch(&plan, &never()));
     assert_eq!(refusal.code, Code::LockIncomplete, "{refusal:#?}");
 }
+
+/// npm puts the version that one workspace alone needs beside it.
+#[test]
+fn what_a_workspace_needs_of_its_own_is_bound_too() {
+    let site = site();
+    let Some(plan) = project(&site) else {
+        return;
+    };
+    let Tools::Npm { node, npm } = &plan.tools else {
+        unreachable!();
+    };
+    let (node, npm) = (node.path.clone(), npm.path.to_str().unwrap().to_owned());
+    let source = site.stock.join("leaf");
+    std::fs::write(
+        source.join("package.json"),
+        r#"{"name":"leaf","version":"2.0.0","main":"index.js","bin":{"leaf":"index.js"}}"#,
+    )
+    .unwrap();
+    let to = site.tree.join("vendor");
+    prepare(
+        &node,
+        &[&npm, "pack", "--pack-destination", to.to_str().unwrap()],
+        &source,
+        &[],
+    );
+    site.write(
+        "packages/one/package.json",
+        r#"{"name":"one","version":"1.0.0","dependencies":{"leaf":"file:../../vendor/leaf-2.0.0.tgz"}}"#,
+    );
+    let lock = [
+        "install",
+        "--package-lock-only",
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+        "--offline",
+    ];
+    prepare(&node, &[&[npm.as_str()], &lock[..]].concat(), &site.tree, &[]);
+    let nested = site.tree.join("packages/one/node_modules");
+    fetch(&plan, &never()).unwrap();
+    install(&plan, &never()).unwrap();
+    assert!(nested.join("leaf/index.js").exists() && site.tree.join("node_modules/leaf").exists());
+    let (of, locks) = (generation(), [lockfile(&site, "package-lock.json")]);
+    let record = bind(&plan, &of, &locks).unwrap();
+    assert_eq!(record.packages, ["leaf==1.0.0", "leaf==2.0.0", "one==(linked)"]);
+    verify_again(&plan, &record, &of).unwrap();
+    let stamps = stamps_of(&plan, &record).unwrap();
+    assert_eq!(stamps.len(), record.entries.len());
+
+    // What comes or changes there later, or is nobody's, is seen by its place.
+    let stray = nested.join("stray.js");
+    std::fs::write(&stray, "1").unwrap();
+    let refusal = refused(verify_again(&plan, &record, &of));
+    assert!(
+        refusal.names[0].contains("packages/one/node_modules/stray.js"),
+        "{refusal:#?}"
+    );
+    let refusal = refused(bind(&plan, &of, &locks));
+    assert_eq!(refusal.code, Code::RecordMismatch);
+    assert_eq!(refusal.names, ["packages/one/node_modules/stray.js"]);
+    std::fs::remove_file(&stray).unwrap();
+    let file = nested.join("leaf/index.js");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, "exports.limit = 3;\n").unwrap();
+    assert_eq!(refused(bind(&plan, &of, &locks)).code, Code::RecordMismatch);
+    std::fs::write(&file, text).unwrap();
+    verify_again(&plan, &record, &of).unwrap();
+    let now = stamps_of(&plan, &record).unwrap();
+    assert!(stamps != now, "that it was put back is seen, too");
+    std::fs::remove_dir_all(&nested).unwrap();
+    assert_eq!(
+        refused(verify_again(&plan, &record, &of)).code,
+        Code::RecordMismatch
+    );
+    assert_eq!(refused(bind(&plan, &of, &locks)).code, Code::RecordMismatch);
+}

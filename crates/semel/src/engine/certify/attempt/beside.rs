@@ -31,7 +31,7 @@ impl Attempt<'_> {
 
     /// Lists what is in the tree and was neither sealed, nor installed, nor lies in a declared cache.
     fn beside(&self, installed: &Installed, manifest: &Manifest) -> Result<Vec<RelPath>, Refusal> {
-        let environments = installed.environments(&self.disk.tree_path()).into_iter();
+        let environments = installed.environments().into_iter();
         let apart = environments.chain(installed.filled()?).chain(self.aside()?);
         input::new_files(manifest, &apart.collect(), self.disk.tree())
     }

@@ -8,11 +8,9 @@ use semel_core::manifest::Manifest;
 use semel_core::{Code, Refusal, RelPath};
 use semel_host::files::Stamp;
 use semel_host::installer::{
-    self, CommandPlan, Commanded, Plan, Sealed, places_of, programs_of, stamps_of, stamps_of_command,
-    verify_again, verify_command,
+    CommandPlan, Commanded, Plan, Sealed, places_of, programs_of, stamps_of, stamps_of_command, verify_again,
+    verify_command,
 };
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 /// How many entries are named at most.
 const NAMED: usize = 20;
@@ -45,12 +43,10 @@ impl Installed {
     }
 
     /// Gives the places in the tree that installers filled.
-    pub(super) fn environments(&self, tree: &Path) -> Vec<RelPath> {
-        let places = self.plans.iter().filter_map(|plan| {
-            let place = installer::environment(plan);
-            RelPath::parse(place.strip_prefix(tree).ok()?.as_os_str().as_bytes()).ok()
-        });
-        places.collect()
+    pub(super) fn environments(&self) -> Vec<RelPath> {
+        let roots = self.of_installers().flat_map(|(_, record)| &record.roots);
+        let below = |place: &RelPath| RelPath::parse(place.as_bytes().strip_prefix(b"tree/")?).ok();
+        roots.filter_map(|root| below(&root.place)).collect()
     }
 
     /// Gives the places in the tree that the command filled.
@@ -81,7 +77,7 @@ impl Installed {
         }
         if let Some((plan, record)) = self.of_command() {
             let apart: Vec<RelPath> = self
-                .environments(&plan.tree)
+                .environments()
                 .into_iter()
                 .chain(aside.iter().cloned())
                 .collect();

@@ -179,7 +179,7 @@ impl Attempt<'_> {
         installed.untouched()?;
 
         let apart: Vec<_> = installed
-            .environments(&plan.tree)
+            .environments()
             .into_iter()
             .chain(self.gitlink()?)
             .collect();
