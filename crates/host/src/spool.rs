@@ -90,6 +90,14 @@ impl Spool {
         self.whole
     }
 
+    /// Says whether it has its name still: what has none is gone with this process, whatever is appended.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        let there = rustix::fs::statat(self.root.handle(), &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        let ours = rustix::fs::fstat(&self.file);
+        matches!((there, ours), (Ok(there), Ok(ours)) if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino))
+    }
+
     /// Appends.
     ///
     /// # Errors
@@ -316,6 +324,10 @@ mod tests {
         assert!(abandoned(&root).unwrap().is_empty());
         spool.replace(b"3\n").unwrap();
         spool.append(b"4\n").unwrap();
+        assert!(spool.is_named());
+        std::fs::rename(dir.path().join("a.spool"), dir.path().join("b.spool")).unwrap();
+        assert!(!spool.is_named());
+        std::fs::rename(dir.path().join("b.spool"), dir.path().join("a.spool")).unwrap();
         assert!(abandoned(&root).unwrap().is_empty(), "also after it was replaced");
         drop(spool);
         let mut found = abandoned(&root).unwrap();

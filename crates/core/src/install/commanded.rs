@@ -41,7 +41,7 @@ pub fn bind(command: &InstallCommand, filled: &[Filled], locks: &[Lockfile]) -> 
     let mut all = Vec::new();
     for one in filled {
         all.push(match one.tree {
-            Some(tree) => recognised(tree, one, locks)?,
+            Some(tree) => recognised(tree, one, filled, locks)?,
             None => other(one)?,
         });
     }
@@ -117,7 +117,7 @@ fn is_of(lock: &Lockfile, installers: &[&str]) -> bool {
     installers.contains(&lock.format.installer())
 }
 
-fn recognised(tree: Tree, one: &Filled, locks: &[Lockfile]) -> Result<Bound, Refusal> {
+fn recognised(tree: Tree, one: &Filled, all: &[Filled], locks: &[Lockfile]) -> Result<Bound, Refusal> {
     let root = &one.observed.root;
     // What leads away is told of as such, whatever else is wrong: it comes again with each attempt.
     survey::leads_out(tree, &one.observed, &one.place)?;
@@ -137,7 +137,7 @@ fn recognised(tree: Tree, one: &Filled, locks: &[Lockfile]) -> Result<Bound, Ref
                 let why = "modules of Node are installed, and no lock of Node names any";
                 return Err(mismatch(why).name(root.to_string()));
             }
-            commands::are_declared(one, &own)?;
+            commands::are_declared(one, all, &own)?;
             BTreeSet::new()
         }
         Tree::CargoHome | Tree::CargoVendor => BTreeSet::new(),

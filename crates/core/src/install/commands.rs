@@ -2,6 +2,7 @@
 //! package there declares as one. They stand before other programs when tests are run, so none may be of nobody.
 
 use super::commanded::Filled;
+use super::kept::Tree;
 use super::{Fact, below, lies_in, link_target, mismatch, shim, survey, tarball};
 use crate::code::Refusal;
 use crate::lockset::{Lockfile, Source};
@@ -41,11 +42,12 @@ fn is_frame(above: &[&[u8]]) -> bool {
     above.last().is_none_or(|last| *last == b"node_modules")
 }
 
-/// Proves that every command of modules is one that its package declares.
+/// Proves that every command of modules is one that its package declares; the package of one in a workspace may lie in the
+/// modules of another project.
 ///
 /// # Errors
 /// `record_mismatch` for any other.
-pub(super) fn are_declared(one: &Filled, locks: &[&Lockfile]) -> Result<(), Refusal> {
+pub(super) fn are_declared(one: &Filled, all: &[Filled], locks: &[&Lockfile]) -> Result<(), Refusal> {
     for (path, fact) in &one.observed.entries {
         let parts: Vec<&[u8]> = path.components().collect();
         let refused = |why: &str| mismatch(why).names([one.observed.root.to_string(), path.to_string()]);
@@ -63,12 +65,12 @@ pub(super) fn are_declared(one: &Filled, locks: &[&Lockfile]) -> Result<(), Refu
             Fact::File { .. } => written(one, path)?,
             Fact::Symlink { .. } | Fact::Directory { .. } | Fact::Other => None,
         };
-        let whole = whole.and_then(|whole| followed(one, whole));
+        let whole = whole.and_then(|whole| followed(all, whole));
         let Some(whole) = whole else {
             return Err(refused("a command is not as package managers write it"));
         };
-        let owner = match below(&one.place, &whole) {
-            Some(file) => owner(one, &file, name),
+        let owner = match holder(all, &whole) {
+            Some((holder, file)) => owner(holder, &file, name),
             // A project of the tree, which a lock of it names.
             None if is_project(one, locks, &whole) => Some(String::new()),
             None => None,
@@ -106,13 +108,21 @@ fn written(one: &Filled, path: &RelPath) -> Result<Option<Vec<u8>>, Refusal> {
     }
     let bin = path.split_last().map_or_else(RelPath::root, |(parent, _)| parent);
     let bin = [&one.place.root, &b"/"[..], bin.as_bytes()].concat();
-    Ok(shim::target(text, &bin, &one.place.root))
+    Ok(shim::target(text, &bin, &one.place.tree))
+}
+
+/// Finds the modules in which something lies, and where in them.
+fn holder<'a>(all: &'a [Filled], whole: &[u8]) -> Option<(&'a Filled, RelPath)> {
+    let modules = all.iter().filter(|one| one.tree == Some(Tree::NodeModules));
+    modules
+        .filter_map(|one| Some((one, below(&one.place, whole)?)))
+        .min_by_key(|(_, path)| path.as_bytes().len())
 }
 
 /// Follows the links on the way to a file; `None` where they lead nowhere.
-fn followed(one: &Filled, mut whole: Vec<u8>) -> Option<Vec<u8>> {
+fn followed(all: &[Filled], mut whole: Vec<u8>) -> Option<Vec<u8>> {
     'next: for _ in 0..MOST_LINKS {
-        let Some(path) = below(&one.place, &whole) else {
+        let Some((one, path)) = holder(all, &whole) else {
             return Some(whole);
         };
         let parts: Vec<&[u8]> = path.components().collect();

@@ -216,6 +216,56 @@ fn bound(change: &dyn Fn(&mut Fake)) -> Result<Vec<Bound>, Refusal> {
     )
 }
 
+/// The package of a command that a workspace has may lie in the modules of the whole project.
+#[test]
+fn a_command_of_a_workspace_may_be_of_the_projects_modules() {
+    let locks = [lock("package-lock.json", PACKAGE_LOCK)];
+    let of_a = |target: &str| {
+        let mut of_a = Fake::new(Kind::Node, "tree/packages/a/node_modules");
+        of_a.dir(".bin");
+        of_a.link(".bin/semver", target);
+        node_filled(&of_a)
+    };
+    let whole = node_filled(&modules());
+    let target = "../../../../node_modules/semver/bin/semver.js";
+    bind(&command(), &[whole.clone(), of_a(target)], &locks).unwrap();
+    for target in [
+        "../../../../node_modules/semver/index.js",
+        "../../../../node_modules/ms/index.js",
+        "../../../../node_modules/gone.js",
+        "../../evil.js",
+    ] {
+        let refusal = bind(&command(), &[whole.clone(), of_a(target)], &locks).unwrap_err();
+        assert_eq!(refusal.code, Code::RecordMismatch, "{target}: {refusal}");
+    }
+}
+
+/// A locked project of the tree is installed where a link leads to it.
+#[test]
+fn a_linked_project_counts_as_installed() {
+    let text = PACKAGE_LOCK.replacen(
+        "\"node_modules/is-number\": {",
+        "\"packages/a\": {\"name\":\"a\",\"version\":\"1.0.0\"}, \"node_modules/a\": {\"resolved\":\"packages/a\",\"link\":true}, \"node_modules/is-number\": {",
+        1,
+    );
+    let locks = [lock("package-lock.json", &text)];
+    let with = |target: Option<&str>| {
+        let mut fake = modules();
+        // What npm says of itself is compared with what is there by another test.
+        fake.remove(".package-lock.json");
+        if let Some(target) = target {
+            fake.link("a", target);
+        }
+        bind(&command(), &[node_filled(&fake)], &locks)
+    };
+    with(Some("../packages/a")).unwrap();
+    for wrong in [None, Some("../packages"), Some("../packages/b")] {
+        let refusal = with(wrong).unwrap_err();
+        assert_eq!(refusal.code, Code::RecordMismatch, "{wrong:?}: {refusal}");
+        assert!(refusal.names.contains(&"a".to_owned()), "{refusal:?}");
+    }
+}
+
 /// Every command of `node_modules` leads to a file that a package there declares, whoever made the link.
 #[test]
 fn a_command_of_nobody_is_refused() {

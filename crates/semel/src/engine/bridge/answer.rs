@@ -12,8 +12,6 @@ use std::time::Duration;
 pub(super) enum Means {
     /// It is told, and the call is over.
     ForGood,
-    /// It is told; the gateway has not looked at what it knows of the key, so that it says nothing of an earlier sending.
-    Unread,
     /// It is told, and the same call goes on under its key.
     Unsettled(Unsettled),
     /// The call runs: it is sent again after a while, to hear how it ended.
@@ -36,18 +34,10 @@ pub(super) fn judge(answer: &Incomings, body: Option<&Value>) -> Means {
             _ => Means::Foreign,
         };
     };
-    let of_protocol = |code: i64| (-32768..=-32000).contains(&code);
-    let unread = body
-        .pointer("/error/code")
-        .and_then(Value::as_i64)
-        .is_some_and(of_protocol)
-        && !is_of_another(body);
     let Some((code, after)) = refused(body) else {
-        return if unread { Means::Unread } else { Means::ForGood };
+        return Means::ForGood;
     };
     match (code, code.retry()) {
-        (Code::Unauthorized, _) => Means::Unread,
-        _ if unread => Means::Unread,
         (Code::CallInFlight, _) => Means::Runs(after),
         (_, Retry::LaterSameKey) => Means::Again(after),
         (Code::TooMany, _) => Means::Crowded(after),
@@ -64,6 +54,25 @@ pub(super) fn judge(answer: &Incomings, body: Option<&Value>) -> Means {
             | Retry::NewCall,
         ) => Means::ForGood,
     }
+}
+
+/// Says whether an answer tells of what came of a call: it names the execution, or says that nothing will be known of it any
+/// more. Any other one was given before the gateway looked at what it knows of the key, and says nothing of an earlier sending.
+pub(super) fn tells_of_the_call(body: Option<&Value>) -> bool {
+    let Some(body) = body else { return false };
+    let named = [
+        "/error/data/execution_id",
+        "/error/data/executionId",
+        "/result/_meta/dev.semel~1executionId",
+        "/result/structuredContent/execution_id",
+        "/result/structuredContent/error/execution_id",
+    ];
+    // What another server says to a call that reads names none.
+    is_of_another(body)
+        || named
+            .iter()
+            .any(|place| body.pointer(place).is_some_and(Value::is_string))
+        || matches!(refused(body), Some((Code::KeyExpired, _)))
 }
 
 /// Says whether an answer is that of another server behind the gateway, which is recorded: it is no word of the gateway's.
@@ -126,7 +135,7 @@ mod tests {
             (Code::IoFailed, Means::ForGood),
             (Code::ReplayConflict, Means::ForGood),
             (Code::PreconditionFailed, Means::ForGood),
-            (Code::Unauthorized, Means::Unread),
+            (Code::Unauthorized, Means::ForGood),
             (Code::KeyExpired, Means::ForGood),
         ];
         for (code, wanted) in cases {
@@ -141,12 +150,26 @@ mod tests {
         let mut theirs = result(Code::CallInFlight);
         theirs["result"]["_meta"]["dev.semel/upstream"] = json!("fs");
         assert_eq!(means(200, &theirs), Means::ForGood);
+        let told = |body: Value| tells_of_the_call(Some(&body));
+        assert!(told(
+            json!({"result": {"structuredContent": {"execution_id": "x"}}})
+        ));
+        assert!(told(
+            json!({"error": {"data": {"type": "outcome_unknown", "execution_id": "x"}}})
+        ));
+        assert!(told(error(Code::KeyExpired)));
+        for early in [
+            json!({"error": {"code": -32602, "data": {"type": "not_found"}}}),
+            error(Code::Unauthorized),
+            error(Code::TooMany),
+            result(Code::Denied),
+        ] {
+            assert!(!told(early.clone()), "{early}");
+        }
         // A file may hold the words of a refusal.
         let said = json!({"result": {"structuredContent": {"content": "call_in_flight"}}});
         assert_eq!(means(200, &said), Means::ForGood);
-        assert_eq!(means(404, &json!({"error": {"code": -32601}})), Means::Unread);
-        let no_tool = json!({"error": {"code": -32602, "data": {"type": "bad_input"}}});
-        assert_eq!(means(200, &no_tool), Means::Unread);
+        assert_eq!(means(404, &json!({"error": {"code": -32601}})), Means::ForGood);
         // An error of another server is recorded, whatever its number.
         let theirs = json!({"error": {"code": -32602, "data": {"type": "upstream_error", "upstream": "fs"}}});
         assert_eq!(means(200, &theirs), Means::ForGood);

@@ -114,9 +114,10 @@ fn write(mut spool: Spool, shared: &Shared, todo: &Receiver<Job>) {
     }
 }
 
-/// Appends, or writes anew what is open: where the file grew long, and where an earlier write failed.
+/// Appends, or writes anew what is open: where the file grew long, where an earlier write failed, and where somebody took the
+/// file away.
 fn put(spool: &mut Spool, shared: &Shared, bytes: &[u8]) -> Result<(), Refusal> {
-    if spool.is_whole() && spool.length() + bytes.len() as u64 <= limits::BRIDGE_SPOOL {
+    if spool.is_whole() && spool.is_named() && spool.length() + bytes.len() as u64 <= limits::BRIDGE_SPOOL {
         return spool.append(bytes).map_err(host);
     }
     // Of what is appended here, what is open is remembered already.

@@ -10,7 +10,7 @@ mod keep;
 pub(crate) mod stdio;
 mod way;
 
-use self::answer::{Means, judge};
+use self::answer::{Means, judge, tells_of_the_call};
 use self::keep::{Claim, Shared, Writer, remembered};
 pub(crate) use self::way::{Hears, Incomings, Outgoing, Way, Where};
 use crate::engine::host;
@@ -198,7 +198,7 @@ impl Bridge {
                     let claimed = keys.claim(&key).await;
                     let mut memory = remembered(&keys.memory);
                     match claimed {
-                        Ok(Claimed::Ours) => memory.claimed(&key),
+                        Ok(Claimed::Ours) => return Ok(Err(Step::Attach(key))),
                         // It is looked again: without that one.
                         Ok(Claimed::ByAnother) => {
                             memory.gone(&key);
@@ -209,7 +209,6 @@ impl Bridge {
                             return Err(refusal);
                         }
                     }
-                    return Ok(Err(Step::Attach(key)));
                 }
                 decided => return Ok(decided),
             }
@@ -288,16 +287,10 @@ impl Bridge {
                             return Ok(Answered { message, unsettled });
                         }
                         Means::Crowded(after) if began.elapsed() < limits::BRIDGE_CROWD => after,
-                        // Who knows nothing of the call says nothing of what came of it before.
-                        Means::Unread if before == Before::Perhaps => {
-                            let unsettled = Some(Unsettled::Unknown);
+                        Means::ForGood | Means::Crowded(_) => {
+                            let doubted = before == Before::Perhaps && !tells_of_the_call(body.as_ref());
+                            let unsettled = doubted.then_some(Unsettled::Unknown);
                             return Ok(Answered { message, unsettled });
-                        }
-                        Means::ForGood | Means::Unread | Means::Crowded(_) => {
-                            return Ok(Answered {
-                                message,
-                                unsettled: None,
-                            });
                         }
                         Means::Unsettled(why) => {
                             return Ok(Answered {
@@ -571,6 +564,8 @@ impl Keys {
         let Some(claim) = blocking(move || Claim::of(&root, &wanted)).await? else {
             return Ok(Claimed::ByAnother);
         };
+        // Before it is appended: a spool that is written anew holds what is remembered as lying there.
+        remembered(&self.memory).claimed(key);
         self.writer.append(claim.line()?).await?;
         blocking(move || claim.take_away()).await?;
         Ok(Claimed::Ours)

@@ -52,7 +52,7 @@ impl Http {
         match tokio::time::timeout(limits::UPSTREAM_START, sent).await {
             Ok(Ok(response)) if response.status().is_success() => Ok(()),
             Ok(Ok(response)) => Err(format!("it answers a notification with {}", response.status())),
-            Ok(Err(Came::Never(why) | Came::Perhaps(why))) => Err(why),
+            Ok(Err(Came::Never(why) | Came::Refused(why) | Came::Perhaps(why))) => Err(why),
             Ok(Err(Came::Answer(..))) | Err(_) => Err("it does not take a notification".to_owned()),
         }
     }
@@ -131,7 +131,7 @@ impl Http {
                 Came::Never(why)
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED => {
-                Came::Never(why)
+                Came::Refused(why)
             }
             _ => Came::Perhaps(why),
         }

@@ -98,6 +98,15 @@ impl Server {
                 _ = look.tick() => {}
             }
         }
+        // What is answered is written to its end as long as somebody reads, however slowly.
+        let mut written = std::pin::pin!(self.output.written());
+        while !self.output.is_gone() && until.is_none_or(|at| Instant::now() < at) {
+            tokio::select! {
+                () = &mut written => break,
+                () = &mut told, if until.is_none() => until = Some(Instant::now() + limits::BRIDGE_LEAVES),
+                _ = look.tick() => {}
+            }
+        }
         self.end(until.unwrap_or_else(|| Instant::now() + limits::BRIDGE_LEAVES))
             .await;
     }

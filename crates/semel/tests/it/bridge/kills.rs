@@ -190,6 +190,23 @@ fn two_bridges_that_were_killed_find_each_its_own_call() {
     }
 }
 
+/// Whoever tidies up may take the file away under a bridge that lives.
+#[test]
+fn a_spool_that_is_taken_away_is_made_again() {
+    let (home, _daemon, volume) = scene();
+    let mut agent = Agent::start(&home, &volume, &[]);
+    agent.call(1, "write_file", &json!({"path": "first", "content": "1"}));
+    for spool in spools(&home) {
+        std::fs::remove_file(spool).unwrap();
+    }
+    agent.send(2, "edit_file", &mark());
+    until("an answer is written", || unread(&agent) > 0);
+    agent.kill();
+    let mut agent = Agent::start(&home, &volume, &[]);
+    assert!(replayed(&agent.call(1, "edit_file", &mark())));
+    assert_eq!(marks(&volume), 1);
+}
+
 #[test]
 fn a_damaged_spool_is_refused_by_name_and_reads_go_on() {
     let (home, _daemon, volume, file) = held("begun");

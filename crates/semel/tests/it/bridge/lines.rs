@@ -128,6 +128,28 @@ fn what_is_no_message_is_answered_and_harms_nobody() {
     assert_eq!((rest[0]["id"].as_str(), status.success()), (Some("last"), true));
 }
 
+/// Whoever has closed its input and reads late, or slowly, has its answers all the same.
+#[test]
+fn what_is_read_late_is_whole() {
+    let (home, _daemon, volume) = scene();
+    std::fs::write(volume.tree.join("long"), "x".repeat(200_000)).unwrap();
+    let mut agent = Agent::start(&home, &volume, &[]);
+    for id in 1..=20 {
+        agent.send(id, "read_file", &json!({"path": "long"}));
+    }
+    drop(agent.input.take());
+    // Longer than one that is told to end would wait.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let (answers, status) = agent.ends();
+    assert!(status.success());
+    let mut ids: Vec<u64> = answers
+        .iter()
+        .filter_map(|answer| answer["id"].as_u64())
+        .collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (1..=20).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_b_a_with_answers_delivered_runs_three_times() {
     let (home, _daemon, volume) = scene();

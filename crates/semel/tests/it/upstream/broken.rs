@@ -162,6 +162,19 @@ fn a_server_that_gives_no_answer_in_time_may_have_done_it() {
 }
 
 /// What comes after the time was up changes nothing: a person may have settled it meanwhile.
+/// A task goes on by itself, and nobody here could ask what comes of it.
+#[test]
+fn a_task_that_nobody_asked_for_is_unknown() {
+    let scene = Scene::new();
+    let daemon = scene.serve();
+    let volume = scene.home.open("job", "process");
+    let mut client = Client::new(&daemon, &volume);
+    for _ in 0..2 {
+        assert_eq!(refused(&client.note("t", "task")), "outcome_unknown");
+    }
+    assert_eq!(scene.effects(), 1);
+}
+
 #[test]
 fn an_answer_that_comes_too_late_is_nobodys() {
     let scene = Scene::new();

@@ -139,6 +139,8 @@ def call(params, send, ident):
         send({"jsonrpc": "2.0", "method": "notifications/progress", "params": message})
         send({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}})
         wait_for("progress")
+    if how == "task":
+        return {"result": {"resultType": "task", "taskId": "t", "status": "working"}}
     if how == "bare":
         del result["content"]
     if how == "grow":
@@ -218,6 +220,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return None
         if how == "status":
             return self.reply(500, b"oh")
+        if how == "forbidden":
+            return self.reply(403, b"no")
         if how == "progress" or how == "stream":
             stream = "".join(f"data: {json.dumps(event)}\n\n" for event in [*events, told])
             return self.reply(200, stream.encode(), "text/event-stream")

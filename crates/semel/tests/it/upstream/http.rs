@@ -119,6 +119,9 @@ fn what_breaks_off_is_unknown_and_what_is_not_reached_is_not() {
         assert_eq!(refused(&client.note(how, how)), "outcome_unknown", "{how}");
     }
     assert_eq!(listening.scene.effects(), 3);
+    // By the protocol it was not applied; and what is refused once is not asked again by itself.
+    assert_eq!(refused(&client.note("f", "forbidden")), "io_failed");
+    assert_eq!(listening.scene.effects(), 4);
     drop(listening.child.kill());
     drop(listening.child.wait());
     let gone = client.note("k", "");

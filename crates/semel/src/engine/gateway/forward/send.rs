@@ -41,11 +41,18 @@ impl Gateway {
                     let refusal = Refusal::new(Code::BadInput, why).reason("input_required");
                     return self.not_forwarded(asks, intent, refusal);
                 }
+                Came::Answer(Said::Result, answer) if is_a_task(&answer) => {
+                    let why = "it answered with a task of its own, which nobody here asked for or can follow";
+                    return self.may_have_had(asks, intent, why);
+                }
                 Came::Answer(said, answer) => {
                     self.hooks.reached(CrashPoint::Acted);
                     return self
                         .heard(asks, intent, Heard::keep(said, &answer, limits::UPSTREAM_RESULT))
                         .await;
+                }
+                Came::Refused(why) => {
+                    return self.not_forwarded(asks, intent, asks.upstream.unavailable(&why));
                 }
                 Came::Perhaps(why) => return self.may_have_had(asks, intent, &why),
                 Came::Never(why) => why,
@@ -138,6 +145,10 @@ impl Gateway {
                         replayed: Replayed::No,
                     });
                 }
+                Came::Refused(why) => {
+                    last = asks.upstream.unavailable(&why);
+                    break;
+                }
                 Came::Never(why) => last = asks.upstream.unavailable(&why),
                 Came::Perhaps(why) => {
                     last = asks.upstream.gave_no_answer(&why);
@@ -147,6 +158,11 @@ impl Gateway {
         }
         Err(self.later(asks, last, None).await)
     }
+}
+
+/// Knows the answer of a server that goes on with the call by itself.
+fn is_a_task(answer: &Value) -> bool {
+    answer.get("resultType") == Some(&json!("task"))
 }
 
 /// Knows the answer of a server that wants to ask its client something first; none of that was offered.
