@@ -355,7 +355,7 @@ const NEXT: &[(Code, &[&str], &str)] = &[
     (
         Code::StoreUnavailable,
         &["owned_elsewhere"],
-        "use the daemon that runs; one that a command started ends by itself 10 s after its last work",
+        "use the daemon that runs, or end it by SIGTERM; one that a command started gives way to semel serve by itself",
     ),
     (
         Code::VolumeBusy,

@@ -70,6 +70,17 @@ impl StateRoot {
         &self.path
     }
 
+    /// Says whether it still is where it was made: removed or moved, nobody finds it any more. Where that cannot be told, it is.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        let there = match rustix::fs::stat(&self.path) {
+            Ok(there) => there,
+            Err(errno) => return !matches!(errno, Errno::NOENT | Errno::NOTDIR),
+        };
+        rustix::fs::fstat(&self.dir)
+            .is_ok_and(|ours| (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino))
+    }
+
     pub(crate) fn handle(&self) -> std::os::fd::BorrowedFd<'_> {
         self.dir.as_fd()
     }

@@ -104,7 +104,7 @@ limits! {
     UNAUTHORIZED_NOTES: u64 = 6, "6 notes", "of requests without a valid token in any minute: the rest is counted, and the count noted once a minute";
     FOLLOW_EVERY: Duration = Duration::from_millis(250), "250 ms", "between two looks of `semel log --follow`";
     FOLLOW_AT_ONCE: u64 = 1_000, "1,000 entries", "read in one look of `semel log --follow`, so that no read holds the journal up";
-    TRANSIENT_IDLE: Duration = Duration::from_secs(10), "10 s", "a transient daemon without work ends";
+    TRANSIENT_IDLE: Duration = Duration::from_secs(10), "10 s", "a transient daemon without work and without an open volume ends";
     JOURNAL_ANSWER: Duration = Duration::from_secs(30), "30 s", "a command waits so long until the daemon has recorded something: `daemon_unreachable`";
     DAEMON_START: Duration = Duration::from_secs(20), "20 s", "a command waits so long for a daemon: `daemon_unreachable`";
     LOCK_WAIT: Duration = Duration::from_secs(60), "60 s", "a restoration waits so long for index.lock: `lock_timeout`";

@@ -106,6 +106,23 @@ pub(crate) fn daemon(config: Config, hooks: Hooks, watchdog: Option<&Watchdog>) 
     })
 }
 
+/// Tells a daemon that a command started to end, and waits until it has: one that lasts takes its place, and its volumes. One that
+/// does not end in time keeps the lock, and whoever asks for it is told so.
+pub(crate) fn succeed_transient(config: &Config) {
+    let transient =
+        crate::engine::daemon::face::announced(&config.state).is_some_and(|about| about["transient"] == true);
+    if !transient {
+        return;
+    }
+    let link = Link::new(Arc::new(config.clone()), Absent::Refuse);
+    // Where it was killed, nobody answers, and the lock is free.
+    drop(link.admin("POST", "/v1/admin/shutdown", b"null".to_vec()));
+    let since = Instant::now();
+    while OwnerLock::take(&config.state).is_err() && since.elapsed() < limits::DAEMON_START {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Reads the operator's token, and makes it where there is none.
 fn operator_token(root: &StateRoot) -> Result<String, Refusal> {
     if let Some(token) = read_token(root)? {

@@ -206,7 +206,12 @@ impl<'a> Gathered<'a> {
         let (earlier, later) = (earlier.to_string(), later.to_string());
         let asked = ["merge-base", "--independent", earlier.as_str(), later.as_str()];
         let said = git.run(&place, Call::new(asked, self.cancel)).map_err(|_| {
-            let why = "the history between these commits is not there; fetch all of it";
+            let why = if self.found.common.join("shallow").exists() {
+                    "the clone is shallow, and its history ends before these commits meet; fetch the rest (git fetch --unshallow; \
+                     fetch-depth: 0 in an action)"
+                } else {
+                    "the history between these commits is not there; fetch all of it"
+                };
             Refusal::new(Code::ObjectMissing, why).names([earlier.clone(), later.clone()])
         })?;
         Ok(!said.split(|b| *b == b'\n').any(|line| line == earlier.as_bytes()))

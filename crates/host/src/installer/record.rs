@@ -61,32 +61,8 @@ pub fn record(
             install::linked::bind(&observed, lock, &manifest, &selection, &setting, &place, supply)?
         }
         Installer::Npm => {
-            let (lock, selection) = (only(locks)?, npm::selected(plan));
-            let workspaces = lock.npm_workspaces();
-            let mut places = Vec::new();
-            for (_, home) in &workspaces {
-                let root = [b"tree/", home.as_bytes(), b"/node_modules"].concat();
-                let root = RelPath::parse(&root)?;
-                beside.push(observe_root(plan, &root, Kind::Node)?);
-                let root = on_host(plan, &root)?.into_os_string().into_vec();
-                places.push(Place {
-                    root,
-                    ..place.clone()
-                });
-            }
-            let main = Modules {
-                home: "",
-                observed: &observed,
-                place: &place,
-            };
-            let others = workspaces.iter().zip(beside.iter().zip(&places));
-            let others = others.map(|((home, _), (observed, place))| Modules {
-                home,
-                observed,
-                place,
-            });
-            let all: Vec<Modules<'_>> = std::iter::once(main).chain(others).collect();
-            install::node::bind(&all, lock, &selection, supply)?
+            beside = beside_npm(plan, only(locks)?)?;
+            bind_npm(plan, only(locks)?, (&observed, &beside), &place, supply)?
         }
         Installer::Cargo => {
             let lock = only(locks)?;
@@ -108,6 +84,46 @@ pub fn record(
         supply,
         &parts,
     )?)
+}
+
+/// Observes the `node_modules` of each workspace of a lock of npm.
+fn beside_npm(plan: &Plan, lock: &Lockfile) -> Result<Vec<Observed>> {
+    let workspaces = lock.npm_workspaces().into_iter();
+    let observed = workspaces.map(|(_, home)| {
+        let root = [b"tree/", home.as_bytes(), b"/node_modules"].concat();
+        observe_root(plan, &RelPath::parse(&root)?, Kind::Node)
+    });
+    observed.collect()
+}
+
+fn bind_npm(
+    plan: &Plan,
+    lock: &Lockfile,
+    (main, beside): (&Observed, &[Observed]),
+    place: &Place,
+    supply: &Supply,
+) -> Result<Bound> {
+    let mut places = Vec::new();
+    for observed in beside {
+        let root = on_host(plan, &observed.root)?.into_os_string().into_vec();
+        places.push(Place {
+            root,
+            ..place.clone()
+        });
+    }
+    let mut all = vec![Modules {
+        home: "",
+        observed: main,
+        place,
+    }];
+    let workspaces = lock.npm_workspaces();
+    let others = workspaces.iter().zip(beside.iter().zip(&places));
+    all.extend(others.map(|((home, _), (observed, place))| Modules {
+        home,
+        observed,
+        place,
+    }));
+    Ok(install::node::bind(&all, lock, &npm::selected(plan), supply)?)
 }
 
 /// Compares a record with what stands there now: the locks and every installed entry.

@@ -202,6 +202,9 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let given = supervise::given(&said, &config.state)?;
     let watchdog = manager.watchdog(&said, args.wedge_writer.clone())?;
     manager.say("STATUS=recovering");
+    if !args.transient {
+        wire::succeed_transient(&config);
+    }
     // Recovery is over before any listener opens.
     let made = wire::daemon(config.clone(), hooks, watchdog.as_ref())?;
     let open = open(&args, &config, given, &made, context)?;

@@ -173,6 +173,40 @@ fn one_process_writes() {
     drop(home.serve(&[]));
 }
 
+/// Nobody can reach a daemon whose state root is gone, and it would write for nobody.
+#[test]
+fn a_daemon_whose_state_root_is_gone_ends() {
+    for away in ["removed", "moved"] {
+        let home = Home::new();
+        let mut daemon = home.serve(&[]);
+        home.open("job", "process");
+        if away == "moved" {
+            std::fs::rename(home.state(), home.path().join("elsewhere")).unwrap();
+        } else {
+            std::fs::remove_dir_all(home.state()).unwrap();
+        }
+        let ended = daemon.ended(LONG).expect("it ends");
+        assert_eq!(ended.code(), Some(75), "{away}");
+    }
+}
+
+/// A daemon that lasts takes the place of one that a command started, and its open volumes.
+#[test]
+fn a_transient_daemon_gives_way_to_one_that_lasts() {
+    let home = Home::new();
+    let opened = home.json(&["volume", "open", "job"]);
+    let about = || std::fs::read_to_string(home.state().join("daemon.json")).unwrap();
+    assert!(about().contains("\"transient\":true"), "{}", about());
+    let daemon = home.serve(&[]);
+    assert!(about().contains("\"transient\":false"), "{}", about());
+    let shown = home.json(&["volume", "show", opened["generation"].as_str().unwrap()]);
+    assert_eq!(shown["volume"]["state"], "open", "{shown}");
+    // It is not pushed out by another that lasts.
+    let second = home.run(&["serve"]);
+    assert_eq!(second.status.code(), Some(75), "{}", said(&second));
+    drop(daemon);
+}
+
 #[test]
 fn sigterm_lets_calls_finish_and_the_next_life_adopts_the_volume() {
     let home = Home::new();

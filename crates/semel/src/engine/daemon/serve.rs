@@ -29,10 +29,19 @@ pub(crate) fn withdraw(root: &StateRoot) {
     drop(root.remove(health::HEARTBEAT_FILE));
 }
 
-/// Writes a heartbeat now and then, until the gateway goes.
+/// Writes a heartbeat now and then, until the gateway goes. Where the state root was removed or moved away, nobody can reach the
+/// daemon any more, and what it would write is nobody's: it ends.
 pub(crate) async fn heartbeats(gateway: Arc<Gateway>, root: Arc<StateRoot>, incarnation: Incarnation) {
     let mut phase = gateway.phase();
+    let mut gone = 0;
     loop {
+        gone = if root.is_in_place() { 0 } else { gone + 1 };
+        if gone > 1 {
+            let why = "the state root is not where it was any more";
+            let place = root.path().display().to_string();
+            gateway.poison(&Refusal::new(Code::StoreUnavailable, why).name(place));
+            return;
+        }
         let (beating, dir) = (gateway.clone(), root.clone());
         // A heartbeat that cannot be written is as good as none: the probe sees that it is stale.
         drop(tokio::task::spawn_blocking(move || health::beat(&beating, &dir, incarnation)).await);
