@@ -95,7 +95,7 @@ fn what_a_workspace_needs_of_its_own_is_bound() {
 #[test]
 fn what_differs_there_is_refused_by_its_place() {
     #[rustfmt::skip]
-    let tampered: &[(&str, Code, fn(&mut Fake))] = &[
+    let tampered: &[Change] = &[
         ("ms/ms.js", Code::RecordMismatch, |n| n.file("ms/ms.js", b"evil")),
         ("packages/a/node_modules/evil", Code::RecordMismatch, |n| n.file("evil/index.js", b"")),
         ("packages/a/node_modules/.package-lock.json", Code::RecordMismatch, |n| n.file(".package-lock.json", b"{}")),
