@@ -353,6 +353,11 @@ const NEXT: &[(Code, &[&str], &str)] = &[
         "see which calls the log has, then move the named spool away",
     ),
     (
+        Code::DaemonUnreachable,
+        &["target_unusable"],
+        "see what it said, start it by hand, then check it again",
+    ),
+    (
         Code::StoreUnavailable,
         &["owned_elsewhere"],
         "use the daemon that runs, or end it by SIGTERM; one that a command started gives way to semel serve by itself",

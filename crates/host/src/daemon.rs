@@ -77,8 +77,10 @@ impl StateRoot {
             Ok(there) => there,
             Err(errno) => return !matches!(errno, Errno::NOENT | Errno::NOTDIR),
         };
-        rustix::fs::fstat(&self.dir)
-            .is_ok_and(|ours| (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino))
+        let ours = rustix::fs::fstat(&self.dir);
+        ours.map_or(true, |ours| {
+            (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+        })
     }
 
     pub(crate) fn handle(&self) -> std::os::fd::BorrowedFd<'_> {

@@ -139,7 +139,7 @@ fn tarballs(
     let mut packed: BTreeMap<RelPath, Packed<'_>> = BTreeMap::new();
     for (at, entry) in installed
         .iter()
-        .filter(|(_, entry)| !entry.link && !entry.in_bundle)
+        .filter(|(at, entry)| !entry.link && !entry.comes_bundled(at))
     {
         let Some(path) = modules.inner(at) else { continue };
         let package = artifacts.get(at.as_str());
@@ -155,12 +155,20 @@ fn tarballs(
             continue;
         }
         // A bundled package lies in the tarball of the one that bundles it.
-        let mut owner = package_of(path).map(|(owner, _)| owner);
+        let own = package_of(path).map(|(owner, _)| owner);
+        let mut owner = own.clone();
         while let Some(at) = owner.as_ref().filter(|at| !packed.contains_key(*at)) {
             owner = bundler(at);
         }
         let Some(tarball) = owner.as_ref().and_then(|at| packed.get_mut(at)) else {
-            continue;
+            // What stands between packages, and a project that is linked, are of no tarball.
+            match own.filter(|own| !is_link(modules.observed, own)) {
+                None => continue,
+                Some(_) => {
+                    let why = "a file of a package is of no tarball that the lock gives a digest of";
+                    return Err(mismatch(why).name(modules.shown(path)));
+                }
+            }
         };
         let base = owner.as_ref().map_or(0, |at| at.as_bytes().len() + 1);
         tarball.take(path, &RelPath::parse(&path.as_bytes()[base..])?, fact)?;

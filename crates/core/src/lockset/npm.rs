@@ -56,6 +56,15 @@ pub(crate) struct Entry {
     workspaces: Option<serde_json::Value>,
 }
 
+impl Entry {
+    /// Says whether a package at a place comes in the tarball of the one in whose `node_modules` it lies. What the project
+    /// itself bundles is installed like anything else.
+    pub(crate) fn comes_bundled(&self, place: &str) -> bool {
+        let above = place.rsplit_once("node_modules/").map_or("", |(above, _)| above);
+        self.in_bundle && above.split('/').any(|part| part == "node_modules")
+    }
+}
+
 /// Holds what a `package.json` declares; its other keys are free.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -157,7 +166,7 @@ fn package(
         }
         let inside = resolve(&lock.directory(), target);
         Source::Local(inside.ok_or_else(|| wrong("takes a package from outside of the tree"))?)
-    } else if entry.in_bundle {
+    } else if entry.comes_bundled(place) {
         Source::Bundled
     } else {
         let from = entry.resolved.as_deref().unwrap_or("");

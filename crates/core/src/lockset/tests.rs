@@ -588,18 +588,16 @@ fn what_is_chosen_is_read_from_the_arguments() {
 #[test]
 fn what_only_a_bundle_has_a_use_for_is_not_certain() {
     // npm gives such a package no mark, and leaves it out all the same when its other users are left out.
-    let owner =
-        "\"node_modules/ms\": {\"version\":\"1.0.0\",\"inBundle\":true,\"dependencies\":{\"semver\":\"7\"}},";
-    let from = PACKAGE_LOCK.find("    \"node_modules/ms\"").unwrap();
-    let to = PACKAGE_LOCK.find("    \"node_modules/semver\"").unwrap();
+    let owner = "\"node_modules/is-odd/node_modules/ms\": {\"version\":\"1.0.0\",\"inBundle\":true,\"dependencies\":{\"semver\":\"7\"}},";
+    let at_ms = PACKAGE_LOCK.find("    \"node_modules/ms\"").unwrap();
     let text =
-        format!("{}{owner}{}", &PACKAGE_LOCK[..from], &PACKAGE_LOCK[to..]).replace("\"dev\": true,", "");
+        format!("{}{owner}{}", &PACKAGE_LOCK[..at_ms], &PACKAGE_LOCK[at_ms..]).replace("\"dev\": true,", "");
     let lock = parse(&at("package-lock.json"), text.as_bytes()).unwrap();
     let certain: Vec<&str> = lock
         .must_be_installed(&Selection::default())
         .into_iter()
         .collect();
-    assert_eq!(certain, ["is-number", "is-odd"]);
+    assert_eq!(certain, ["is-number", "is-odd", "ms"]);
 }
 
 proptest! {

@@ -1,9 +1,7 @@
 //! `semel contract check` and `run` on disks that somebody else manages: the ten steps, every refusal, and what a kill
 //! leaves.
 
-use crate::harness::{
-    Disk, Mount, Nobody, STATE, listed, mode, processes_with, said, signal, skipped, wait_until,
-};
+use crate::harness::{Disk, Nobody, STATE, listed, mode, processes_with, said, signal, skipped, wait_until};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -39,31 +37,6 @@ fn the_ten_steps_of_the_first_incident() {
         assert_eq!(disk.check("g-test-2", "2"), 0);
         assert_eq!(disk.picture(), before);
     }
-}
-
-/// A wipe that began would carry the mount along, and could not end.
-#[test]
-fn a_wipe_touches_nothing_where_something_is_mounted() {
-    let disk = Disk::new();
-    disk.write(".generation", "g-1\n");
-    std::fs::create_dir_all(disk.at("n/deep")).unwrap();
-    let mount = match Mount::tmpfs_at(&disk.at("n/deep/m")) {
-        Ok(mount) => mount,
-        Err(why) => return skipped(&why),
-    };
-    std::fs::write(mount.at.join("theirs"), "1").unwrap();
-    let before = disk.picture();
-    let out = disk.run(&["wipe", "--json"], "g-2", "-");
-    let told: Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert_eq!(
-        (&told["code"], &told["reason"]),
-        (&"precondition_failed".into(), &"mount".into())
-    );
-    assert_eq!(told["names"][0], mount.at.to_str().unwrap());
-    assert_eq!(disk.picture(), before);
-    drop(mount);
-    let out = disk.run(&["wipe"], "g-2", "-");
-    assert!(out.status.success(), "{}", said(&out));
 }
 
 #[test]

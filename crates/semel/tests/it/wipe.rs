@@ -140,6 +140,7 @@ fn a_wipe_takes_everything_even_without_permissions() {
     assert_eq!(listed(&disk.path()), [".generation", ".volume_clean"]);
 }
 
+/// A wipe that began would carry the mount along, and could not end: it does not begin.
 #[test]
 fn a_wipe_enters_no_mount() {
     if !is_root() {
@@ -162,20 +163,24 @@ fn a_wipe_enters_no_mount() {
         if !mount("mount", &[&outside, &disk.at(deep)]) {
             return skipped("nothing can be mounted here");
         }
-        let out = disk.run(&["wipe", "--adopt"], "g-1", "-");
+        let before = disk.picture();
+        let out = disk.run(&["wipe", "--adopt", "--json"], "g-1", "-");
         let kept = std::fs::read_to_string(outside.join("precious"));
-        // Where the mount is by now is the kernel's to say.
+        assert_eq!(disk.picture(), before, "nothing was touched");
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let now: Vec<&str> = mounts
             .lines()
             .filter_map(|line| line.split(' ').nth(1))
             .filter(|place| place.starts_with(disk.path().to_str().unwrap()))
             .collect();
-        assert_eq!(now.len(), 1, "{now:?}");
+        assert_eq!(now, [disk.at(deep).to_str().unwrap()]);
         assert!(mount("umount", &[Path::new(now[0])]));
         assert_eq!(kept.unwrap(), "kept");
-        assert_eq!(out.status.code(), Some(74), "{}", said(&out));
-        assert!(disk.dirty(), "{deep}");
+        let told: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(told["code"], "precondition_failed", "{}", said(&out));
+        assert_eq!(told["reason"], "mount");
+        assert_eq!(told["names"][0], disk.at(deep).to_str().unwrap());
+        assert!(!disk.dirty(), "{deep}");
         let out = disk.run(&["wipe", "--adopt"], "g-1", "-");
         assert!(out.status.success(), "{}", said(&out));
         assert_eq!(std::fs::read_to_string(outside.join("precious")).unwrap(), "kept");

@@ -58,6 +58,46 @@ fn bind(node: &Fake, supply: &Supply) -> Result<Bound, Refusal> {
     node::bind(&[of_project(node, &place)], &lock, &selection, supply)
 }
 
+/// What the project itself bundles is of a tarball like anything else; what another package is said to bundle is of that one's.
+#[test]
+fn what_is_bundled_is_of_a_tarball_all_the_same() {
+    let bundled = |text: &str| {
+        text.replacen(
+            "\"node_modules/ms\": {",
+            "\"node_modules/ms\": {\"inBundle\": true,",
+            1,
+        )
+    };
+    let mut node = modules();
+    let hidden = bundled(&node.text(".package-lock.json"));
+    node.file(".package-lock.json", hidden.as_bytes());
+    bind_node_to(&node, &bundled(PACKAGE_LOCK)).unwrap();
+    node.file("ms/index.js", b"evil");
+    let refusal = bind_node_to(&node, &bundled(PACKAGE_LOCK)).unwrap_err();
+    assert_eq!(refusal.code, Code::RecordMismatch, "{refusal}");
+
+    let nested = |text: &str| {
+        let entry = "\"node_modules/is-odd/node_modules/x\": {\"version\": \"1.0.0\", \"inBundle\": true}, \"node_modules/ms\": {";
+        text.replacen("\"node_modules/ms\": {", entry, 1)
+    };
+    let mut node = modules();
+    let hidden = nested(&node.text(".package-lock.json"));
+    node.file(".package-lock.json", hidden.as_bytes());
+    node.file(
+        "is-odd/node_modules/x/package.json",
+        b"{\"name\":\"x\",\"version\":\"1.0.0\"}",
+    );
+    let refusal = bind_node_to(&node, &nested(PACKAGE_LOCK)).unwrap_err();
+    assert_eq!(refusal.code, Code::RecordMismatch, "{refusal}");
+    assert!(
+        refusal
+            .names
+            .iter()
+            .any(|name| name.contains("is-odd/node_modules/x")),
+        "{refusal:?}"
+    );
+}
+
 #[test]
 fn every_file_is_a_member_of_its_tarball() {
     let given = supply(&modules());

@@ -106,6 +106,7 @@ pub(crate) fn run(wanted: Wanted, begin: &mut dyn FnMut(&'static str)) -> Result
             Code::DaemonUnreachable,
             format!("the target cannot be used: {why}"),
         )
+        .reason("target_unusable")
     };
     let mut bench = Bench {
         target: Target::find(&stage, &adapter, whereabouts).map_err(down)?,

@@ -113,19 +113,6 @@ impl Mount {
         })
     }
 
-    /// tmpfs at a new place of the test's own.
-    pub(crate) fn tmpfs_at(at: &Path) -> Mounted {
-        let (dir, _) = Self::place()?;
-        std::fs::create_dir(at).unwrap();
-        let words = ["-t", "tmpfs", "-o", "size=1m", "tmpfs"].map(OsStr::new);
-        run("mount", &[&words[..], &[at.as_os_str()]].concat())?;
-        Ok(Self {
-            at: at.to_owned(),
-            _dir: dir,
-            _below: None,
-        })
-    }
-
     /// An overlay whose layers lie on another mount.
     pub(crate) fn overlay(below: Self) -> Mounted {
         let (dir, at) = Self::place()?;

@@ -55,6 +55,7 @@ pub(crate) fn run(wanted: Wanted, begin: &mut dyn FnMut(&'static str)) -> Result
             Code::DaemonUnreachable,
             format!("the server cannot be used: {why}"),
         )
+        .reason("target_unusable")
     };
     let blind = |why: String| {
         Refusal::new(
