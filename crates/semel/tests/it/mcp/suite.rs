@@ -23,6 +23,8 @@ fn runs(revision: &str) {
         .env("SEMEL_TOKEN", &volume.token)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        // Node makes what it inherits non-blocking, for whoever else writes there, too.
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let mut url = String::new();
