@@ -1,8 +1,8 @@
 //! What bounds a program and all that it starts, and the look at whether it met a bound.
 //!
 //! The kernel's own limits are of one process, or of one user; what a whole tree holds is looked at by its keeper, some
-//! twenty times a second. Who is over a bound is ended whole. The kernel's own limit of processes stands a little wider
-//! behind that look, so that it is the look that says what happened. Memory has none: the kernel's is of what a process
+//! twenty times a second. Who is over a bound is ended whole. The kernel's own limit of processes stands so much wider
+//! behind that look that it is the look that says what happened. Memory has none: the kernel's is of what a process
 //! asked for, threads' stacks and all, and not of what it uses.
 
 use super::spec::Walls;
@@ -29,6 +29,10 @@ const OPEN_FILES: u64 = 65_536;
 const FILE_BYTES: u64 = 16 << 30;
 /// The memory of a machine that does not say how much it has.
 const MEMORY: u64 = 4 << 30;
+
+/// How many processes above its bound the kernel lets a tree have at least: more than a program begets between two looks
+/// also where the machine is busy. One that is denied a process often ends, and takes along what would have been counted.
+const PROCESSES_ABOVE: u64 = 256;
 
 /// Between two looks, unless a look takes long.
 const LOOK: Duration = Duration::from_millis(50);
@@ -73,7 +77,8 @@ pub(super) fn restrict(bounds: Bounds) -> io::Result<()> {
     lower(Resource::Nofile, bounds.open_files)?;
     lower(Resource::Fsize, bounds.file_bytes)?;
     if counts_by_namespace() {
-        lower(Resource::Nproc, bounds.processes + bounds.processes / 8 + 2)?;
+        let above = PROCESSES_ABOVE.max(bounds.processes / 8);
+        lower(Resource::Nproc, bounds.processes.saturating_add(above))?;
     }
     Ok(())
 }

@@ -186,7 +186,7 @@ fn who_ends_because_it_may_not_fork_is_told_why() {
         return;
     }
     for _ in 0..5 {
-        let script = "i=0; while [ $i -lt 200 ]; do sleep 1000 & i=$((i+1)); done 2>/dev/null; wait; : $H";
+        let script = "i=0; while [ $i -lt 1000 ]; do sleep 1000 & i=$((i+1)); done 2>/dev/null; wait; : $H";
         assert_eq!(met(script), Met::Processes);
     }
 }
