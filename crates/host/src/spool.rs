@@ -47,11 +47,16 @@ fn locked(root: &StateRoot, name: &str, flags: OFlags) -> Result<Option<File>> {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         Err(errno) => return Err(Error::io("lock", name, errno)),
     }
-    let ours = rustix::fs::fstat(&file).map_err(io)?;
+    Ok(has_name(root, name, &file).map_err(io)?.then_some(file))
+}
+
+/// Says whether a name leads to a file still.
+fn has_name(root: &StateRoot, name: &str, file: &File) -> core::result::Result<bool, Errno> {
+    let ours = rustix::fs::fstat(file)?;
     match rustix::fs::statat(root.handle(), name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino) => Ok(Some(file)),
-        Ok(_) | Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(io(errno)),
+        Ok(there) => Ok((there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -93,9 +98,7 @@ impl Spool {
     /// Says whether it has its name still: what has none is gone with this process, whatever is appended.
     #[must_use]
     pub fn is_named(&self) -> bool {
-        let there = rustix::fs::statat(self.root.handle(), &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        let ours = rustix::fs::fstat(&self.file);
-        matches!((there, ours), (Ok(there), Ok(ours)) if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino))
+        has_name(&self.root, &self.name, &self.file).unwrap_or(false)
     }
 
     /// Appends.

@@ -7,10 +7,10 @@ use super::kept::Tree;
 use super::python::{self, Origin};
 use super::survey::{self, Surveyed};
 use super::venv::Venv;
-use super::{Bound, Fact, MOST_NAMES, Observed, Place, commands, link_target, mismatch, stays};
+use super::{Bound, Fact, MOST_NAMES, Observed, Place, commands, mismatch, stays};
 use crate::code::Refusal;
 use crate::installer::InstallCommand;
-use crate::lockset::{Lockfile, Selection, Source};
+use crate::lockset::{Lockfile, Selection};
 use std::collections::BTreeSet;
 
 /// The installers whose locks name what lies in a virtual environment.
@@ -54,7 +54,8 @@ pub fn bind(command: &InstallCommand, filled: &[Filled], locks: &[Lockfile]) -> 
         .filter_map(|package| package.rsplit_once("=="))
         .map(|(name, _)| name)
         .collect();
-    let linked = linked_projects(filled, locks);
+    let of_node: Vec<&Lockfile> = locks.iter().filter(|lock| is_of(lock, &OF_NODE)).collect();
+    let linked = commands::linked_projects(filled, &of_node);
     let known = locks
         .iter()
         .filter(|lock| is_of(lock, &OF_PYTHON) || is_of(lock, &OF_NODE));
@@ -76,41 +77,6 @@ pub fn bind(command: &InstallCommand, filled: &[Filled], locks: &[Lockfile]) -> 
         None => return Err(mismatch("a command installed nothing")),
     }
     Ok(all)
-}
-
-/// Names the packages that are projects of the tree, by a lock of Node, and stand in `node_modules` as links to them.
-fn linked_projects(filled: &[Filled], locks: &[Lockfile]) -> BTreeSet<String> {
-    let mut homes: BTreeSet<(&str, Vec<u8>)> = BTreeSet::new();
-    for package in locks
-        .iter()
-        .filter(|lock| is_of(lock, &OF_NODE))
-        .flat_map(|lock| &lock.packages)
-    {
-        if let Source::Local(home) | Source::Virtual(home) = &package.source {
-            homes.insert((&package.name, home.as_bytes().to_vec()));
-        }
-    }
-    let mut names = BTreeSet::new();
-    for one in filled.iter().filter(|one| one.tree == Some(Tree::NodeModules)) {
-        for (path, fact) in &one.observed.entries {
-            let Fact::Symlink { target } = fact else { continue };
-            let parts: Vec<&[u8]> = path.components().collect();
-            let name = match parts.as_slice() {
-                [.., scope, _] if scope.starts_with(b"@") => parts[parts.len() - 2..].join(&b'/'),
-                [.., name] => name.to_vec(),
-                [] => continue,
-            };
-            let leads_to = link_target(&one.place, path, target)
-                .and_then(|whole| Some(whole.strip_prefix(one.place.tree.as_slice())?.to_vec()));
-            let home = leads_to.as_deref().and_then(|rest| rest.strip_prefix(b"/"));
-            if let (Ok(name), Some(home)) = (core::str::from_utf8(&name), home)
-                && homes.contains(&(name, home.to_vec()))
-            {
-                names.insert(name.to_owned());
-            }
-        }
-    }
-    names
 }
 
 fn is_of(lock: &Lockfile, installers: &[&str]) -> bool {

@@ -8,6 +8,7 @@ use crate::code::Refusal;
 use crate::lockset::{Lockfile, Source};
 use crate::path::{RelPath, shown};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 
 /// How many links are followed to one file.
 const MOST_LINKS: usize = 32;
@@ -62,7 +63,7 @@ pub(super) fn are_declared(one: &Filled, all: &[Filled], locks: &[&Lockfile]) ->
         };
         let whole = match fact {
             Fact::Symlink { target } if is_plain(target) => link_target(&one.place, path, target),
-            Fact::File { .. } => written(one, path)?,
+            Fact::File { .. } => written(one, path, all)?,
             Fact::Symlink { .. } | Fact::Directory { .. } | Fact::Other => None,
         };
         let whole = whole.and_then(|whole| followed(all, whole));
@@ -72,7 +73,7 @@ pub(super) fn are_declared(one: &Filled, all: &[Filled], locks: &[&Lockfile]) ->
         let owner = match holder(all, &whole) {
             Some((holder, file)) => owner(holder, &file, name),
             // A project of the tree, which a lock of it names.
-            None if is_project(one, locks, &whole) => Some(String::new()),
+            None if lies_in_a_project(one, locks, &whole) => Some(String::new()),
             None => None,
         };
         let Some(owner) = owner else {
@@ -99,8 +100,8 @@ fn is_plain(target: &[u8]) -> bool {
     down.is_some() && parts.all(|part| part != b"..")
 }
 
-/// Gives the file that a script of pnpm leads to.
-fn written(one: &Filled, path: &RelPath) -> Result<Option<Vec<u8>>, Refusal> {
+/// Gives the file that a script of pnpm leads to; it has Node look for packages in installed modules alone.
+fn written(one: &Filled, path: &RelPath, all: &[Filled]) -> Result<Option<Vec<u8>>, Refusal> {
     let text = one.observed.text(path)?;
     let mut paths = text.split('"').filter_map(|part| part.strip_prefix("$basedir/"));
     if !paths.all(|path| is_plain(path.as_bytes())) {
@@ -108,13 +109,17 @@ fn written(one: &Filled, path: &RelPath) -> Result<Option<Vec<u8>>, Refusal> {
     }
     let bin = path.split_last().map_or_else(RelPath::root, |(parent, _)| parent);
     let bin = [&one.place.root, &b"/"[..], bin.as_bytes()].concat();
-    Ok(shim::target(text, &bin, &one.place.tree))
+    let inside = |path: &[u8]| modules(all).any(|one| lies_in(path, &one.place.root));
+    Ok(shim::target(text, &bin, inside))
+}
+
+fn modules(all: &[Filled]) -> impl Iterator<Item = &Filled> {
+    all.iter().filter(|one| one.tree == Some(Tree::NodeModules))
 }
 
 /// Finds the modules in which something lies, and where in them.
 fn holder<'a>(all: &'a [Filled], whole: &[u8]) -> Option<(&'a Filled, RelPath)> {
-    let modules = all.iter().filter(|one| one.tree == Some(Tree::NodeModules));
-    modules
+    modules(all)
         .filter_map(|one| Some((one, below(&one.place, whole)?)))
         .min_by_key(|(_, path)| path.as_bytes().len())
 }
@@ -177,13 +182,44 @@ fn lies_in_its_directory(text: &[u8], rest: &[u8], name: &[u8]) -> bool {
     directory.is_some_and(|at| at.join(name).is_ok_and(|path| path.as_bytes() == rest))
 }
 
-/// Says whether a path lies in a project of the tree that a lock names.
-fn is_project(one: &Filled, locks: &[&Lockfile], whole: &[u8]) -> bool {
-    let mut packages = locks.iter().flat_map(|lock| &lock.packages);
-    packages.any(|package| match &package.source {
-        Source::Local(home) | Source::Virtual(home) if !home.is_root() => {
-            lies_in(whole, &[&one.place.tree, &b"/"[..], home.as_bytes()].concat())
-        }
-        Source::Local(_) | Source::Virtual(_) | Source::Hashed | Source::Bundled => false,
+/// Lists the projects of the tree that locks name, and where each lies; the project of the lock itself is none of them.
+fn projects<'a>(locks: &[&'a Lockfile]) -> impl Iterator<Item = (&'a str, &'a RelPath)> {
+    let packages = locks.iter().flat_map(|lock| &lock.packages);
+    packages.filter_map(|package| match &package.source {
+        Source::Local(home) | Source::Virtual(home) if !home.is_root() => Some((package.name.as_str(), home)),
+        Source::Local(_) | Source::Virtual(_) | Source::Hashed | Source::Bundled => None,
     })
+}
+
+/// Says whether a path lies in a project of the tree that a lock names.
+fn lies_in_a_project(one: &Filled, locks: &[&Lockfile], whole: &[u8]) -> bool {
+    projects(locks).any(|(_, home)| lies_in(whole, &[&one.place.tree, &b"/"[..], home.as_bytes()].concat()))
+}
+
+/// Names the packages that are projects of the tree, by a lock of Node, and stand in `node_modules` as links to them.
+pub(super) fn linked_projects(filled: &[Filled], locks: &[&Lockfile]) -> BTreeSet<String> {
+    let homes: BTreeSet<(&[u8], &[u8])> = projects(locks)
+        .map(|(name, home)| (name.as_bytes(), home.as_bytes()))
+        .collect();
+    let mut names = BTreeSet::new();
+    for one in modules(filled) {
+        for (path, fact) in &one.observed.entries {
+            let Fact::Symlink { target } = fact else { continue };
+            let parts: Vec<&[u8]> = path.components().collect();
+            let name = match parts.as_slice() {
+                [.., scope, name] if scope.starts_with(b"@") => [*scope, name].join(&b'/'),
+                [.., name] => name.to_vec(),
+                [] => continue,
+            };
+            let whole = link_target(&one.place, path, target);
+            let home = whole
+                .as_deref()
+                .and_then(|whole| whole.strip_prefix(one.place.tree.as_slice()));
+            let home = home.and_then(|rest| rest.strip_prefix(b"/"));
+            if home.is_some_and(|home| homes.contains(&(name.as_slice(), home))) {
+                names.insert(shown(&name));
+            }
+        }
+    }
+    names
 }

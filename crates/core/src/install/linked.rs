@@ -375,7 +375,8 @@ impl<'a> Walk<'a> {
                 Some(Fact::Symlink { target }) => stays(self.place, at, target)?,
                 Some(Fact::File { .. }) => {
                     let bin = [&self.place.root, &b"/"[..], parent.as_bytes()].concat();
-                    shim::target(self.observed.text(at)?, &bin, &self.place.root).ok_or_else(|| {
+                    let inside = |path: &[u8]| lies_in(path, &self.place.root);
+                    shim::target(self.observed.text(at)?, &bin, inside).ok_or_else(|| {
                         mismatch("a command is not as package managers write it").name(at.to_string())
                     })?
                 }

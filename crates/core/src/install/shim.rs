@@ -1,14 +1,15 @@
 //! The scripts that pnpm writes for commands: a few lines of shell that run a file of a package with Node.
 
-use super::{lexical, lies_in};
+use super::lexical;
 
 /// Gives the file that such a script runs; `None` for a script with any other line in it.
 ///
-/// `bin` is the directory of the script, `root` the installed root, in which everything that it names has to lie.
+/// `bin` is the directory of the script; `is_inside` says of each path in which Node is told to look for packages whether
+/// it may.
 ///
 /// # Source
 /// `@zkochan/cmd-shim` 7, `generateShShim`.
-pub(super) fn target(text: &str, bin: &[u8], root: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn target(text: &str, bin: &[u8], is_inside: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
     const FRAME: &[&str] = &[
         "#!/bin/sh",
         "basedir=$(dirname \"$(echo \"$0\" | sed -e 's,\\\\,/,g')\")",
@@ -35,8 +36,10 @@ pub(super) fn target(text: &str, bin: &[u8], root: &[u8]) -> Option<Vec<u8>> {
         if let Some(paths) = line.strip_prefix("  export NODE_PATH=\"") {
             let paths = paths.strip_suffix('"')?;
             let paths = paths.strip_suffix(":$NODE_PATH").unwrap_or(paths);
-            let inside = |path: &str| plain(path) && lies_in(path.as_bytes(), root);
-            if !paths.split(':').all(inside) {
+            if !paths
+                .split(':')
+                .all(|path| plain(path) && is_inside(path.as_bytes()))
+            {
                 return None;
             }
             continue;
@@ -63,19 +66,25 @@ fn plain(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lies_in;
     use super::*;
 
     const SHIM: &str = "#!/bin/sh\nbasedir=$(dirname \"$(echo \"$0\" | sed -e 's,\\\\,/,g')\")\n\ncase `uname` in\n    *CYGWIN*|*MINGW*|*MSYS*)\n        if command -v cygpath > /dev/null 2>&1; then\n            basedir=`cygpath -w \"$basedir\"`\n        fi\n    ;;\nesac\n\nif [ -z \"$NODE_PATH\" ]; then\n  export NODE_PATH=\"/v/node_modules/.pnpm/a@1/node_modules:/v/node_modules/.pnpm/node_modules\"\nelse\n  export NODE_PATH=\"/v/node_modules/.pnpm/a@1/node_modules:/v/node_modules/.pnpm/node_modules:$NODE_PATH\"\nfi\nif [ -x \"$basedir/node\" ]; then\n  exec \"$basedir/node\"  \"$basedir/../.pnpm/a@1/node_modules/a/cli.js\" \"$@\"\nelse\n  exec node  \"$basedir/../.pnpm/a@1/node_modules/a/cli.js\" \"$@\"\nfi\n";
 
     #[test]
     fn a_script_of_pnpm_leads_to_one_file_and_any_other_line_is_refused() {
-        let of = |text: &str| target(text, b"/v/node_modules/.bin", b"/v/node_modules");
+        let inside = |path: &[u8]| lies_in(path, b"/v/node_modules");
+        let of = |text: &str| target(text, b"/v/node_modules/.bin", inside);
         let wanted = b"/v/node_modules/.pnpm/a@1/node_modules/a/cli.js".to_vec();
         assert_eq!(of(SHIM), Some(wanted));
         for (from, to) in [
             ("esac\n", "esac\nevil\n"),
             ("exec node ", "exec evil "),
             ("/v/node_modules/.pnpm/a@1/node_modules:", "/w/evil:"),
+            (
+                "/v/node_modules/.pnpm/a@1/node_modules:",
+                "/v/node_modules/../evil:",
+            ),
             ("a/cli.js\" \"$@\"\nfi", "a/other.js\" \"$@\"\nfi"),
             ("cli.js", "$(evil).js"),
             ("exec \"$basedir/node\"  ", "evil; exec \"$basedir/node\"  "),

@@ -34,7 +34,7 @@ pub fn record(
 ) -> Result<InstallRecord> {
     let observed = observe_environment(plan)?;
     let place = place(plan)?;
-    let mut beside: Vec<Observed> = Vec::new();
+    let mut beside: Vec<Beside<'_>> = Vec::new();
     let bound = match plan.tools.installer() {
         Installer::Uv => {
             let selection = uv::selected(plan, locks)?;
@@ -61,8 +61,18 @@ pub fn record(
             install::linked::bind(&observed, lock, &manifest, &selection, &setting, &place, supply)?
         }
         Installer::Npm => {
-            beside = beside_npm(plan, only(locks)?)?;
-            bind_npm(plan, only(locks)?, (&observed, &beside), &place, supply)?
+            let lock = only(locks)?;
+            beside = beside_npm(plan, lock, &place)?;
+            let main = Modules {
+                home: "",
+                observed: &observed,
+                place: &place,
+            };
+            let all: Vec<Modules> = [main]
+                .into_iter()
+                .chain(beside.iter().map(Beside::modules))
+                .collect();
+            install::node::bind(&all, lock, &npm::selected(plan), supply)?
         }
         Installer::Cargo => {
             let lock = only(locks)?;
@@ -76,7 +86,7 @@ pub fn record(
     // What is proved is said once, of all of them.
     let nothing = Bound::default();
     let mut parts = vec![(&observed, &bound)];
-    parts.extend(beside.iter().map(|observed| (observed, &nothing)));
+    parts.extend(beside.iter().map(|one| (&one.observed, &nothing)));
     Ok(InstallRecord::make(
         generation,
         identity(&plan.tools),
@@ -86,44 +96,38 @@ pub fn record(
     )?)
 }
 
-/// Observes the `node_modules` of each workspace of a lock of npm.
-fn beside_npm(plan: &Plan, lock: &Lockfile) -> Result<Vec<Observed>> {
-    let workspaces = lock.npm_workspaces().into_iter();
-    let observed = workspaces.map(|(_, home)| {
-        let root = [b"tree/", home.as_bytes(), b"/node_modules"].concat();
-        observe_root(plan, &RelPath::parse(&root)?, Kind::Node)
-    });
-    observed.collect()
+/// Is the `node_modules` of a workspace.
+struct Beside<'a> {
+    /// The directory of the workspace, as the lock writes it.
+    home: &'a str,
+    observed: Observed,
+    place: Place,
 }
 
-fn bind_npm(
-    plan: &Plan,
-    lock: &Lockfile,
-    (main, beside): (&Observed, &[Observed]),
-    place: &Place,
-    supply: &Supply,
-) -> Result<Bound> {
-    let mut places = Vec::new();
-    for observed in beside {
-        let root = on_host(plan, &observed.root)?.into_os_string().into_vec();
-        places.push(Place {
-            root,
-            ..place.clone()
-        });
+impl Beside<'_> {
+    fn modules(&self) -> Modules<'_> {
+        Modules {
+            home: self.home,
+            observed: &self.observed,
+            place: &self.place,
+        }
     }
-    let mut all = vec![Modules {
-        home: "",
-        observed: main,
-        place,
-    }];
-    let workspaces = lock.npm_workspaces();
-    let others = workspaces.iter().zip(beside.iter().zip(&places));
-    all.extend(others.map(|((home, _), (observed, place))| Modules {
-        home,
-        observed,
-        place,
-    }));
-    Ok(install::node::bind(&all, lock, &npm::selected(plan), supply)?)
+}
+
+/// Observes the `node_modules` of each workspace of a lock of npm; `main` is where the project's own are.
+fn beside_npm<'a>(plan: &Plan, lock: &'a Lockfile, main: &Place) -> Result<Vec<Beside<'a>>> {
+    let workspaces = lock.npm_workspaces().into_iter();
+    let beside = workspaces.map(|(home, path)| {
+        let root = RelPath::parse(&[b"tree/", path.as_bytes(), b"/node_modules"].concat())?;
+        let observed = observe_root(plan, &root, Kind::Node)?;
+        let root = on_host(plan, &observed.root)?.into_os_string().into_vec();
+        Ok(Beside {
+            home,
+            observed,
+            place: Place { root, ..main.clone() },
+        })
+    });
+    beside.collect()
 }
 
 /// Compares a record with what stands there now: the locks and every installed entry.

@@ -327,6 +327,25 @@ fn a_command_is_no_tool_and_may_be_written_as_pnpm_does() {
     written("../semver/bin/semver.js").unwrap();
     assert!(written("../semver/index.js").is_err());
     assert!(written("../ms/../semver/bin/semver.js").is_err());
+    // It has Node look in installed modules, and nowhere else.
+    let looking = |paths: &str| {
+        let found = format!("#!/bin/sh\n  export NODE_PATH=\"{paths}\"\n");
+        let script = lines("../semver/bin/semver.js").replacen("#!/bin/sh\n", &found, 1);
+        bound(&|fake| fake.file(".bin/semver", script.as_bytes()))
+    };
+    looking("/v/tree/node_modules/.pnpm/node_modules:/v/tree/node_modules").unwrap();
+    for outside in [
+        "/v/tree/src",
+        "/v/tree/node_modules:/v/tree/src",
+        "/v/tree/node_modules/../src",
+        "/etc",
+    ] {
+        let refusal = looking(outside).unwrap_err();
+        assert!(
+            refusal.why.contains("not as package managers"),
+            "{outside}: {refusal}"
+        );
+    }
     bound(&|fake| {
         fake.link("linked", "semver");
         fake.link(".bin/semver", "../linked/bin/semver.js");

@@ -62,7 +62,6 @@ pub(super) fn tells_of_the_call(body: Option<&Value>) -> bool {
     let Some(body) = body else { return false };
     let named = [
         "/error/data/execution_id",
-        "/error/data/executionId",
         "/result/_meta/dev.semel~1executionId",
         "/result/structuredContent/execution_id",
         "/result/structuredContent/error/execution_id",
@@ -79,6 +78,11 @@ pub(super) fn tells_of_the_call(body: Option<&Value>) -> bool {
 fn is_of_another(body: &Value) -> bool {
     let marks = ["/result/_meta/dev.semel~1upstream", "/error/data/upstream"];
     marks.iter().any(|mark| body.pointer(mark).is_some())
+}
+
+/// Gives what the gateway refused with, where an answer is a refusal of its own.
+pub(super) fn refused_with(body: &Value) -> Option<Code> {
+    refused(body).map(|(code, _)| code)
 }
 
 /// Gives the refusal that an answer carries in either face, and after which while it wants to be asked again.

@@ -10,7 +10,7 @@ mod keep;
 pub(crate) mod stdio;
 mod way;
 
-use self::answer::{Means, judge, tells_of_the_call};
+use self::answer::{Means, judge, refused_with, tells_of_the_call};
 use self::keep::{Claim, Shared, Writer, remembered};
 pub(crate) use self::way::{Hears, Incomings, Outgoing, Way, Where};
 use crate::engine::host;
@@ -94,6 +94,8 @@ pub(crate) struct Answered {
     pub(crate) message: Incomings,
     /// Why it is none for good, where it is not.
     pub(crate) unsettled: Option<Unsettled>,
+    /// What the gateway refused with, where it did.
+    pub(crate) refused: Option<Code>,
 }
 
 /// Runs what blocks.
@@ -272,6 +274,15 @@ impl Bridge {
                 Ok(message) => {
                     let body: Option<Value> = serde_json::from_slice(&message.body).ok();
                     let means = judge(&message, body.as_ref());
+                    let status = message.status;
+                    let told = |unsettled| {
+                        let refused = body.as_ref().and_then(refused_with);
+                        Ok(Answered {
+                            message,
+                            unsettled,
+                            refused,
+                        })
+                    };
                     if matches!(means, Means::Runs(_) | Means::Again(_)) {
                         before = Before::Perhaps;
                     }
@@ -282,25 +293,15 @@ impl Bridge {
                         }
                         Means::Again(after) if heard.elapsed() < patience => after,
                         // It is told as it is; the same call goes on under its key.
-                        Means::Again(_) => {
-                            let unsettled = Some(Unsettled::Unknown);
-                            return Ok(Answered { message, unsettled });
-                        }
+                        Means::Again(_) => return told(Some(Unsettled::Unknown)),
                         Means::Crowded(after) if began.elapsed() < limits::BRIDGE_CROWD => after,
                         Means::ForGood | Means::Crowded(_) => {
                             let doubted = before == Before::Perhaps && !tells_of_the_call(body.as_ref());
-                            let unsettled = doubted.then_some(Unsettled::Unknown);
-                            return Ok(Answered { message, unsettled });
+                            return told(doubted.then_some(Unsettled::Unknown));
                         }
-                        Means::Unsettled(why) => {
-                            return Ok(Answered {
-                                message,
-                                unsettled: Some(why),
-                            });
-                        }
+                        Means::Unsettled(why) => return told(Some(why)),
                         Means::Foreign => {
-                            let why =
-                                format!("what answers is no gateway of Semel: status {}", message.status);
+                            let why = format!("what answers is no gateway of Semel: status {status}");
                             return Err(Refusal::new(Code::BadConfig, why));
                         }
                     }

@@ -90,16 +90,11 @@ impl Server {
         };
         let mut until = told_to_end.then(|| Instant::now() + limits::BRIDGE_LEAVES);
         let mut under_way = self.under_way.subscribe();
-        while *under_way.borrow() > 0 && !self.output.is_gone() && until.is_none_or(|at| Instant::now() < at)
-        {
-            tokio::select! {
-                _ = under_way.changed() => {}
-                () = &mut told, if until.is_none() => until = Some(Instant::now() + limits::BRIDGE_LEAVES),
-                _ = look.tick() => {}
-            }
-        }
-        // What is answered is written to its end as long as somebody reads, however slowly.
-        let mut written = std::pin::pin!(self.output.written());
+        let mut written = std::pin::pin!(async {
+            drop(under_way.wait_for(|count| *count == 0).await);
+            // What is answered is written to its end as long as somebody reads, however slowly.
+            self.output.written().await;
+        });
         while !self.output.is_gone() && until.is_none_or(|at| Instant::now() < at) {
             tokio::select! {
                 () = &mut written => break,
@@ -146,7 +141,7 @@ impl Server {
             Line::Whole(bytes) => bytes,
             Line::TooLong(length) => {
                 self.goes_on();
-                return self.too_large(None, length);
+                return self.refuse_unread(None, &too_large(length));
             }
         };
         if bytes.iter().all(u8::is_ascii_whitespace) {
@@ -154,8 +149,7 @@ impl Server {
         }
         if bytes.len() > limits::MESSAGE {
             self.goes_on();
-            let id = id_of(&bytes);
-            return self.too_large(id, bytes.len() as u64);
+            return self.refuse_unread(id_of(&bytes), &too_large(bytes.len() as u64));
         }
         let bounds = Limits {
             bytes: limits::MESSAGE,
@@ -175,21 +169,16 @@ impl Server {
             // Nothing was asked of it.
             Ok(Message::Notification { .. } | Message::Response) => {}
             Err(malformed) => {
-                let error = super::malformed(&malformed);
-                let mut refused = rpc::refused(malformed.id.as_ref(), &error);
-                // On a line of its own an error without an id is nobody's: whoever asked would wait for ever.
-                if let (None, Some(id)) = (&malformed.id, id_of(&bytes)) {
-                    refused["id"] = id;
-                }
-                self.output.tell(bytes_of(&refused));
+                let id = malformed.id.as_ref().map(|id| id.as_value().clone());
+                self.refuse_unread(id.or_else(|| id_of(&bytes)), &super::malformed(&malformed));
             }
         }
     }
 
-    fn too_large(&self, id: Option<Value>, length: u64) {
-        let why = format!("the message has {length} bytes; it may have {}", limits::MESSAGE);
-        let error = super::of_refusal(Refusal::new(Code::TooLarge, why));
-        let mut refused = rpc::refused(None, &error);
+    /// Writes why a message was not read. On a line of its own an error without an id is nobody's: whoever asked would wait
+    /// for ever.
+    fn refuse_unread(&self, id: Option<Value>, error: &rpc::Error) {
+        let mut refused = rpc::refused(None, error);
         if let Some(id) = id {
             refused["id"] = id;
         }
@@ -263,7 +252,8 @@ impl Server {
                     return admitted.request;
                 }
             };
-            let lacking = matches!(&answered, Ok(answered) if lacks_a_key(&answered.message.body));
+            let lacking =
+                matches!(&answered, Ok(answered) if answered.refused == Some(Code::MissingIdempotencyKey));
             let Some(params) = asked.unkeyed.take().filter(|_| lacking) else {
                 break answered;
             };
@@ -278,7 +268,9 @@ impl Server {
         };
         let request = admitted.request;
         match answered {
-            Ok(Answered { message, unsettled }) => {
+            Ok(Answered {
+                message, unsettled, ..
+            }) => {
                 let line = match asked.edit {
                     Some(edit) => self.edited(&asked.id, edit, &message.body),
                     // What is refused before it is read is answered without an id.
@@ -426,17 +418,6 @@ fn key_of(request: &Request) -> Key {
     }
 }
 
-/// Says whether a call was refused since it had no key.
-fn lacks_a_key(message: &[u8]) -> bool {
-    let said: Option<Value> = serde_json::from_slice(message).ok();
-    let faces = ["/error/data/type", "/result/structuredContent/error/type"];
-    said.is_some_and(|said| {
-        let mut types = faces.iter().filter_map(|face| said.pointer(face));
-        types.any(|named| *named == json!(Code::MissingIdempotencyKey))
-            && said.pointer("/result/_meta/dev.semel~1upstream").is_none()
-    })
-}
-
 /// Says what answers a request takes: in pieces only where it wants to be told how it goes on.
 fn accepts(request: &Request) -> (String, String) {
     let hears = request
@@ -450,6 +431,11 @@ fn accepts(request: &Request) -> (String, String) {
         "application/json"
     };
     ("accept".to_owned(), takes.to_owned())
+}
+
+fn too_large(length: u64) -> rpc::Error {
+    let why = format!("the message has {length} bytes; it may have {}", limits::MESSAGE);
+    super::of_refusal(Refusal::new(Code::TooLarge, why))
 }
 
 fn with_id(id: &Id, message: &[u8]) -> Vec<u8> {
