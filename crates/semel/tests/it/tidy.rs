@@ -152,6 +152,85 @@ fn every_error_page_has_its_code() {
     complain("a page is of no code", &orphans);
 }
 
+/// What stands in the place of a reason, and is no reason of a refusal that anybody is told.
+const NO_REASONS: [(&str, &str); 3] = [
+    ("ended_dirty", "how a volume ended, as its record says"),
+    ("owner_died", "how a volume ended, as its record says"),
+    ("writer_stuck", "the watchdog asks, and lets the answer go"),
+];
+
+/// Gives the reasons that a source names, each with the variant of its code where that stands right before it.
+fn reasons(text: &str) -> Vec<(String, Option<String>)> {
+    let mut found = Vec::new();
+    for mark in [".reason(\"", "reason: \"", "reason: Some(\""] {
+        for (at, _) in text.match_indices(mark) {
+            let name = text[at + mark.len()..].split('"').next().unwrap_or_default();
+            if name.is_empty() || name.contains(|c: char| !matches!(c, 'a'..='z' | '0'..='9' | '_')) {
+                continue;
+            }
+            let made = text[..at]
+                .rsplit_once("Refusal::new(")
+                .map(|(_, made)| made.trim_start());
+            let made = made.filter(|made| ![";", "fn ", ".reason("].iter().any(|end| made.contains(end)));
+            let variant = made.and_then(|made| made.strip_prefix("Code::")).map(|made| {
+                let end = made.find(|c: char| !c.is_ascii_alphanumeric());
+                made[..end.unwrap_or(made.len())].to_owned()
+            });
+            found.push((name.to_owned(), variant.filter(|_| mark.starts_with('.'))));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_reason_has_a_word_on_the_page_of_its_code() {
+    let read = |file: &Path| std::fs::read_to_string(root().join(file)).unwrap();
+    let codes = read(Path::new("crates/core/src/code.rs"));
+    let pages: Vec<PathBuf> = files()
+        .into_iter()
+        .filter(|file| file.starts_with("docs/errors") && !file.ends_with("README.md"))
+        .collect();
+    let all: String = pages.iter().map(|page| read(page)).collect();
+    let (mut names, mut placed, mut found) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for (file, text) in rust_files() {
+        let sample = file.starts_with("crates/store/src/conformance") || file.ends_with("sample.rs");
+        if !file.starts_with("crates") || is_test(&file) || sample {
+            continue;
+        }
+        for (name, variant) in reasons(product(&text)) {
+            let word = format!("`{name}`");
+            names.insert(name.clone());
+            if NO_REASONS.iter().any(|(other, _)| *other == name) {
+                continue;
+            }
+            let Some(variant) = variant else {
+                if !all.contains(&word) {
+                    found.insert(format!("{}: {name}, on no page", file.display()));
+                }
+                continue;
+            };
+            let wire = codes
+                .split_once(&format!("    {variant} = \""))
+                .and_then(|(_, rest)| rest.split('"').next())
+                .unwrap_or_else(|| panic!("{variant} is in the table"));
+            if !read(Path::new(&format!("docs/errors/{wire}.md"))).contains(&word) {
+                found.insert(format!("{}: {name}, not on the page of {wire}", file.display()));
+            }
+            placed.insert(name);
+        }
+    }
+    let found: Vec<String> = found.into_iter().collect();
+    complain("a reason that no page of errors explains", &found);
+    assert!(names.len() > 150, "the scan finds them: {}", names.len());
+    assert!(placed.len() > 110, "and the codes of most: {}", placed.len());
+    let gone: Vec<String> = NO_REASONS
+        .iter()
+        .filter(|(name, _)| !names.contains(*name))
+        .map(|(name, why)| format!("{name}: {why}"))
+        .collect();
+    complain("an exception that nothing needs", &gone);
+}
+
 #[test]
 fn every_file_is_declared() {
     let all = rust_files();
