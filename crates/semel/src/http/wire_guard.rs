@@ -45,24 +45,25 @@ fn instead_of(head: &[u8], reason: &str) -> Option<Vec<u8>> {
     if line.first() != Some(&b'4') || !head.ends_with(b"\r\n\r\n") || ours(head) {
         return None;
     }
-    let (code, status, why) = match line {
+    let (status, refusal) = match line {
         b"408" => return None,
-        b"431" | b"414" | b"413" => (
-            Code::TooLarge,
-            "413 Content Too Large",
-            "the head of the request is too large",
-        ),
-        _ => (
-            Code::BadInput,
-            "400 Bad Request",
-            if reason == AMBIGUOUS {
+        b"431" | b"414" | b"413" => {
+            let why = "the head of the request is too large";
+            ("413 Content Too Large", Refusal::new(Code::TooLarge, why))
+        }
+        _ => {
+            let why = if reason == AMBIGUOUS {
                 "the request says where it ends twice, or in a way that not everybody reads alike"
             } else {
                 "the request is not well-formed HTTP"
-            },
-        ),
+            };
+            (
+                "400 Bad Request",
+                Refusal::new(Code::BadInput, why).reason(reason),
+            )
+        }
     };
-    let body = super::problem::json_of(&Failure::from(Refusal::new(code, why).reason(reason))).to_string();
+    let body = super::problem::json_of(&Failure::from(refusal)).to_string();
     Some(
         format!(
             "HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
@@ -126,6 +127,12 @@ mod tests {
         let bare = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
         let text = String::from_utf8(instead_of(bare, MALFORMED).unwrap()).unwrap();
         assert!(text.contains("malformed_http") && text.contains("\"code\":\"bad_input\""));
+        let large = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n";
+        let text = String::from_utf8(instead_of(large, MALFORMED).unwrap()).unwrap();
+        assert!(
+            text.contains("\"code\":\"too_large\"") && !text.contains("malformed_http"),
+            "{text}"
+        );
         for ours in [
             b"HTTP/1.1 200 OK\r\n\r\n".as_slice(),
             b"HTTP/1.1 404 Not Found\r\nx-request-id: 1\r\n\r\n",

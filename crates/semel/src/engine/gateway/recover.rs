@@ -354,8 +354,9 @@ impl Settling<'_> {
         for ((slot, effect), tidy) in self.slots().zip(tidy) {
             match files::tidy(self.disk, &slot, effect, *tidy) {
                 Ok(_) => {}
-                // It holds what another process put there: it is kept for a person.
-                Err(error) if error.code() == Code::OutcomeUnknown && !error.poisons() => {}
+                // What lies there is not, or not only, what was staged: it is kept for a person, and keeps no daemon from
+                // starting.
+                Err(semel_host::Error::Refused(_)) => {}
                 Err(error) => return Err(host(error)),
             }
         }
