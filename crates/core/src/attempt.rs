@@ -170,7 +170,9 @@ pub fn check(facts: &Facts, strictness: Strictness) -> Result<Passed, Refusal> {
     let generation = identity("VOLUME_GENERATION", facts.generation.as_deref())?;
     let attempt = identity("JOB_ATTEMPT", facts.attempt.as_deref())?;
     if let Some(what) = &facts.dirty {
-        return Err(Refusal::new(Code::DirtyVolume, what.clone()).name(DIRTY_MARK));
+        return Err(Refusal::new(Code::DirtyVolume, what.clone())
+            .reason("marked")
+            .name(DIRTY_MARK));
     }
     let unended = unended(facts, generation)?;
     if facts.locks.values().all(|found| *found == FoundLock::Missing) {

@@ -119,7 +119,7 @@ table! {
     CallInFlight = "call_in_flight", 13, 409, SameKey, "the first call with this key is still running", "wait Retry-After seconds and send the same call with the same key";
     PathEscapesRoot = "path_escapes_root", 14, 403, Never, "the path leads out of the root, or to a protected target", "name a path inside the root";
     PreconditionFailed = "precondition_failed", 15, 412, NewCall, "a stated or implied precondition does not hold", "read the current state and decide anew; a call needs a new key";
-    OutcomeUnknown = "outcome_unknown", 16, 409, Operator, "an effect may or may not have happened", "look at the named paths, then settle it by hand; the call is never run again by itself";
+    OutcomeUnknown = "outcome_unknown", 16, 409, Operator, "an effect may or may not have happened", "look at what is named, then settle it with semel resolve; the call is never run again by itself";
     NotFound = "not_found", 17, 404, Never, "the named thing does not exist", "check the name";
     MethodNotAllowed = "method_not_allowed", 17, 405, Never, "the route exists, but not for this method", "use the method that Allow names";
     Denied = "denied", 18, 403, Never, "the policy denies this call", "ask the operator, or do it another way";
@@ -361,6 +361,21 @@ const NEXT: &[(Code, &[&str], &str)] = &[
         Code::StoreUnavailable,
         &["owned_elsewhere"],
         "use the daemon that runs, or end it by SIGTERM; one that a command started gives way to semel serve by itself",
+    ),
+    (
+        Code::DirtyVolume,
+        &["marked", "mark_removed", "marked_meanwhile"],
+        "take an empty disk for the new generation, or have semel contract wipe make this one so",
+    ),
+    (
+        Code::NotFound,
+        &["nothing_begun"],
+        "name another state root with --state, or begin with semel run or semel volume open",
+    ),
+    (
+        Code::NotFound,
+        &["no_executable"],
+        "install it, or name the directory in which it lies in path of the configuration",
     ),
     (
         Code::VolumeBusy,

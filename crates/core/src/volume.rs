@@ -261,6 +261,7 @@ impl Volume {
         match self.state {
             VolumeState::Open => Ok(()),
             VolumeState::Opening => Err(Refusal::new(Code::VolumeBusy, "the volume is still being opened")
+                .reason("being_opened")
                 .name(self.generation.as_str())),
             VolumeState::Clean | VolumeState::Quarantined | VolumeState::Destroyed => Err(Refusal::new(
                 Code::ReplayConflict,
@@ -293,7 +294,12 @@ impl Volume {
         match (self.role, self.state) {
             (Role::Draft, VolumeState::Clean) => Ok(()),
             (Role::Draft, VolumeState::Open | VolumeState::Opening) => {
-                Err(Refusal::new(Code::VolumeBusy, "the volume is still open").name(self.generation.as_str()))
+                let refusal =
+                    Refusal::new(Code::VolumeBusy, "the volume is still open").name(self.generation.as_str());
+                Err(match self.owner {
+                    Owner::Process => refusal.reason("living_owner"),
+                    Owner::Operator => refusal,
+                })
             }
             (Role::Cert, _) => Err(Refusal::new(
                 Code::BadInput,

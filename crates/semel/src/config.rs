@@ -11,7 +11,7 @@ use semel_core::certificate::KeyId;
 use semel_core::job::Confine;
 use semel_core::upstream::UpstreamName;
 use semel_core::{Code, Refusal};
-use semel_host::sandbox::default_bounds;
+use semel_host::sandbox::{default_bounds, resolve_program};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -363,7 +363,8 @@ impl Config {
     /// Takes the servers that flags name beside the file's, or in their place.
     ///
     /// # Errors
-    /// `usage` for one that is malformed, or a name that comes twice.
+    /// `usage` for one that is malformed, or a name that comes twice; `not_found` for a program that is not there. One that
+    /// the file names may come later: no agent waits for it that needs another.
     pub(crate) fn with_upstreams(mut self, flags: &[String]) -> Result<Self, Refusal> {
         let mut named = std::collections::BTreeSet::new();
         for flag in flags {
@@ -371,6 +372,12 @@ impl Config {
             if !named.insert(name.clone()) {
                 let why = "two servers have one name";
                 return Err(Refusal::new(Code::Usage, why).name(name.as_str()));
+            }
+            if let upstream::Way::Command { command, .. } = &server.way
+                && let Some(program) = command.first()
+            {
+                resolve_program(program.as_ref(), &self.path)
+                    .map_err(|e| e.into_refusal().name(name.as_str()))?;
             }
             self.upstreams.insert(name, server);
         }

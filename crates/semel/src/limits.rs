@@ -46,6 +46,7 @@ limits! {
     UPSTREAM_LINE: usize = 32 << 20, "32 MiB", "a message of another server behind the gateway: its connection ends, and what was under way is `outcome_unknown`";
     UPSTREAM_RESULT: usize = 4 << 20, "4 MiB", "an answer of another server: of a change, that there was one is recorded and told, and it is left out; of a read, `too_large`";
     UPSTREAM_START: Duration = Duration::from_secs(30), "30 s", "another server that does not start, or list its tools, within that time: `io_failed`, reason `upstream_unavailable`";
+    UPSTREAM_FIRST: Duration = Duration::from_secs(20), "20 s", "`tools/list` waits so long for another server that has listed none yet, as one that is fetched when it first starts; then it is left out";
     UPSTREAM_LISTS: Duration = Duration::from_secs(5), "5 s", "`tools/list` waits so long for another server, then it has what that one listed last";
     UPSTREAM_STEADY: Duration = Duration::from_secs(10), "10 s", "another server that ended sooner twice in a row is started again only after a pause, which doubles";
     UPSTREAM_BACKOFF: Duration = Duration::from_secs(30), "30 s", "the longest such pause";

@@ -51,8 +51,8 @@ pub(super) fn is_tap(bytes: &[u8]) -> bool {
 
 /// Counts the tests of a TAP report.
 ///
-/// `not ok` failed, unless it is marked `TODO`; `ok` with `SKIP` was not run; any other `ok` passed, but for the one that
-/// stands for a file without a test.
+/// `not ok` failed, unless it is marked `TODO`; with `TODO`, and `ok` with `SKIP`, it counts as not run: a test that is only
+/// planned is `ok`, too. Any other `ok` passed, but for the one that stands for a file without a test.
 ///
 /// # Errors
 /// `evidence_foreign` for a report that is cut, whose plan is missing or does not add up, or that is nested deeper than
@@ -194,9 +194,7 @@ impl<'a> Line<'a> {
         }
         let subtest = frame.subtest.take();
         match (self.outcome, self.directive, subtest) {
-            (Outcome::NotOk, Directive::Todo, None) | (Outcome::Ok, Directive::Skip, None) => {
-                report.counts.skipped += 1;
-            }
+            (_, Directive::Todo, None) | (Outcome::Ok, Directive::Skip, None) => report.counts.skipped += 1,
             (Outcome::NotOk, Directive::Todo, Some(_)) => {}
             (Outcome::NotOk, _, Some(true)) => frame.failed = true,
             (Outcome::NotOk, _, None | Some(false)) => {
@@ -307,6 +305,8 @@ ok 4 - off \\# todo is no directive # SKIP why
         for (text, wanted) in [
             ("1..2\nok\nnot ok a # todo\n", counts(1, 0, 1)),
             ("ok 2 - b\nnoise\nok 1\n1..2\n", counts(2, 0, 0)),
+            // As `node --test` writes a test that has no body yet.
+            ("1..2\nok 1 - later # TODO\nok 2 - now\n", counts(1, 0, 1)),
             ("1..0 # SKIP nothing here\n", counts(0, 0, 0)),
             ("1..1\nnot ok 1 # SKIP it\n", counts(0, 1, 0)),
             ("1..1\nok 1\nBail out! disk full\n", counts(1, 1, 0)),

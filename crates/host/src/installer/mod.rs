@@ -33,7 +33,8 @@ pub use plan::{Isolation, Plan, StageOutcome};
 pub use record::{observe_environment, record, stamps_of, verify_again};
 pub use testing::{Commanded, ReportFrom, TestPlan, TestRun, check_report, run_tests};
 pub use toolchain::{
-    CommandTools, Hints, Program, Reach, Runs, Tool, Tools, check_program, resolve, resolve_command,
+    CommandTools, Hints, Program, Reach, Runs, Tool, Tools, check_installer, check_program, resolve,
+    resolve_command,
 };
 pub use trust::trust_machine;
 

@@ -255,6 +255,40 @@ fn parent(path: &Path) -> Vec<PathBuf> {
     path.parent().map(Path::to_path_buf).into_iter().collect()
 }
 
+/// Checks that the programs of an installer are there, before anything begins.
+///
+/// # Errors
+/// `not_found`, reason `no_executable`.
+pub fn check_installer(installer: Installer, path: &[PathBuf]) -> Result<()> {
+    let programs: &[&str] = match installer {
+        Installer::Uv => &["uv", "python3"],
+        Installer::Pip => &["python3"],
+        Installer::Poetry => &["python3", "poetry"],
+        Installer::Npm => &["node", "npm"],
+        Installer::Pnpm => &["node", "npm", "pnpm"],
+        Installer::Yarn => &["node", "npm", "yarn"],
+        Installer::Cargo => &["cargo"],
+    };
+    for name in programs {
+        in_path(name, path.iter().cloned()).ok_or_else(|| missing(name))?;
+    }
+    Ok(())
+}
+
+fn in_path(name: &str, mut path: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+    path.by_ref()
+        .filter(|dir| dir.is_absolute())
+        .map(|dir| dir.join(name))
+        .find(|candidate| is_executable(candidate))
+}
+
+fn missing(name: &str) -> Error {
+    Refusal::new(Code::NotFound, "no such executable in PATH")
+        .reason("no_executable")
+        .name(name)
+        .into()
+}
+
 /// Resolves the toolchain of an installer for a tree.
 ///
 /// # Errors
@@ -459,17 +493,8 @@ impl Finder<'_> {
             return Ok(path.to_path_buf());
         }
         let path = self.hints.env.get(OsStr::new("PATH"));
-        let found = path
-            .into_iter()
-            .flat_map(std::env::split_paths)
-            .filter(|dir| dir.is_absolute())
-            .map(|dir| dir.join(name))
-            .find(|candidate| is_executable(candidate));
-        found.ok_or_else(|| {
-            Refusal::new(Code::NotFound, "no such executable in PATH")
-                .name(name)
-                .into()
-        })
+        let found = in_path(name, path.into_iter().flat_map(std::env::split_paths));
+        found.ok_or_else(|| missing(name))
     }
 
     fn real(&self, path: &Path) -> Result<PathBuf> {

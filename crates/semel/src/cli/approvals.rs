@@ -61,6 +61,10 @@ fn lines(approval: &Approval, now: UnixMs) -> String {
     for path in &question.plan.reads {
         text.push_str(&format!("\n  would read {path}"));
     }
+    // What would be refused changes nothing; the path is what the rule is about.
+    if question.plan.refused.is_some() && !question.path.is_root() {
+        text.push_str(&format!("\n  on {}", question.path));
+    }
     for changed in &question.plan.changed {
         match changed.action {
             Action::Ran if changed.path.is_root() => {}

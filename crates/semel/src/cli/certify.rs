@@ -104,6 +104,7 @@ pub(crate) fn run(args: Args, context: &Context) -> Result<Answer, Refusal> {
     let (job, certify, confine) = recipe(&args, from.as_ref().map(|asked| &asked.job))?;
     let interrupt = interrupt::watch()?;
     let engine = wire::command(config.clone())?;
+    certify::can_begin(&engine, &certify)?;
     let _held = crate::engine::job::run::hold(&engine, &job)?;
     let (proposal, mut base) = sealed(&args, &engine, &job, &interrupt)?;
     // The commit that is certified is not compared with itself: who names no base has no comparison.
@@ -184,6 +185,7 @@ fn answer(ask: &Ask, certified: &Certified, paths: &certify::Paths) -> Answer {
         "tree": certified.tree,
         "recipe": certified.recipe,
         "counts": certified.counts,
+        "weak": certified.weak,
         "certificate": certified.certificate,
         "envelope": paths.envelope,
         "sigstore_bundle": paths.bundle,

@@ -38,6 +38,7 @@ mod worktree;
 
 use crate::config::{Config, Reach};
 use answer::{Answer, Format};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use semel_core::{Code, Refusal};
 use std::path::PathBuf;
@@ -176,9 +177,20 @@ fn usage(error: &clap::Error) -> ExitCode {
             Err(lost) => answer::print(Err(lost), Format::Human),
         };
     }
-    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        drop(error.print());
-        return ExitCode::from(Code::Usage.exit());
+    let format = if std::env::args_os().any(|arg| arg == "--json") {
+        Format::Json
+    } else {
+        Format::Human
+    };
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand
+    ) {
+        // A person who names no command is shown which there are.
+        if format == Format::Human && error.kind() != ErrorKind::MissingSubcommand {
+            drop(error.print());
+        }
+        return answer::print(Err(Refusal::new(Code::Usage, "a command is missing")), format);
     }
     let text = error.render().to_string();
     // What is wrong, with clap's hints; its usage lines and its pointer to --help are what `next` says.
@@ -189,11 +201,6 @@ fn usage(error: &clap::Error) -> ExitCode {
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
-    let format = if std::env::args_os().any(|arg| arg == "--json") {
-        Format::Json
-    } else {
-        Format::Human
-    };
     answer::print(Err(Refusal::new(Code::Usage, what.join(" "))), format)
 }
 

@@ -344,7 +344,12 @@ async fn until_over(
     tokio::spawn(keeper::keep(gateway.clone()));
     tokio::spawn(quota::keep(gateway.clone()));
     tokio::spawn(reaping::keep(gateway.clone()));
-    gateway.upstreams.begin();
+    let progress = context.progress;
+    gateway.upstreams.begin(move |line| {
+        if progress == Progress::Lines {
+            err(line);
+        }
+    });
     if life.span == Span::Transient {
         let activity = app.activity.clone();
         tokio::spawn(daemon::end_when_idle(gateway.clone(), move || activity.idle()));

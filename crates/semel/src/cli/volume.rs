@@ -158,6 +158,11 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
             .map_err(|e| Refusal::new(Code::BadInput, e.to_string()))
     };
     let (from, repository) = (absolute(args.from)?, absolute(args.repository)?);
+    // Before a generation is opened, which would be left behind.
+    if let Some(place) = from.as_ref().filter(|place| !place.is_dir()) {
+        let why = "there is no such directory";
+        return Err(Refusal::new(Code::NotFound, why).name(place.display().to_string()));
+    }
     let durability = match args.durability {
         DurabilityName::Process => Durability::Process,
         DurabilityName::Power => Durability::Power,
@@ -198,7 +203,7 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
     };
     let reached = link.reached()?;
     let text = format!(
-        "generation {}\nattempt    {}\nbackend    {}: {}\ntoken      {}\nsocket     {}\n\nexport SEMEL_URL={}\nexport SEMEL_MCP_URL={}/mcp\nexport SEMEL_TOKEN={}",
+        "generation {}\nattempt    {}\nbackend    {}: {}\ntoken      {}\nsocket     {}\n\nexport SEMEL_URL={}\nexport SEMEL_MCP_URL={}/mcp\nexport SEMEL_SOCKET={}\nexport SEMEL_TOKEN={}",
         opened.volume.generation,
         opened.volume.attempt,
         opened.choice.backend,
@@ -207,9 +212,15 @@ fn open(args: Open, context: &Context) -> Result<Answer, Refusal> {
         reached.socket.display(),
         reached.url,
         reached.url,
+        shell_quoted(&reached.socket),
         opened.token,
     );
     Ok(Answer::new(text, opened_json(&opened, Some(&reached))))
+}
+
+/// Writes a path as one word of a shell.
+fn shell_quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }
 
 fn end(args: &End, context: &Context) -> Result<Answer, Refusal> {

@@ -112,7 +112,8 @@ impl Working {
             )),
             (Left::Mark, Ended::Clean) => dirty(
                 "mark_removed",
-                "the dirty mark was removed or replaced while the command ran, so another attempt may have begun;                  the disk is marked dirty",
+                "the dirty mark was removed or replaced while the command ran, so another attempt may have begun; \
+                 the disk is marked dirty",
             ),
             (Left::Marked, Ended::Clean) => dirty(
                 "marked_meanwhile",

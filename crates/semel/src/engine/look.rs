@@ -161,7 +161,9 @@ pub(super) fn reading(config: Config) -> Result<Engine, Refusal> {
 }
 
 fn nothing_yet(config: &Config) -> Refusal {
-    Refusal::new(Code::NotFound, "there is no journal yet").name(config.state.display().to_string())
+    Refusal::new(Code::NotFound, "there is no journal yet")
+        .reason("nothing_begun")
+        .name(config.state.display().to_string())
 }
 
 /// Reads the log.

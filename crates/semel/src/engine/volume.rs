@@ -471,7 +471,9 @@ pub(crate) fn recycle(engine: &Engine, job: &JobId, generation: &Generation) -> 
     match known.state {
         VolumeState::Open | VolumeState::Opening => {
             let why = "the volume is still being opened";
-            return Err(Refusal::new(Code::VolumeBusy, why).name(generation.as_str()));
+            return Err(Refusal::new(Code::VolumeBusy, why)
+                .reason("being_opened")
+                .name(generation.as_str()));
         }
         VolumeState::Destroyed => {
             let why = "the files of the volume are gone";

@@ -332,3 +332,92 @@ fn a_failed_run_tells_of_restorations_only_where_there_is_something_to_tell() {
     assert_eq!(out.status.code(), Some(3), "{}", said(&out));
     assert!(!stderr(&out).contains("restore  "), "{}", stderr(&out));
 }
+
+/// What follows a refusal can be done, and helps.
+#[test]
+fn what_is_said_to_do_next_can_be_done() {
+    let home = Home::new();
+    let (exit, name, next) = refusal(&home.run(&["volume", "list"]));
+    assert_eq!((exit, name.as_str()), (Some(17), "not_found (nothing_begun)"));
+    assert!(next.contains("semel volume open"), "{next}");
+
+    // A disk of one's own is marked: another generation alone does not help.
+    let disk = home.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    std::fs::write(disk.join("Cargo.lock"), "version = 4\n").unwrap();
+    let contract = |generation: &str, more: &[&str]| {
+        let mut command = home.command(&[&["contract"], more].concat());
+        command
+            .env("WORKSPACE", &disk)
+            .env("VOLUME_GENERATION", generation)
+            .env("JOB_ATTEMPT", "1");
+        command.output().unwrap()
+    };
+    assert_eq!(
+        contract("g1", &["run", "--", "sh", "-c", "exit 9"]).status.code(),
+        Some(9)
+    );
+    for generation in ["g1", "g2"] {
+        let (exit, name, next) = refusal(&contract(generation, &["check"]));
+        assert_eq!((exit, name.as_str()), (Some(3), "dirty_volume (marked)"));
+        assert!(next.contains("semel contract wipe"), "{next}");
+    }
+    let wiped = contract("g2", &["wipe"]);
+    assert!(wiped.status.success(), "{}", said(&wiped));
+
+    // What is mistyped leaves nothing behind.
+    let nowhere = home.path().join("nowhere");
+    let out = home.run(&["volume", "open", "j", "--from", nowhere.to_str().unwrap()]);
+    assert_eq!(refusal(&out).1, "not_found");
+    let opened = home.json(&["volume", "open", "j"]);
+    assert_eq!(opened["attempt"], json!(1), "{opened}");
+    let copy = home.path().join("copy");
+    assert!(home.run(&["backup", copy.to_str().unwrap()]).status.success());
+    let (_, name, next) = refusal(&home.run(&["backup", copy.to_str().unwrap()]));
+    assert_eq!(name, "precondition_failed (exists)");
+    assert!(next.contains("nothing is yet"), "{next}");
+}
+
+/// An installer that is missing is told of before anything is opened, by its name.
+#[test]
+fn a_missing_installer_costs_no_generation() {
+    for (change, program) in [
+        ("install = [\"cargo\"] => install = [\"yarn\"]\n", "yarn"),
+        ("install = [\"cargo\"] => install = \"uvz sync\"\n", "uvz"),
+    ] {
+        let site = Site::new();
+        site.job(change);
+        let nothing = site.home.path().join("programs");
+        std::fs::create_dir(&nothing).unwrap();
+        let mut command = site.command(&["run", "job.toml"]);
+        command.env("PATH", format!("{}:/bin", nothing.display()));
+        let out = command.output().unwrap();
+        let (exit, name, next) = refusal(&out);
+        assert_eq!(
+            (exit, name.as_str()),
+            (Some(17), "not_found (no_executable)"),
+            "{}",
+            said(&out)
+        );
+        assert!(
+            stderr(&out).contains(program) && next.contains("install it"),
+            "{next}"
+        );
+        assert!(site.volumes().is_empty(), "{program}");
+    }
+}
+
+#[test]
+fn a_command_that_is_missing_is_asked_for_as_anything_else() {
+    for args in [&["volume", "--json"][..], &["--json"]] {
+        let out = bare(args).output().unwrap();
+        assert_eq!(out.status.code(), Some(64), "{}", said(&out));
+        let refusal: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(refusal["code"], "usage", "{refusal}");
+    }
+    for args in [&["volume"][..], &[], &["--quiet"]] {
+        let out = bare(args).output().unwrap();
+        assert_eq!(refusal(&out).1, "usage", "{}", said(&out));
+        assert!(!stderr(&out).contains("__probe"), "{}", stderr(&out));
+    }
+}

@@ -261,6 +261,7 @@ pub(super) fn backup(conn: &Connection, source: &Path, path: &Path) -> Result<()
     if path.symlink_metadata().is_ok() {
         return Err(
             Refusal::new(Code::PreconditionFailed, "the file of the backup exists already")
+                .reason("exists")
                 .name(path.display().to_string())
                 .into(),
         );

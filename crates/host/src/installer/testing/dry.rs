@@ -7,13 +7,33 @@
 use super::runner::base_name;
 use semel_core::path::shown;
 use semel_core::{Code, Refusal};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// What mocha is told, so that no file of settings says otherwise.
-const NO_DRY_RUN: &str = "--no-dry-run";
+/// What mocha is told, so that no file of settings says otherwise: since mocha 12 each spelling is an option of its own.
+const NO_DRY_RUN: [&str; 2] = ["--no-dry-run", "--no-dryRun"];
+/// From where mocha takes options that stand before those of its files, since version 10, whatever starts it.
+const MOCHA_OPTIONS: &str = "MOCHA_OPTIONS";
 /// By what mocha is run, if not by itself.
-const LAUNCHERS: [&[u8]; 6] = [b"node", b"npx", b"nyc", b"c8", b"pnpm", b"yarn"];
+const LAUNCHERS: [&[u8]; 16] = [
+    b"bun",
+    b"bunx",
+    b"c8",
+    b"cross-env",
+    b"env",
+    b"nice",
+    b"node",
+    b"npm",
+    b"npx",
+    b"nyc",
+    b"pnpm",
+    b"pnpx",
+    b"stdbuf",
+    b"timeout",
+    b"xvfb-run",
+    b"yarn",
+];
 /// Runners that are looked for in the text of a shell.
 const RUNNERS: [&[u8]; 16] = [
     b"_mocha",
@@ -80,23 +100,41 @@ fn asks(argument: &[u8]) -> bool {
     !off && (dry || matches!(&name[..], b"mergereports" | b"testrerunfailures"))
 }
 
-/// Tells mocha to run its tests, whatever `.mocharc.*`, `package.json` or a variable says.
+/// Tells mocha to run its tests, whatever `.mocharc.*` or `package.json` says, where it stands in the command.
 pub(super) fn override_settings(name: &OsStr, args: &mut Vec<OsString>) {
     let is_mocha =
         |word: &OsStr| matches!(base_name(word), b"mocha" | b"_mocha" | b"mocha.js" | b"mocha.mjs");
     let at = if is_mocha(name) {
         Some(0)
     } else if LAUNCHERS.contains(&base_name(name)) {
-        let first = args
-            .iter()
-            .position(|arg| !arg.as_bytes().starts_with(b"-") && arg != "exec");
-        first.filter(|at| is_mocha(&args[*at])).map(|at| at + 1)
+        let mocha = args.iter().position(|arg| is_mocha(arg));
+        // A script may have its name, and a file of tests.
+        let other = |arg: &OsString| matches!(arg.as_bytes(), b"run" | b"run-script" | b"--test");
+        mocha.filter(|at| !args[..*at].iter().any(other)).map(|at| at + 1)
     } else {
         None
     };
     if let Some(at) = at {
-        args.insert(at, NO_DRY_RUN.into());
+        args.splice(at..at, NO_DRY_RUN.map(Into::into));
     }
+}
+
+/// Tells the same to one that a script starts.
+///
+/// # Errors
+/// `bad_config`, reason `dry_run`, where the job's own variable asks for a run without tests.
+pub(super) fn override_variable(env: &mut BTreeMap<OsString, OsString>) -> Result<(), Refusal> {
+    let given = env.entry(MOCHA_OPTIONS.into()).or_default();
+    let words = given.as_bytes().split(u8::is_ascii_whitespace);
+    let words: Vec<OsString> = words.map(|word| OsStr::from_bytes(word).to_owned()).collect();
+    refuse(&words)?;
+    for option in NO_DRY_RUN {
+        if !given.is_empty() {
+            given.push(" ");
+        }
+        given.push(option);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -152,21 +190,45 @@ mod tests {
             args
         };
         for (line, wanted) in [
-            (&["mocha", "test"][..], &["--no-dry-run", "test"][..]),
-            (&["./node_modules/.bin/mocha"], &["--no-dry-run"]),
+            (&["mocha", "test"][..], &["+", "test"][..]),
+            (&["./node_modules/.bin/mocha"], &["+"]),
+            (&["npx", "--", "mocha", "a"], &["--", "mocha", "+", "a"]),
+            (&["npm", "exec", "--", "mocha"], &["exec", "--", "mocha", "+"]),
+            (&["env", "A=1", "mocha", "a"], &["A=1", "mocha", "+", "a"]),
             (
-                &["npx", "--", "mocha", "a"],
-                &["--", "mocha", "--no-dry-run", "a"],
+                &["c8", "--reporter", "text", "mocha"],
+                &["--reporter", "text", "mocha", "+"],
             ),
             (
-                &["node", "node_modules/mocha/bin/mocha.js"],
-                &["node_modules/mocha/bin/mocha.js", "--no-dry-run"],
+                &["node", "-r", "./x.js", "node_modules/mocha/bin/mocha.js"],
+                &["-r", "./x.js", "node_modules/mocha/bin/mocha.js", "+"],
             ),
-            (&["pnpm", "exec", "mocha"], &["exec", "mocha", "--no-dry-run"]),
-            (&["node", "--test", "mocha.test.js"], &["--test", "mocha.test.js"]),
+            (&["pnpm", "exec", "mocha"], &["exec", "mocha", "+"]),
+            (&["node", "--test", "mocha.js"], &["--test", "mocha.js"]),
             (&["sh", "run.sh", "mocha"], &["run.sh", "mocha"]),
+            (&["make", "mocha"], &["mocha"]),
+            (&["npm", "run", "mocha"], &["run", "mocha"]),
         ] {
-            assert_eq!(told(line), words(wanted), "{line:?}");
+            let wanted = wanted.iter().flat_map(|word| match *word {
+                "+" => NO_DRY_RUN.to_vec(),
+                word => vec![word],
+            });
+            assert_eq!(told(line), words(&wanted.collect::<Vec<_>>()), "{line:?}");
         }
+    }
+    #[test]
+    fn the_jobs_own_options_of_mocha_stay_but_for_a_dry_run() {
+        let of = |options: &str| {
+            let mut env = BTreeMap::from([(MOCHA_OPTIONS.into(), options.into())]);
+            override_variable(&mut env).map(|()| env)
+        };
+        for (given, wanted) in [
+            ("", "--no-dry-run --no-dryRun"),
+            ("--bail --exit", "--bail --exit --no-dry-run --no-dryRun"),
+        ] {
+            assert_eq!(of(given).unwrap()[OsStr::new(MOCHA_OPTIONS)], wanted);
+        }
+        let refusal = of("--bail --dry-run").unwrap_err();
+        assert_eq!(refusal.reason.as_deref(), Some("dry_run"));
     }
 }

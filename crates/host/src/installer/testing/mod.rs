@@ -18,6 +18,7 @@ use crate::sandbox::{Network, Sandbox, TreeAccess};
 use evidence::{read_report, refuse_present, too_long};
 use runner::{Runner, Source, search};
 use semel_core::confinement::Level;
+use semel_core::installer::Installer;
 use semel_core::path::shown;
 use semel_core::report::{self, Counts, Ending, Format};
 use semel_core::{Code, Refusal, RelPath, Sha256};
@@ -275,6 +276,15 @@ fn build(plan: &TestPlan<'_>, places: &Places, runner: &Runner) -> Result<Comman
             .into());
     }
     command.env.extend(plan.env.clone());
+    let node = |installed: &Plan| {
+        matches!(
+            installed.tools.installer(),
+            Installer::Npm | Installer::Pnpm | Installer::Yarn
+        )
+    };
+    if plan.commanded.is_some() || plan.installed.iter().any(node) {
+        dry::override_variable(&mut command.env)?;
+    }
     command.deadline = Some(plan.deadline);
     command.grace = plan.grace;
     command.output = Output::Capture { cap_bytes: CAPTURED };

@@ -172,8 +172,8 @@ fn runners_of_javascript_are_told_where_their_report_goes() {
     let mocha = site.tree.join("mocha");
     std::fs::write(
         &mocha,
-        "#!/bin/sh\nset -e\n[ \"$1 $2 $3 $4 $6\" = \"--no-dry-run --reporter xunit --reporter-option spec\" ]\n\
-         printf '<testsuite><testcase name=\"a\"/></testsuite>' > \"${5#output=}\"\n",
+        "#!/bin/sh\nset -e\n[ \"$1 $2 $3 $4 $5 $7\" = \"--no-dry-run --no-dryRun --reporter xunit --reporter-option spec\" ]\n\
+         printf '<testsuite><testcase name=\"a\"/></testsuite>' > \"${6#output=}\"\n",
     )
     .unwrap();
     std::fs::set_permissions(&mocha, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

@@ -21,16 +21,20 @@ use super::volume::{self, Source, Wanted};
 use super::{Engine, full, host, store};
 use semel_core::backend;
 use semel_core::bounds::Asked;
-use semel_core::certificate::{Earlier, EarlierVerdict, Open};
+use semel_core::certificate::{Earlier, EarlierVerdict, Open, Weak};
 use semel_core::ids::{Generation, JobId, RunId};
+use semel_core::installer::InstallCommand;
 use semel_core::job::{Certify, Confine, RetryOn};
 use semel_core::record::Judgement;
 use semel_core::report::Counts;
 use semel_core::volume::{Durability, End, Owner, Role};
 use semel_core::{Code, Refusal, Sha256};
-use semel_host::installer::{check_arguments, check_program, check_report};
+use semel_host::installer::{check_arguments, check_installer, check_program, check_report};
 use semel_host::process::Cancel;
+use semel_host::sandbox::resolve_program;
 use semel_host::volume::write_record;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 
 /// Says what is to be certified, and how.
 #[derive(Clone, Debug)]
@@ -68,6 +72,31 @@ pub(crate) struct Certified {
     pub(crate) counts: Counts,
     /// The digest of the recipe, for a policy to pin.
     pub(crate) recipe: Sha256,
+    /// What is bound less than fully; a policy that does not allow it refuses the certificate.
+    pub(crate) weak: Vec<Weak>,
+}
+
+/// Checks what can be said of a certification before anything is opened, so that it costs no attempt.
+///
+/// # Errors
+/// `not_found`, reason `no_executable`, for an installer that is not there; `bad_config` for arguments and reports that are
+/// not to be had.
+pub(crate) fn can_begin(engine: &Engine, certify: &Certify) -> Result<(), Refusal> {
+    check_report(&attempt::test_command(certify), &attempt::report_from(certify)).map_err(host)?;
+    for (installer, args) in &certify.install_args {
+        check_arguments(*installer, args).map_err(host)?;
+    }
+    for installer in &certify.install.known {
+        check_installer(*installer, &engine.config.path).map_err(host)?;
+    }
+    // One that is a path may lie in the tree, which is looked at when it is sealed.
+    if let Some(program) = certify.install.command.as_ref().map(InstallCommand::program)
+        && !program.contains('/')
+    {
+        resolve_program(OsStr::new(program), &engine.config.path)
+            .map_err(|e| host(e).reason("no_executable"))?;
+    }
+    Ok(())
 }
 
 /// Certifies a proposal, with as many attempts as the job allows.
@@ -81,15 +110,7 @@ pub(crate) fn certify(
     cancel: &Cancel,
 ) -> Result<Certified, Refusal> {
     let proposal = proposal::find(engine, &ask.proposal)?;
-    // What can be said before anything is installed costs no attempt.
-    check_report(
-        &attempt::test_command(&ask.certify),
-        &attempt::report_from(&ask.certify),
-    )
-    .map_err(host)?;
-    for (installer, args) in &ask.certify.install_args {
-        check_arguments(*installer, args).map_err(host)?;
-    }
+    can_begin(engine, &ask.certify)?;
     if let Some(command) = &ask.certify.install.command {
         check_program(command, &engine.config.path, &proposal.manifest).map_err(host)?;
     }
@@ -213,13 +234,28 @@ fn once(
     verdict?;
     let signed = signed?;
     say.line(&format!("sign     certificate {}", signed.certificate));
+    let weak = evidence.weak();
+    tell_of(&weak, say);
     Ok(Certified {
         generation,
         certificate: signed.certificate,
         tree: proposal.tree.to_string(),
         counts: evidence.counts().unwrap_or_default(),
         recipe: signed.recipe,
+        weak,
     })
+}
+
+/// Says by name what is bound less than fully.
+fn tell_of(weak: &[Weak], say: Say<'_>) {
+    let names: BTreeSet<&str> = weak.iter().map(|weak| weak.name.as_str()).collect();
+    if !names.is_empty() {
+        let names: Vec<&str> = names.into_iter().collect();
+        say.line(&format!(
+            "weak     {}: the gate refuses each that its policy does not allow",
+            names.join(", ")
+        ));
+    }
 }
 
 fn is_full<T>(came: &Result<T, Refusal>) -> bool {

@@ -126,7 +126,11 @@ pub(super) fn take(engine: &Engine, job: &JobId) -> Result<Hold, Refusal> {
     plain::private_directory(&engine.config.state.join("run")).map_err(refused)?;
     let held = Hold::take_over(&hold_place(&engine.config.state, job), limits::HOLD_LEFT)
         .map_err(refused)?
-        .ok_or_else(|| Refusal::new(Code::VolumeBusy, "another process runs this job").name(job.as_str()))?;
+        .ok_or_else(|| {
+            Refusal::new(Code::VolumeBusy, "another process runs this job")
+                .reason("living_owner")
+                .name(job.as_str())
+        })?;
     // What a dead holder sent, and nobody carried out yet, is refused from here on.
     let standing = Standing::new(job.clone(), held.number());
     if engine.standing.set(standing).is_err() {
@@ -236,6 +240,7 @@ fn begin(engine: &Engine, asked: &Asked, say: Say<'_>) -> Result<Run, Refusal> {
         Some(run) if over(&run, asked) => return Ok(run),
         Some(_) | None => {}
     }
+    certify::can_begin(engine, &asked.job.certify)?;
     let new = NewRun {
         run: RunId::mint(clock::seed().map_err(host)?),
         job: asked.job.job.clone(),

@@ -96,11 +96,15 @@ impl Upstreams {
         self.0.get(&server_of(exposed)?)
     }
 
-    /// Starts all of them; who waits for none.
-    pub(crate) fn begin(&self) {
+    /// Starts all of them, and waits for none; says of each that cannot be asked why.
+    pub(crate) fn begin(&self, says: impl Fn(&str) + Clone + Send + 'static) {
         for upstream in self.0.values() {
-            let upstream = upstream.clone();
-            tokio::spawn(async move { drop(upstream.tools().await) });
+            let (upstream, says) = (upstream.clone(), says.clone());
+            tokio::spawn(async move {
+                if let Err(refusal) = upstream.tools().await {
+                    says(&format!("upstream {}: {}", upstream.name.as_str(), refusal.why));
+                }
+            });
         }
     }
 
@@ -111,8 +115,8 @@ impl Upstreams {
         }
     }
 
-    /// Lists the tools of all, in the order of their names here. A server that cannot be asked in time is left out, or
-    /// has what it listed last.
+    /// Lists the tools of all, in the order of their names here. A server that cannot be asked in time has what it listed
+    /// last; one that never listed any is waited for longer, since an agent asks once, and then left out.
     pub(crate) async fn listed(&self) -> Vec<(String, Value)> {
         let asked: Vec<_> = self
             .0
@@ -120,7 +124,11 @@ impl Upstreams {
             .cloned()
             .map(|upstream| {
                 tokio::spawn(async move {
-                    let asked = tokio::time::timeout(limits::UPSTREAM_LISTS, upstream.tools()).await;
+                    let patience = match upstream.known() {
+                        Some(_) => limits::UPSTREAM_LISTS,
+                        None => limits::UPSTREAM_FIRST,
+                    };
+                    let asked = tokio::time::timeout(patience, upstream.tools()).await;
                     match asked {
                         Ok(Ok(listed)) => Some(listed),
                         Ok(Err(_)) | Err(_) => upstream.known(),

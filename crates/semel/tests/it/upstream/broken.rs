@@ -1,7 +1,7 @@
 //! Servers that end, say nothing, too much, or something else: nothing that one may have had is sent again.
 
 use super::{Client, Scene, execution, params, refused, replayed};
-use crate::harness::{LONG, wait_until};
+use crate::harness::{Home, LONG, wait_until};
 use serde_json::json;
 
 /// It may have done it: nobody can tell, and a person decides.
@@ -339,4 +339,27 @@ fn a_call_that_the_server_never_read_is_sent_to_its_next_life() {
         (scene.lines("effects"), scene.starts()),
         (vec!["unread".to_owned()], 2)
     );
+}
+
+/// What a person writes wrong on the command line is told there, before anything is started or written.
+#[test]
+fn a_program_that_is_not_there_is_named_at_once() {
+    let home = Home::new();
+    for (upstream, wanted) in [
+        ("fake=no-such-program --port 1", "not_found"),
+        ("fake=/no/such/program", "not_found"),
+        ("fake=bin/server", "bad_input"),
+    ] {
+        let out = home.run(&["serve", "--upstream", upstream]);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(
+            said.starts_with(&format!("error: {wanted}: ")),
+            "{upstream}: {said}"
+        );
+        assert!(
+            said.contains("fake") && !out.status.success(),
+            "{upstream}: {said}"
+        );
+        assert!(!home.state().join("daemon.json").exists(), "{upstream}");
+    }
 }
