@@ -3,7 +3,7 @@
 use semel_core::RelPath;
 
 /// Names of files that runners, builds and package managers read.
-const CONFIGURATION: [&[u8]; 56] = [
+const CONFIGURATION: [&[u8]; 72] = [
     b"conftest.py",
     b"pytest.ini",
     b".pytest.ini",
@@ -60,6 +60,22 @@ const CONFIGURATION: [&[u8]; 56] = [
     b".nycrc.json",
     b"clippy.toml",
     b"lerna.json",
+    b"node.config.json",
+    b".rspec",
+    b".rspec-local",
+    b"behave.ini",
+    b".behaverc",
+    b"cucumber.cjs",
+    b"cucumber.js",
+    b"cucumber.json",
+    b"cucumber.mjs",
+    b"cucumber.yaml",
+    b"cucumber.yml",
+    b"phpunit.xml",
+    b"phpunit.xml.dist",
+    b"phpunit.dist.xml",
+    b"Rakefile",
+    b"go.work",
 ];
 /// Names of directories in which tests and what they read lie, in lower case.
 const DIRECTORIES: [&[u8]; 11] = [
@@ -168,6 +184,8 @@ mod tests {
             ".yarnrc.yml",
             ".pnpmfile.cjs",
             "hatch.toml",
+            ".rspec",
+            "node.config.json",
         ] {
             assert!(concerns_tests(&path(yes)), "{yes}");
         }

@@ -188,10 +188,7 @@ fn once(
         "certify  attempt {} of job {} in generation {generation}, on {}: {}",
         opened.volume.attempt, ask.job, opened.choice.backend, opened.choice.why
     ));
-    write_record(&opened.disk, ASKED, ask.proposal.to_string().as_bytes()).map_err(host)?;
-    if let Some(run) = &ask.run {
-        write_record(&opened.disk, RUN, run.to_string().as_bytes()).map_err(host)?;
-    }
+    note(ask, &opened.disk)?;
     say.reached(Point::CertOpened);
     let mut evidence = attempt::Evidence::of(proposal);
     let mut verdict = attempt::run(engine, ask, proposal, &opened.disk, &mut evidence, say, cancel)
@@ -255,6 +252,15 @@ fn tell_of(weak: &[Weak], say: Say<'_>) {
             "weak     {}: the gate refuses each that its policy does not allow",
             names.join(", ")
         ));
+    }
+}
+
+/// Notes in the volume what the attempt is on.
+fn note(ask: &Ask, disk: &semel_host::volume::Volume) -> Result<(), Refusal> {
+    write_record(disk, ASKED, ask.proposal.to_string().as_bytes()).map_err(host)?;
+    match &ask.run {
+        Some(run) => write_record(disk, RUN, run.to_string().as_bytes()).map_err(host),
+        None => Ok(()),
     }
 }
 

@@ -129,11 +129,21 @@ fn identity(entry: &Entry, root: &Root, format: ObjectFormat) -> Result<(Mode, O
 
 /// Says whether a path is code that would be loaded in place of an installed module of that name.
 pub(super) fn shadows(path: &RelPath) -> bool {
-    let code: [&[u8]; 8] = [
-        b".py", b".so", b".pyd", b".js", b".mjs", b".cjs", b".node", b".ts",
+    let code: [&[u8]; 13] = [
+        b".py", b".so", b".pyd", b".js", b".mjs", b".cjs", b".node", b".ts", b".mts", b".cts", b".jsx",
+        b".tsx", b".wasm",
     ];
     let installed = path.components().any(|part| part == b"node_modules");
     !installed && code.iter().any(|end| path.as_bytes().ends_with(end))
+}
+
+/// Says whether a path is source that compilers and runners find by themselves where it lies beside other source.
+pub(super) fn is_found(path: &RelPath) -> bool {
+    let source: [&[u8]; 12] = [
+        b".rs", b".go", b".rb", b".php", b".java", b".kt", b".scala", b".cs", b".swift", b".ex", b".exs",
+        b".pyc",
+    ];
+    shadows(path) || source.iter().any(|end| path.as_bytes().ends_with(end))
 }
 
 /// Gives the names of the modules of Python that were installed, and those of test runners.

@@ -134,8 +134,8 @@ fn none_guilty<'p>(
     let built = installed.built();
     let found = files.into_iter().filter(|path| {
         // A build of the project may write modules; nothing else has a reason to.
-        let shadows = !built && surface::shadows(path);
-        surface::concerns_tests(path) || shadows || path.as_bytes().ends_with(b".pyc")
+        let found = !built && surface::is_found(path);
+        surface::concerns_tests(path) || found || path.as_bytes().ends_with(b".pyc")
     });
     let found: Vec<String> = found.take(NAMED).map(ToString::to_string).collect();
     match found.is_empty() {
@@ -163,12 +163,30 @@ fn is_astray(path: &RelPath, sealed: &Sealed<'_>) -> Result<bool, Refusal> {
         }
     }
     if sealed.has(&top) {
-        let code = surface::shadows(path) || path.as_bytes().ends_with(b".pyc");
-        return Ok(code || surface::concerns_tests(path));
+        return Ok(surface::is_found(path) || surface::concerns_tests(path) || is_in_place_of(path, sealed)?);
     }
+    // Where nextest and others keep their settings.
+    let settings = matches!(parts.as_slice(), [b".config", _]) && surface::concerns_tests(path);
     let package = matches!(parts.as_slice(), [_, b"__init__.py" | b"__main__.py"]);
-    let collected = surface::shadows(path) && surface::concerns_tests(path);
-    Ok(package || collected || surface::concerns_tests(&top.join(b"x")?))
+    let in_go = path.as_bytes().ends_with(b".go");
+    let collected = (surface::shadows(path) || in_go) && surface::concerns_tests(path) || is_target(&parts);
+    Ok(package || collected || settings || surface::concerns_tests(&top.join(b"x")?))
+}
+
+/// Says whether cargo finds a target by where its source lies.
+fn is_target(parts: &[&[u8]]) -> bool {
+    let of_targets = |two: &[&[u8]]| matches!(two, [b"src", b"bin"]);
+    let found = parts.windows(2).any(of_targets)
+        || parts.iter().any(|part| matches!(*part, b"examples" | b"benches"));
+    found && parts.last().is_some_and(|name| name.ends_with(b".rs"))
+}
+
+/// Says whether Node would take a file of data for a module that is a sealed directory.
+fn is_in_place_of(path: &RelPath, sealed: &Sealed<'_>) -> Result<bool, Refusal> {
+    match path.as_bytes().strip_suffix(b".json") {
+        Some(stem) => Ok(sealed.has(&RelPath::parse(stem)?)),
+        None => Ok(false),
+    }
 }
 
 /// Says whether a link by a command would have tests counted again: it has the name of a directory of tests, or it leads to
@@ -247,6 +265,18 @@ mod tests {
             (".cargo/config.toml", true),
             ("pytest/__init__.py", true),
             ("src/x.pyc", true),
+            ("src/app.mts", true),
+            ("src/bin/e.rs", true),
+            ("src/more.go", true),
+            ("gen/more_test.go", true),
+            ("gen/more.go", false),
+            ("examples/e.rs", true),
+            ("src.json", true),
+            ("src/data.json", false),
+            (".config/nextest.toml", true),
+            (".config/other.toml", false),
+            (".rspec", true),
+            ("vend/a.test.mts", true),
             ("vendor/acme/test_a.py", true),
             ("vendor/acme/a.test.js", true),
             // What a tool vendors brings its own tests, in languages whose runners look at the project's own alone.
