@@ -68,7 +68,7 @@ const CACHES: [&str; 22] = [
 ];
 
 /// Variables that say from where code is loaded before or instead of what is installed.
-const LOADERS: [&str; 12] = [
+const LOADERS: [&str; 21] = [
     "PYTHONPATH",
     "PYTHONHOME",
     "PYTHONSTARTUP",
@@ -81,11 +81,32 @@ const LOADERS: [&str; 12] = [
     "RUBYLIB",
     "RUSTC_WRAPPER",
     "RUSTC_WORKSPACE_WRAPPER",
+    "CARGO_BUILD_RUSTC_WRAPPER",
+    "CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER",
+    "CARGO_BUILD_RUSTDOC",
+    "RUSTDOC",
+    "LD_LIBRARY_PATH",
+    "BASH_ENV",
+    "ENV",
+    "RUBYOPT",
+    "PERL5OPT",
 ];
 
 /// Variables that choose which tests run, or what a failed one says: they belong into the command, where a reviewer
 /// sees them.
-const CHOOSERS: [&str; 3] = ["PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONOPTIMIZE"];
+const CHOOSERS: [&str; 5] = [
+    "PYTEST_ADDOPTS",
+    "PYTEST_PLUGINS",
+    "PYTHONOPTIMIZE",
+    "MOCHA_OPTIONS",
+    "SPEC_OPTS",
+];
+
+/// What chooses among the tests in variables that say other things as well, or holds the code itself.
+const CHOICES: [(&str, &[&str]); 2] = [
+    ("NODE_OPTIONS", &["--test", "data:"]),
+    ("GOFLAGS", &["-run", "-skip", "-exec", "-short"]),
+];
 
 /// Says whether a variable of a job would change what its tests are, unseen: it loads code from outside of the tree, or
 /// chooses among the tests.
@@ -93,7 +114,12 @@ const CHOOSERS: [&str; 3] = ["PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONOPTIMIZE
 pub fn changes_the_tests(name: &str, value: &str) -> bool {
     let away = |word: &str| word.starts_with(['/', '~']) || word.split('/').any(|part| part == "..");
     let loads = LOADERS.contains(&name) && value.split([':', ',', ';', ' ', '=']).any(away);
-    loads || (CHOOSERS.contains(&name) && !value.is_empty())
+    let says = |(variable, words): &(&str, &[&str])| {
+        *variable == name && words.iter().any(|word| value.contains(word))
+    };
+    // By what cargo runs a test binary, or does not.
+    let runner = name.starts_with("CARGO_TARGET_") && name.ends_with("_RUNNER");
+    loads || ((CHOOSERS.contains(&name) || runner) && !value.is_empty()) || CHOICES.iter().any(says)
 }
 
 /// Says whether a variable would lead a certification to a cache that is not its own: one of the known names with a place
@@ -128,6 +154,13 @@ mod tests {
             ("PYTEST_ADDOPTS", "-k nothing"),
             ("PYTEST_PLUGINS", "p"),
             ("PYTHONOPTIMIZE", "1"),
+            ("NODE_OPTIONS", "--test-only"),
+            ("NODE_OPTIONS", "--import=data:text/javascript,x"),
+            ("MOCHA_OPTIONS", "--grep two"),
+            ("GOFLAGS", "-mod=vendor -run=X"),
+            ("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", "true"),
+            ("LD_LIBRARY_PATH", "/srv/lib"),
+            ("BASH_ENV", "/srv/x.sh"),
         ] {
             assert!(changes_the_tests(name, value), "{name}={value}");
         }
@@ -135,6 +168,9 @@ mod tests {
             ("PYTHONPATH", "src:tests/lib"),
             ("NODE_OPTIONS", "--max-old-space-size=4096"),
             ("PYTEST_ADDOPTS", ""),
+            ("GOFLAGS", "-mod=vendor"),
+            ("ENV", "test"),
+            ("LD_LIBRARY_PATH", "target/lib"),
             ("DATABASE", "/srv/data"),
         ] {
             assert!(!changes_the_tests(name, value), "{name}={value}");

@@ -1,10 +1,13 @@
 //! Reads what `cargo test` prints: the blocks of every test binary, doc-tests included.
 //!
 //! Each block announces `running N tests` and ends in a `test result:` line; the two must agree, and one
-//! without the other is no evidence. A custom harness that prints neither is not counted.
+//! without the other is no evidence. A custom harness that prints neither is not counted, and what was only compiled did not run.
 
 use super::{Ending, Report, without_report};
 use crate::code::{Code, Refusal};
+
+/// How the line of a doc-test ends that is `no_run`: it was compiled, and that is all.
+const COMPILED: &str = " - compile ... ok";
 
 /// Sums the blocks of a `cargo test` run over all binaries.
 ///
@@ -18,6 +21,7 @@ pub fn cargo_test(stdout: &[u8], ending: Ending) -> Result<Report, Refusal> {
     let mut report = Report::default();
     let mut announced: Option<u64> = None;
     let mut blocks = 0_usize;
+    let mut compiled = 0_u64;
     let mut flaw: Option<&str> = None;
     for line in stdout.split(|b| *b == b'\n') {
         let Ok(line) = core::str::from_utf8(line) else {
@@ -30,7 +34,8 @@ pub fn cargo_test(stdout: &[u8], ending: Ending) -> Result<Report, Refusal> {
             }
         } else if let Some(result) = line.strip_prefix("test result: ") {
             blocks += 1;
-            match (announced.take(), Tally::parse(result)) {
+            let tally = Tally::parse(result).map(|tally| tally.without(core::mem::take(&mut compiled)));
+            match (announced.take(), tally) {
                 (Some(count), Some(tally)) if tally.total() == count => tally.add_to(&mut report),
                 (_, Some(tally)) => {
                     tally.add_to(&mut report);
@@ -38,6 +43,8 @@ pub fn cargo_test(stdout: &[u8], ending: Ending) -> Result<Report, Refusal> {
                 }
                 (_, None) => flaw = Some("a result line is malformed"),
             }
+        } else if line.starts_with("test ") && line.ends_with(COMPILED) {
+            compiled += 1;
         } else if let Some(name) = failed_test(line) {
             report.name_failure(name);
         }
@@ -93,6 +100,16 @@ impl Tally {
             filtered: next("filtered out")?,
         };
         (result.starts_with("ok. ") == (tally.failed == 0)).then_some(tally)
+    }
+
+    /// Counts those that were compiled and not run apart from those that passed.
+    fn without(self, compiled: u64) -> Self {
+        let compiled = compiled.min(self.passed);
+        Self {
+            passed: self.passed - compiled,
+            ignored: self.ignored.saturating_add(compiled),
+            ..self
+        }
     }
 
     fn total(&self) -> u64 {

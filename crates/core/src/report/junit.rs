@@ -4,7 +4,7 @@
 //! It expands no entity of a document type and follows nothing.
 
 use super::sums::{Cases, Suite};
-use super::{Report, Stamp, stands_for_a_file};
+use super::{Report, Stamp, Writer, stands_for_a_file};
 use crate::code::{Code, Refusal};
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
@@ -71,6 +71,8 @@ struct Case {
 #[derive(Default)]
 struct Reading {
     report: Report,
+    /// The names of the tests that passed: who wrote the report is known at its end.
+    names: Vec<String>,
     suites: Vec<Suite>,
     case: Option<Case>,
 }
@@ -91,6 +93,7 @@ pub fn junit(bytes: &[u8]) -> Result<Report, Refusal> {
     let mut reading = Reading::default();
     let mut depth = 0_usize;
     let mut rooted = false;
+    let mut passed: Option<u64> = None;
     loop {
         match reader.read_event().map_err(|e| malformed(&e.to_string()))? {
             Event::Start(element) => {
@@ -112,6 +115,11 @@ pub fn junit(bytes: &[u8]) -> Result<Report, Refusal> {
             }
             Event::DocType(_) => return Err(malformed("it carries a document type")),
             Event::Eof => break,
+            // Behind all cases, in the root: only `node --test` sums up there.
+            Event::Comment(comment) if depth == 1 => {
+                let stated = comment.trim().strip_prefix("pass ").and_then(|n| n.parse().ok());
+                passed = stated.or(passed);
+            }
             Event::Text(_)
             | Event::CData(_)
             | Event::Comment(_)
@@ -123,7 +131,21 @@ pub fn junit(bytes: &[u8]) -> Result<Report, Refusal> {
     if depth > 0 || !rooted {
         return Err(malformed("it is cut"));
     }
-    Ok(reading.report)
+    let Reading {
+        mut report, names, ..
+    } = reading;
+    let writer = match passed {
+        Some(passed) => {
+            report.at_most(passed);
+            Writer::Node
+        }
+        None => Writer::Other,
+    };
+    report.rooted = names
+        .into_iter()
+        .filter(|name| name.starts_with('/') || writer == Writer::Node)
+        .collect();
+    Ok(report)
 }
 
 fn malformed(why: &str) -> Refusal {
@@ -199,7 +221,8 @@ impl Reading {
                 self.each_count(|cases| cases.not_run += 1);
             } else {
                 if !ended.file {
-                    self.report.pass(&ended.own_name);
+                    self.report.counts.passed += 1;
+                    self.names.push(ended.own_name);
                 }
                 let said = u64::from(ended.said);
                 self.each_count(|cases| {

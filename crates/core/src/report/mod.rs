@@ -68,7 +68,7 @@ pub struct Report {
     pub failures: Vec<String>,
     /// The earliest time that the report states for itself, where it states one.
     pub earliest: Option<Stamp>,
-    /// The names of tests that passed and are named like a path: an absolute one, or, where `node --test` wrote TAP, any. Whether
+    /// The names of tests that passed and are named like a path: an absolute one, or, where `node --test` wrote the report, any. Whether
     /// there is such a file is not known here.
     pub rooted: Vec<String>,
     /// How the report contradicts itself, where it does.
@@ -171,9 +171,17 @@ impl Report {
         self.counts.passed = self.counts.passed.saturating_sub(files);
     }
 
-    /// Counts a test that passed.
-    fn pass(&mut self, name: &str) {
-        self.pass_of(Writer::Other, name);
+    /// Counts a test no more that was none.
+    fn take_back(&mut self, name: &str) {
+        self.counts.passed = self.counts.passed.saturating_sub(1);
+        if self.rooted.last().is_some_and(|last| last == name) {
+            self.rooted.pop();
+        }
+    }
+
+    /// Holds what passed against what its writer states, suites without a test being counted as cases, too.
+    fn at_most(&mut self, stated: u64) {
+        self.counts.passed = self.counts.passed.min(stated);
     }
 
     /// Counts a test that passed, as its writer names it.

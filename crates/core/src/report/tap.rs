@@ -9,6 +9,8 @@ use crate::code::{Code, Refusal};
 use std::collections::BTreeSet;
 
 const DEEPEST: usize = 64;
+/// What `node --test` says of a suite, in the block behind its line.
+const SUITE: &str = "type: 'suite'";
 /// The columns by which a subtest is indented.
 const STEP: usize = 4;
 
@@ -20,6 +22,8 @@ struct Frame {
     failed: bool,
     /// The subtest that waits for the line that sums it up: whether a test of it failed.
     subtest: Option<bool>,
+    /// The name of the test that the last line counted as passed, as long as nothing else was said here.
+    passed: Option<String>,
 }
 
 impl Frame {
@@ -52,7 +56,8 @@ pub(super) fn is_tap(bytes: &[u8]) -> bool {
 /// Counts the tests of a TAP report.
 ///
 /// `not ok` failed, unless it is marked `TODO`; with `TODO`, and `ok` with `SKIP`, it counts as not run: a test that is only
-/// planned is `ok`, too. Any other `ok` passed, but for the one that stands for a file without a test.
+/// planned is `ok`, too. Any other `ok` passed, but for the one that stands for a file without a test, and for a suite of
+/// `node --test` without one.
 ///
 /// # Errors
 /// `evidence_foreign` for a report that is cut, whose plan is missing or does not add up, or that is nested deeper than
@@ -73,6 +78,10 @@ pub fn tap(bytes: &[u8]) -> Result<Report, Refusal> {
         if let Some(block) = yaml {
             if indent == block && rest == "..." {
                 yaml = None;
+            } else if indent == block && rest == SUITE && writer == Writer::Node {
+                // `node --test` writes a suite in which no test is as a test that passed.
+                let name = stack.last_mut().and_then(|frame| frame.passed.take());
+                name.into_iter().for_each(|name| report.take_back(&name));
             }
             continue;
         }
@@ -187,12 +196,15 @@ impl<'a> Line<'a> {
 
     fn count(self, frame: &mut Frame, report: &mut Report, writer: Writer) -> Result<(), Refusal> {
         frame.seen += 1;
+        // `node --test` numbers the tests of each file anew, behind those of others.
         if let Some(number) = self.number
             && (number == 0 || !frame.numbers.insert(number))
+            && writer != Writer::Node
         {
             return Err(malformed("a test has a number that another one has"));
         }
         let subtest = frame.subtest.take();
+        frame.passed = None;
         match (self.outcome, self.directive, subtest) {
             (_, Directive::Todo, None) | (Outcome::Ok, Directive::Skip, None) => report.counts.skipped += 1,
             (Outcome::NotOk, Directive::Todo, Some(_)) => {}
@@ -203,7 +215,10 @@ impl<'a> Line<'a> {
             }
             (Outcome::Ok, _, Some(failed)) => frame.failed |= failed,
             (Outcome::Ok, _, None) if stands_for_a_file(self.name) => {}
-            (Outcome::Ok, _, None) => report.pass_of(writer, self.name),
+            (Outcome::Ok, _, None) => {
+                frame.passed = Some(self.name.to_owned());
+                report.pass_of(writer, self.name);
+            }
         }
         Ok(())
     }
@@ -321,6 +336,46 @@ ok 4 - off \\# todo is no directive # SKIP why
         ] {
             assert_eq!(tap(text.as_bytes()).unwrap().counts, wanted, "{text}");
         }
+    }
+
+    #[test]
+    fn a_suite_without_a_test_is_none() {
+        let text = "TAP version 13
+# Subtest: empty
+ok 1 - empty
+  ---
+  duration_ms: 1
+  type: 'suite'
+  ...
+# Subtest: outer
+    # Subtest: inner
+    ok 1 - inner
+      ---
+      type: 'suite'
+      ...
+    # Subtest: real
+    ok 2 - real
+      ---
+      duration_ms: 1
+      ...
+    1..2
+ok 2 - outer
+  ---
+  type: 'suite'
+  ...
+1..2
+";
+        let node = format!("{text}# tests 1\n# suites 3\n# pass 1\n# duration_ms 9\n");
+        let report = tap(node.as_bytes()).unwrap();
+        assert_eq!(report.counts, counts(1, 0, 0));
+        assert_eq!(report.rooted, ["real"]);
+        // Node 20 begins to count anew with each file.
+        let files = node.replace("1..2\n# tests", "ok 2 - /v/b.test.js\n1..3\n# tests");
+        assert_eq!(tap(files.as_bytes()).unwrap().counts, counts(1, 0, 0));
+        let other = "TAP version 13\nok 1 - a\nok 1 - b\n1..2\n";
+        assert!(tap(other.as_bytes()).is_err());
+        // Of another writer it is not known what its words mean.
+        assert_eq!(tap(text.as_bytes()).unwrap().counts, counts(3, 0, 0));
     }
 
     /// Newer versions of node name a file without a test as the command does; to others a file may well be a test.

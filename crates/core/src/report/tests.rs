@@ -503,3 +503,36 @@ proptest! {
         prop_assert_eq!(report.counts, counts(of(0), of(1) + of(2), of(3), None));
     }
 }
+
+/// As Node 20 and 22 write suites and files without a test: like tests that passed.
+#[test]
+fn what_node_says_of_itself_bounds_what_passed() {
+    let of = |cases: &str, sums: &str| {
+        let text = format!("<testsuites>{cases}{sums}</testsuites>");
+        junit(text.as_bytes()).unwrap()
+    };
+    let sums = "<!-- tests 1 --><!-- suites 2 --><!-- pass 1 --><!-- duration_ms 3 -->";
+    let empty = "<testcase name='empty' classname='test'/><testcase name='inner' classname='test'/>";
+    assert_eq!(of(&format!("{empty}<testcase name='a'/>"), sums).counts.passed, 1);
+    assert_eq!(of(empty, "<!-- tests 0 --><!-- pass 0 -->").counts.passed, 0);
+    let mut file = of("<testcase name='test/a.test.js' classname='test'/>", sums);
+    assert_eq!(
+        (file.counts.passed, file.rooted.as_slice()),
+        (1, &["test/a.test.js".to_owned()][..])
+    );
+    file.leave_out_files(is_module);
+    assert_eq!(file.counts.passed, 0);
+    // What a test says is no sum of the runner, nor is what another writer leaves there.
+    let said = "<testsuite name='s'><testcase name='a'/><!-- pass 0 --></testsuite>";
+    assert_eq!(of(said, "").counts.passed, 1);
+    assert!(of("<testcase name='a/b.js'/>", "").rooted.is_empty());
+}
+
+/// A doc-test that is `no_run` proves nothing of what it does.
+#[test]
+fn what_was_only_compiled_did_not_run() {
+    let text = "running 3 tests\ntest src/lib.rs - f (line 1) - compile ... ok\ntest src/lib.rs - g (line 5) - compile fail ... ok\ntest src/lib.rs - h (line 9) ... ok\n\n\
+                test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
+    let report = cargo_test(text.as_bytes(), Ending::Exit(0)).unwrap();
+    assert_eq!((report.counts.passed, report.counts.skipped), (2, 1));
+}

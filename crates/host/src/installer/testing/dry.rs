@@ -7,7 +7,6 @@
 use super::runner::base_name;
 use semel_core::path::shown;
 use semel_core::{Code, Refusal};
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
@@ -119,22 +118,24 @@ pub(super) fn override_settings(name: &OsStr, args: &mut Vec<OsString>) {
     }
 }
 
-/// Tells the same to one that a script starts.
-///
-/// # Errors
-/// `bad_config`, reason `dry_run`, where the job's own variable asks for a run without tests.
-pub(super) fn override_variable(env: &mut BTreeMap<OsString, OsString>) -> Result<(), Refusal> {
-    let given = env.entry(MOCHA_OPTIONS.into()).or_default();
-    let words = given.as_bytes().split(u8::is_ascii_whitespace);
-    let words: Vec<OsString> = words.map(|word| OsStr::from_bytes(word).to_owned()).collect();
-    refuse(&words)?;
-    for option in NO_DRY_RUN {
-        if !given.is_empty() {
-            given.push(" ");
-        }
-        given.push(option);
+/// Gives the variables by which runners that a script starts are told the same: mocha, since version 10, and cargo, which
+/// would run no test where a file of settings names another program to run them (`env` runs what it is given).
+pub(super) fn variables(node: bool, rust: bool) -> Vec<(String, &'static str)> {
+    let mut all = Vec::new();
+    if node {
+        all.push((MOCHA_OPTIONS.to_owned(), "--no-dry-run --no-dryRun"));
     }
-    Ok(())
+    if rust {
+        let arch = match std::env::consts::ARCH {
+            "riscv64" => "riscv64gc",
+            arch => arch,
+        };
+        for libc in ["GNU", "MUSL"] {
+            let target = format!("{}_UNKNOWN_LINUX_{libc}", arch.to_uppercase());
+            all.push((format!("CARGO_TARGET_{target}_RUNNER"), "env"));
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -215,20 +216,5 @@ mod tests {
             });
             assert_eq!(told(line), words(&wanted.collect::<Vec<_>>()), "{line:?}");
         }
-    }
-    #[test]
-    fn the_jobs_own_options_of_mocha_stay_but_for_a_dry_run() {
-        let of = |options: &str| {
-            let mut env = BTreeMap::from([(MOCHA_OPTIONS.into(), options.into())]);
-            override_variable(&mut env).map(|()| env)
-        };
-        for (given, wanted) in [
-            ("", "--no-dry-run --no-dryRun"),
-            ("--bail --exit", "--bail --exit --no-dry-run --no-dryRun"),
-        ] {
-            assert_eq!(of(given).unwrap()[OsStr::new(MOCHA_OPTIONS)], wanted);
-        }
-        let refusal = of("--bail --dry-run").unwrap_err();
-        assert_eq!(refusal.reason.as_deref(), Some("dry_run"));
     }
 }

@@ -265,6 +265,14 @@ fn build(plan: &TestPlan<'_>, places: &Places, runner: &Runner) -> Result<Comman
             read_only.push(home);
         }
     }
+    let installed = |of: &[Installer]| {
+        let mut all = plan.installed.iter().map(|installed| installed.tools.installer());
+        plan.commanded.is_some() || all.any(|one| of.contains(&one))
+    };
+    let node = installed(&[Installer::Npm, Installer::Pnpm, Installer::Yarn]);
+    for (name, value) in dry::variables(node, installed(&[Installer::Cargo])) {
+        command = command.var(name, value);
+    }
     if let Some(name) = plan
         .env
         .keys()
@@ -276,15 +284,6 @@ fn build(plan: &TestPlan<'_>, places: &Places, runner: &Runner) -> Result<Comman
             .into());
     }
     command.env.extend(plan.env.clone());
-    let node = |installed: &Plan| {
-        matches!(
-            installed.tools.installer(),
-            Installer::Npm | Installer::Pnpm | Installer::Yarn
-        )
-    };
-    if plan.commanded.is_some() || plan.installed.iter().any(node) {
-        dry::override_variable(&mut command.env)?;
-    }
     command.deadline = Some(plan.deadline);
     command.grace = plan.grace;
     command.output = Output::Capture { cap_bytes: CAPTURED };

@@ -205,7 +205,7 @@ fn node_counts_its_tests() {
     let refusal = run("failing").verdict.unwrap_err();
     assert_eq!(
         (refusal.code, refusal.names),
-        (Code::TestsFailed, vec!["test::c".to_owned()])
+        (Code::TestsFailed, vec!["c".to_owned()])
     );
 }
 

@@ -21,7 +21,7 @@ use super::volume::{self, Source, Wanted};
 use super::{Engine, full, host, store};
 use semel_core::backend;
 use semel_core::bounds::Asked;
-use semel_core::certificate::{Earlier, EarlierVerdict, Open, Weak};
+use semel_core::certificate::{Earlier, EarlierVerdict, Open, UNBOUND_INSTALL, Weak};
 use semel_core::ids::{Generation, JobId, RunId};
 use semel_core::installer::InstallCommand;
 use semel_core::job::{Certify, Confine, RetryOn};
@@ -247,11 +247,12 @@ fn once(
 fn tell_of(weak: &[Weak], say: Say<'_>) {
     let names: BTreeSet<&str> = weak.iter().map(|weak| weak.name.as_str()).collect();
     if !names.is_empty() {
+        let asked = match names.contains(UNBOUND_INSTALL) {
+            true => "; the gate takes it where its policy says unbound_install = \"accepted\"",
+            false => "",
+        };
         let names: Vec<&str> = names.into_iter().collect();
-        say.line(&format!(
-            "weak     {}: the gate refuses each that its policy does not allow",
-            names.join(", ")
-        ));
+        say.line(&format!("weak     {}{asked}", names.join(", ")));
     }
 }
 

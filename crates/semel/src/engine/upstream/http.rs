@@ -52,7 +52,9 @@ impl Http {
         match tokio::time::timeout(limits::UPSTREAM_START, sent).await {
             Ok(Ok(response)) if response.status().is_success() => Ok(()),
             Ok(Ok(response)) => Err(format!("it answers a notification with {}", response.status())),
-            Ok(Err(Came::Never(why) | Came::Refused(why) | Came::Perhaps(why))) => Err(why),
+            Ok(Err(Came::Never(why) | Came::Disowned(why) | Came::Refused(why) | Came::Perhaps(why))) => {
+                Err(why)
+            }
             Ok(Err(Came::Answer(..))) | Err(_) => Err("it does not take a notification".to_owned()),
         }
     }
@@ -125,10 +127,10 @@ impl Http {
     fn without_an_answer(&self, status: StatusCode) -> Came {
         let why = format!("it answers with {status}");
         match status {
-            // It does not know the session, so it cannot have done anything in it; another is begun.
+            // Another session is begun.
             StatusCode::NOT_FOUND if self.session().is_some() => {
                 self.end();
-                Came::Never(why)
+                Came::Disowned(why)
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED => {
                 Came::Refused(why)

@@ -18,6 +18,9 @@ pub(crate) enum Came {
     Answer(Said, Value),
     /// None, and it is proven that the server never had the request whole.
     Never(String),
+    /// None: it does not know the session. By the protocol it had no part of the request; but a server that says so again, of
+    /// a session that it has just made, may have ended it in doing what it was asked for.
+    Disowned(String),
     /// None: by the protocol it was refused before it was applied, and would be again.
     Refused(String),
     /// None, and the server may have had it.
@@ -173,7 +176,9 @@ impl Link {
                 return Ok(spoken);
             }
             Came::Answer(Said::Error, error) => error,
-            Came::Never(why) | Came::Refused(why) | Came::Perhaps(why) => return Err(why),
+            Came::Never(why) | Came::Disowned(why) | Came::Refused(why) | Came::Perhaps(why) => {
+                return Err(why);
+            }
         };
         match self
             .send(Wanted::plain("server/discover", json!({})), &Spoken::Modern)
@@ -187,7 +192,7 @@ impl Link {
                 Ok(Spoken::Modern)
             }
             Came::Answer(..) => Err(format!("it refuses initialize: {}", refused["message"])),
-            Came::Never(why) | Came::Refused(why) | Came::Perhaps(why) => Err(why),
+            Came::Never(why) | Came::Disowned(why) | Came::Refused(why) | Came::Perhaps(why) => Err(why),
         }
     }
 
@@ -221,7 +226,9 @@ impl Link {
                 Came::Answer(Said::Error, error) => {
                     return Err(format!("it does not list its tools: {}", error["message"]));
                 }
-                Came::Never(why) | Came::Refused(why) | Came::Perhaps(why) => return Err(why),
+                Came::Never(why) | Came::Disowned(why) | Came::Refused(why) | Came::Perhaps(why) => {
+                    return Err(why);
+                }
             }
         }
         Err("its list of tools has no end".to_owned())

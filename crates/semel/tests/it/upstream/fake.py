@@ -220,6 +220,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return None
         if how == "status":
             return self.reply(500, b"oh")
+        if how == "gone":
+            # It did it, and with that its session is over.
+            return self.reply(404, b"no session")
         if how == "forbidden":
             return self.reply(403, b"no")
         if how == "progress" or how == "stream":

@@ -110,6 +110,18 @@ fn a_session_that_ended_is_begun_anew() {
     assert_eq!(listening.scene.effects(), 2);
 }
 
+/// A call may itself end the session: a server that disowns the next one, too, is not asked a third time.
+#[test]
+fn a_session_that_ends_with_each_call_leaves_it_unknown() {
+    let listening = Listening::new(&[]);
+    let (_daemon, mut client) = listening.scene();
+    for _ in 0..2 {
+        assert_eq!(refused(&client.note("k", "gone")), "outcome_unknown");
+        assert_eq!(listening.scene.effects(), 2);
+    }
+    assert_eq!(replayed(&client.note("other", "")), Some(false));
+}
+
 #[test]
 fn what_breaks_off_is_unknown_and_what_is_not_reached_is_not() {
     let mut listening = Listening::new(&[]);

@@ -18,7 +18,7 @@ use semel_core::install::InstallRecord;
 use semel_core::installer::{InstallCommand, Installer, ProjectInstall};
 use semel_core::lockset::Lockfile;
 use semel_core::manifest::Manifest;
-use semel_core::{Code, Refusal};
+use semel_core::{Code, Refusal, RelPath};
 use semel_host::artifact::Store;
 use semel_host::installer::{
     self, CommandPlan, CommandRun, Hints, Plan, Sealed, StageOutcome, Tools, filled_by, record,
@@ -53,7 +53,7 @@ impl Attempt<'_> {
         let certify = &self.ask.certify;
         Ok(Plan {
             tree: self.disk.tree_path(),
-            directory: semel_core::RelPath::root(),
+            directory: RelPath::root(),
             home: self.work.join("install"),
             tools: self.tools(installer)?,
             artifacts: Store::open(&self.engine.config.state.join("artifacts")).map_err(host)?,
@@ -128,6 +128,10 @@ impl Attempt<'_> {
     ) -> Result<InstallRecord, Refusal> {
         let made = record(plan, self.disk.generation(), locks, supply).map_err(host)?;
         evidence.weaken("install", made.weak.iter().cloned());
+        let runtimes = made.entries.keys().filter(|path| is_runtime(path));
+        let about =
+            "stands before the toolchain's own when the tests look for it: a locked package brings it";
+        evidence.weaken("test_runtime", runtimes.map(|path| format!("{path} {about}")));
         self.tell_record(&made);
         Ok(made)
     }
@@ -225,4 +229,10 @@ impl Attempt<'_> {
         evidence.record = Some(bytes);
         Ok(())
     }
+}
+
+/// Says whether a command of modules is what the tests would be run by, in place of what the certificate names.
+fn is_runtime(path: &RelPath) -> bool {
+    let parts: Vec<&[u8]> = path.components().collect();
+    matches!(parts.as_slice(), [.., b".bin", b"node" | b"bun" | b"deno"])
 }

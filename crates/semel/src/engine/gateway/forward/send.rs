@@ -31,7 +31,7 @@ impl Gateway {
         mut link: Arc<Link>,
     ) -> Answered {
         self.hooks.reached(CrashPoint::Begun);
-        let mut tries = 0;
+        let (mut tries, mut disowned) = (0, false);
         loop {
             tries += 1;
             let never = match link.request(asks.wanted(tool)).await {
@@ -55,6 +55,11 @@ impl Gateway {
                     return self.not_forwarded(asks, intent, asks.upstream.unavailable(&why));
                 }
                 Came::Perhaps(why) => return self.may_have_had(asks, intent, &why),
+                Came::Disowned(why) if disowned => return self.may_have_had(asks, intent, &why),
+                Came::Disowned(why) => {
+                    disowned = true;
+                    why
+                }
                 Came::Never(why) => why,
             };
             let again = match tries < TRIES {
@@ -120,6 +125,7 @@ impl Gateway {
             return Err(self.later(asks, refusal, None).await);
         }
         let mut last = asks.upstream.unavailable("it was never reached");
+        let mut disowned = false;
         for _ in 0..TRIES {
             let link = match asks.upstream.link().await {
                 Ok(link) => link,
@@ -150,7 +156,11 @@ impl Gateway {
                     break;
                 }
                 Came::Never(why) => last = asks.upstream.unavailable(&why),
-                Came::Perhaps(why) => {
+                Came::Disowned(why) if !disowned => {
+                    disowned = true;
+                    last = asks.upstream.unavailable(&why);
+                }
+                Came::Disowned(why) | Came::Perhaps(why) => {
                     last = asks.upstream.gave_no_answer(&why);
                     break;
                 }
