@@ -335,6 +335,7 @@ async fn until_over(
     };
     let (doors, operator) = doors(made, open, admin)?;
     gateway.enter(Phase::Ready);
+    drain_on_signal(gateway.clone());
     app.face.announce()?;
     tokio::spawn(daemon::heartbeats(
         gateway.clone(),
@@ -354,14 +355,13 @@ async fn until_over(
         let activity = app.activity.clone();
         tokio::spawn(daemon::end_when_idle(gateway.clone(), move || activity.idle()));
     }
-    tokio::spawn(drain_on_signal(gateway.clone()));
     say(context, &made.recovery, &about);
     life.manager.say(&format!(
         "READY=1\nSTATUS=serving, incarnation {}",
         made.incarnation.0
     ));
     let (mut phase, root, manager) = (gateway.phase(), made.root.clone(), life.manager.clone());
-    tokio::spawn(async move {
+    let ending = tokio::spawn(async move {
         let ends = phase.wait_for(|phase| matches!(phase, Phase::Draining | Phase::Poisoned));
         let poisoned = ends.await.is_ok_and(|phase| *phase == Phase::Poisoned);
         manager.say(if poisoned {
@@ -372,22 +372,28 @@ async fn until_over(
         wire::unbind_sockets(&root, operator);
     });
     http::serve(app, doors, asked).await;
+    // A daemon with nothing to wait for ends so soon that nobody would be told.
+    drop(ending.await);
     gateway.upstreams.end().await;
     reaping::end(gateway).await;
     Ok(())
 }
 
-async fn drain_on_signal(gateway: Arc<crate::engine::gateway::Gateway>) {
+/// Hears the signals that ask for its end from now on: before anybody is told that it is there, since whoever waits for that may
+/// ask at once, and a signal that nobody hears kills.
+fn drain_on_signal(gateway: Arc<crate::engine::gateway::Gateway>) {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
         return;
     };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
-    gateway.enter(Phase::Draining);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        gateway.enter(Phase::Draining);
+    });
 }
 
 fn say(context: &Context, recovery: &crate::engine::gateway::recover::Recovery, about: &Value) {

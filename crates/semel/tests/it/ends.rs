@@ -135,7 +135,7 @@ fn an_answer_that_cannot_be_written_is_no_success() {
 #[test]
 fn asking_makes_no_state_root() {
     let home = Home::new();
-    let nowhere = (Some(17), "not_found".to_owned(), String::new());
+    let nowhere = (Some(17), "not_found".to_owned(), "nothing_begun".to_owned());
     let generation = "g-01a229ef-60a5-797b-8bad-5a345da1a7d9";
     for args in [&["volume", "list"][..], &["volume", "show", generation], &["log"]] {
         assert_eq!(refused(&home, args), nowhere, "{args:?}");

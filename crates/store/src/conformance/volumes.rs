@@ -43,7 +43,12 @@ pub(super) fn a_job_has_one_open_volume_of_a_role(journal: &dyn Journal) -> Kept
     let opening = done("open_volume", journal.open_volume(opening))?;
     same("its state", &opening.state, &VolumeState::Opening)?;
     let early = journal.begin(sample::intent(&opening, "k", "a")?);
-    refused("a call before it is ready", early, Code::VolumeBusy, None)?;
+    refused(
+        "a call before it is ready",
+        early,
+        Code::VolumeBusy,
+        Some("being_opened"),
+    )?;
     let second = || sample::new_volume("job-a", Role::Draft, Durability::Process);
     refused(
         "while opening",
