@@ -22,8 +22,8 @@ struct Frame {
     failed: bool,
     /// The subtest that waits for the line that sums it up: whether a test of it failed.
     subtest: Option<bool>,
-    /// The name of the test that the last line counted as passed, as long as nothing else was said here.
-    passed: Option<String>,
+    /// Whether the last line here counted a test as passed.
+    passed: bool,
 }
 
 impl Frame {
@@ -80,8 +80,11 @@ pub fn tap(bytes: &[u8]) -> Result<Report, Refusal> {
                 yaml = None;
             } else if indent == block && rest == SUITE && writer == Writer::Node {
                 // `node --test` writes a suite in which no test is as a test that passed.
-                let name = stack.last_mut().and_then(|frame| frame.passed.take());
-                name.into_iter().for_each(|name| report.take_back(&name));
+                if let Some(frame) = stack.last_mut()
+                    && core::mem::take(&mut frame.passed)
+                {
+                    report.take_back();
+                }
             }
             continue;
         }
@@ -204,7 +207,7 @@ impl<'a> Line<'a> {
             return Err(malformed("a test has a number that another one has"));
         }
         let subtest = frame.subtest.take();
-        frame.passed = None;
+        frame.passed = false;
         match (self.outcome, self.directive, subtest) {
             (_, Directive::Todo, None) | (Outcome::Ok, Directive::Skip, None) => report.counts.skipped += 1,
             (Outcome::NotOk, Directive::Todo, Some(_)) => {}
@@ -216,7 +219,7 @@ impl<'a> Line<'a> {
             (Outcome::Ok, _, Some(failed)) => frame.failed |= failed,
             (Outcome::Ok, _, None) if stands_for_a_file(self.name) => {}
             (Outcome::Ok, _, None) => {
-                frame.passed = Some(self.name.to_owned());
+                frame.passed = true;
                 report.pass_of(writer, self.name);
             }
         }

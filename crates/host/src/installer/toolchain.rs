@@ -275,9 +275,8 @@ pub fn check_installer(installer: Installer, path: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-fn in_path(name: &str, mut path: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
-    path.by_ref()
-        .filter(|dir| dir.is_absolute())
+fn in_path(name: &str, path: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+    path.filter(|dir| dir.is_absolute())
         .map(|dir| dir.join(name))
         .find(|candidate| is_executable(candidate))
 }

@@ -120,10 +120,10 @@ pub(super) fn override_settings(name: &OsStr, args: &mut Vec<OsString>) {
 
 /// Gives the variables by which runners that a script starts are told the same: mocha, since version 10, and cargo, which
 /// would run no test where a file of settings names another program to run them (`env` runs what it is given).
-pub(super) fn variables(node: bool, rust: bool) -> Vec<(String, &'static str)> {
+pub(super) fn variables(node: bool, rust: bool) -> Vec<(String, String)> {
     let mut all = Vec::new();
     if node {
-        all.push((MOCHA_OPTIONS.to_owned(), "--no-dry-run --no-dryRun"));
+        all.push((MOCHA_OPTIONS.to_owned(), NO_DRY_RUN.join(" ")));
     }
     if rust {
         let arch = match std::env::consts::ARCH {
@@ -132,7 +132,7 @@ pub(super) fn variables(node: bool, rust: bool) -> Vec<(String, &'static str)> {
         };
         for libc in ["GNU", "MUSL"] {
             let target = format!("{}_UNKNOWN_LINUX_{libc}", arch.to_uppercase());
-            all.push((format!("CARGO_TARGET_{target}_RUNNER"), "env"));
+            all.push((format!("CARGO_TARGET_{target}_RUNNER"), "env".to_owned()));
         }
     }
     all
@@ -216,5 +216,20 @@ mod tests {
             });
             assert_eq!(told(line), words(&wanted.collect::<Vec<_>>()), "{line:?}");
         }
+    }
+    #[test]
+    fn what_a_script_starts_is_told_by_variables() {
+        assert!(variables(false, false).is_empty());
+        let mocha = ("MOCHA_OPTIONS".to_owned(), "--no-dry-run --no-dryRun".to_owned());
+        assert_eq!(variables(true, false), [mocha]);
+        let arch = std::env::consts::ARCH.to_uppercase();
+        let names: Vec<String> = variables(false, true).into_iter().map(|(name, _)| name).collect();
+        for name in &names {
+            assert!(
+                name.starts_with(&format!("CARGO_TARGET_{arch}")) && name.ends_with("_RUNNER"),
+                "{name}"
+            );
+        }
+        assert_eq!(names.len(), 2);
     }
 }

@@ -67,12 +67,19 @@ fn fetches_then_tests_without_a_network_and_outside_of_the_tree() {
         "src/lib.rs",
         "#[test] fn holds() { assert_eq!(leaf::LIMIT, 2) }\n",
     );
-    let red = run_tests(&site.tests("red", &plans, &["cargo", "test"]), &never()).unwrap();
-    let refusal = red.verdict.unwrap_err();
-    assert_eq!(
-        (refusal.code, refusal.names),
-        (Code::TestsFailed, vec!["holds".to_owned()])
-    );
+    let red = |run: &str| {
+        let red = run_tests(&site.tests(run, &plans, &["cargo", "test"]), &never()).unwrap();
+        let refusal = red.verdict.unwrap_err();
+        assert_eq!(
+            (refusal.code, refusal.names),
+            (Code::TestsFailed, vec!["holds".to_owned()]),
+            "{run}"
+        );
+    };
+    red("red");
+    // Also where a file of settings names a program that runs none of them.
+    site.write(".cargo/config.toml", "[target.'cfg(all())']\nrunner = \"true\"\n");
+    red("not-run");
 }
 
 #[test]

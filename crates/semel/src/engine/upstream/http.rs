@@ -52,10 +52,11 @@ impl Http {
         match tokio::time::timeout(limits::UPSTREAM_START, sent).await {
             Ok(Ok(response)) if response.status().is_success() => Ok(()),
             Ok(Ok(response)) => Err(format!("it answers a notification with {}", response.status())),
-            Ok(Err(Came::Never(why) | Came::Disowned(why) | Came::Refused(why) | Came::Perhaps(why))) => {
-                Err(why)
-            }
-            Ok(Err(Came::Answer(..))) | Err(_) => Err("it does not take a notification".to_owned()),
+            Ok(Err(came)) => match came.answered() {
+                Err(why) => Err(why),
+                Ok(_) => Err("it does not take a notification".to_owned()),
+            },
+            Err(_) => Err("it does not take a notification".to_owned()),
         }
     }
 

@@ -27,6 +27,16 @@ pub(crate) enum Came {
     Perhaps(String),
 }
 
+impl Came {
+    /// Gives the answer; else why there is none, for whoever need not know whether the server had the request.
+    pub(super) fn answered(self) -> Result<(Said, Value), String> {
+        match self {
+            Self::Answer(said, answer) => Ok((said, answer)),
+            Self::Never(why) | Self::Disowned(why) | Self::Refused(why) | Self::Perhaps(why) => Err(why),
+        }
+    }
+}
+
 /// Is told of how a request goes on: how far it is, of how much, and in words.
 pub(crate) type Hears = Arc<dyn Fn(u64, Option<u64>, &str) + Send + Sync>;
 
@@ -162,11 +172,11 @@ impl Link {
             "capabilities": {},
             "clientInfo": me(),
         });
-        let refused = match self
+        let came = self
             .send(Wanted::plain("initialize", hello), &Spoken::Nothing)
-            .await
-        {
-            Came::Answer(Said::Result, result) => {
+            .await;
+        let refused = match came.answered()? {
+            (Said::Result, result) => {
                 let version = result["protocolVersion"].as_str().unwrap_or_default();
                 if !LEGACY.contains(&version) {
                     return Err(format!("it speaks {version:?}, which is not spoken here"));
@@ -175,24 +185,20 @@ impl Link {
                 self.tell("notifications/initialized", json!({}), &spoken).await?;
                 return Ok(spoken);
             }
-            Came::Answer(Said::Error, error) => error,
-            Came::Never(why) | Came::Disowned(why) | Came::Refused(why) | Came::Perhaps(why) => {
-                return Err(why);
-            }
+            (Said::Error, error) => error,
         };
-        match self
+        let came = self
             .send(Wanted::plain("server/discover", json!({})), &Spoken::Modern)
-            .await
-        {
-            Came::Answer(Said::Result, result)
+            .await;
+        match came.answered()? {
+            (Said::Result, result)
                 if result["supportedVersions"]
                     .as_array()
                     .is_some_and(|all| all.contains(&json!(Era::V2026_07_28.name()))) =>
             {
                 Ok(Spoken::Modern)
             }
-            Came::Answer(..) => Err(format!("it refuses initialize: {}", refused["message"])),
-            Came::Never(why) | Came::Disowned(why) | Came::Refused(why) | Came::Perhaps(why) => Err(why),
+            _ => Err(format!("it refuses initialize: {}", refused["message"])),
         }
     }
 
@@ -209,8 +215,12 @@ impl Link {
             } else {
                 json!({"cursor": cursor})
             };
-            match self.request(Wanted::plain("tools/list", params)).await {
-                Came::Answer(Said::Result, Value::Object(mut page)) => {
+            match self
+                .request(Wanted::plain("tools/list", params))
+                .await
+                .answered()?
+            {
+                (Said::Result, Value::Object(mut page)) => {
                     if let Some(Value::Array(more)) = page.remove("tools") {
                         tools.extend(more);
                     }
@@ -220,14 +230,11 @@ impl Link {
                         return Ok(tools);
                     }
                 }
-                Came::Answer(Said::Result, _) => {
+                (Said::Result, _) => {
                     return Err("it answers tools/list with no object".to_owned());
                 }
-                Came::Answer(Said::Error, error) => {
+                (Said::Error, error) => {
                     return Err(format!("it does not list its tools: {}", error["message"]));
-                }
-                Came::Never(why) | Came::Disowned(why) | Came::Refused(why) | Came::Perhaps(why) => {
-                    return Err(why);
                 }
             }
         }

@@ -236,3 +236,23 @@ fn is_runtime(path: &RelPath) -> bool {
     let parts: Vec<&[u8]> = path.components().collect();
     matches!(parts.as_slice(), [.., b".bin", b"node" | b"bun" | b"deno"])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_of_a_package_is_known_by_its_command() {
+        let is = |path: &str| is_runtime(&RelPath::parse(path.as_bytes()).unwrap());
+        for yes in ["tree/node_modules/.bin/node", "tree/a/node_modules/.bin/bun"] {
+            assert!(is(yes), "{yes}");
+        }
+        for no in [
+            "tree/node_modules/.bin/mocha",
+            "tree/node_modules/node/bin/node",
+            "tree/node",
+        ] {
+            assert!(!is(no), "{no}");
+        }
+    }
+}
